@@ -1,0 +1,122 @@
+//! Held changes and backups: their ids, kinds and reasons. Word for word the contract's (SPEC §8, §13, §17).
+
+use super::{Digest, Hasher, RelPath};
+
+/// What a held change does to its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChangeKind {
+    Modify,
+    Create,
+    Delete,
+    /// File, symlink or directory in the place of another of these.
+    Type,
+    Structure,
+}
+
+/// Why a change is held. Listed in the order in which they are asked; the first that applies is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    Sensitive,
+    Rule,
+    Hook,
+    Stale,
+    External,
+    Burst,
+    Symlink,
+    Type,
+    Parent,
+    Interrupted,
+    Risk,
+    Backup,
+    Bytes,
+    Size,
+}
+
+/// What made a backup of some content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackupKind {
+    Landed,
+    Confirmed,
+    Deleted,
+    Discarded,
+    RolledBack,
+}
+
+/// A table of names for an enum, so that each is spelled once for writing and reading.
+macro_rules! named {
+    ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
+        impl $type {
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+named!(ChangeKind { Modify = "modify", Create = "create", Delete = "delete", Type = "type", Structure = "structure" });
+named!(Reason {
+    Sensitive = "sensitive", Rule = "rule", Hook = "hook", Stale = "stale", External = "external", Burst = "burst",
+    Symlink = "symlink", Type = "type", Parent = "parent", Interrupted = "interrupted", Risk = "risk",
+    Backup = "backup", Bytes = "bytes", Size = "size",
+});
+named!(BackupKind {
+    Landed = "landed", Confirmed = "confirmed", Deleted = "deleted", Discarded = "discarded",
+    RolledBack = "rolled_back",
+});
+
+/// The short name of a held change: the first hex digits (8, more where two collide) of a hash over its exact content.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChangeId(String);
+
+/// How many hex digits an id has unless two collide, and the fewest that may stand for one (SPEC §8, §12).
+pub const ID_DIGITS: usize = 8;
+pub const ID_PREFIX_MIN: usize = 4;
+
+impl ChangeId {
+    /// The hash an id is a prefix of, as 64 hex digits. `base` and `new` are absent where there is no content.
+    pub fn full(path: &RelPath, kind: ChangeKind, base: Option<Digest>, new: Option<Digest>) -> String {
+        let mut hasher = Hasher::default();
+        hasher.update(path.as_bytes());
+        hasher.update(b"\0");
+        hasher.update(kind.name().as_bytes());
+        for side in [base, new] {
+            hasher.update(b"\0");
+            if let Some(digest) = side {
+                hasher.update(digest.as_bytes());
+            }
+        }
+        hasher.finish().to_string()
+    }
+
+    /// Takes 4 to 64 lower-case hex digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        ((ID_PREFIX_MIN..=64).contains(&text.len()) && text.bytes().all(hex)).then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::fmt::Debug for ChangeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,16 @@
+//! The words of the project as values: paths, ids, hashes, reasons.
+//!
+//! Nothing here does I/O, reads a clock or knows a layer above it. A value that exists is valid: each newtype has one
+//! constructor that checks. Begin with [`RelPath`].
+
+mod change;
+mod digest;
+mod path;
+mod stamp;
+#[cfg(test)]
+mod tests;
+
+pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
+pub use digest::{Digest, Hasher};
+pub use path::{NAME_BYTES_MAX, PathError, RelPath};
+pub use stamp::{Stamp, Timestamp};

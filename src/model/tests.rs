@@ -1,0 +1,68 @@
+use super::*;
+use std::ffi::OsStr;
+
+fn path(text: &str) -> RelPath {
+    RelPath::parse(text.as_bytes()).expect(text)
+}
+
+#[test]
+fn a_path_that_could_leave_the_root_is_refused() {
+    for (text, want) in [
+        ("/a", PathError::Absolute),
+        ("a//b", PathError::Component),
+        ("a/../b", PathError::Component),
+        ("./a", PathError::Component),
+        ("a/", PathError::Component),
+        ("a\0b", PathError::Nul),
+    ] {
+        assert_eq!(RelPath::parse(text.as_bytes()), Err(want), "{text:?}");
+    }
+    assert_eq!(path("a").join(OsStr::new("b/c")), Err(PathError::Component));
+    assert_eq!(path("a").join(OsStr::new(&"n".repeat(256))), Err(PathError::NameTooLong));
+}
+
+#[test]
+fn a_directory_sorts_right_before_what_it_contains() {
+    let mut paths = [path("a-b"), path("a/z"), path("a"), path("a/b/c"), path("a.b")];
+    paths.sort();
+    assert_eq!(paths, [path("a"), path("a/b/c"), path("a/z"), path("a-b"), path("a.b")]);
+}
+
+#[test]
+fn rebase_moves_only_what_lies_within() {
+    for (from, to, subject, want) in [
+        ("a", "b", "a/x", Some("b/x")),
+        ("a", "b/c", "a", Some("b/c")),
+        ("a", "b", "ab/x", None),
+        ("", "b", "x", Some("b/x")),
+        ("b", "", "b/x", Some("x")),
+    ] {
+        assert_eq!(path(subject).rebase(&path(from), &path(to)), want.map(path), "{subject} {from}->{to}");
+    }
+}
+
+#[test]
+fn messages_escape_what_a_terminal_would_obey() {
+    assert_eq!(RelPath::parse(b"a\x1b[31m\n\xff").unwrap().to_string(), "a\\u{1b}[31m\\n\\xff");
+}
+
+#[test]
+fn an_id_depends_on_path_kind_and_both_contents() {
+    let (old, new) = (Some(Digest::of(b"old")), Some(Digest::of(b"new")));
+    let ids = [
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, new),
+        ChangeId::full(&path("b"), ChangeKind::Modify, old, new),
+        ChangeId::full(&path("a"), ChangeKind::Type, old, new),
+        ChangeId::full(&path("a"), ChangeKind::Modify, new, old),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, None, old),
+    ];
+    assert_eq!(ids.iter().collect::<std::collections::HashSet<_>>().len(), ids.len());
+}
+
+#[test]
+fn digests_survive_their_own_spelling() {
+    let digest = Digest::of(b"x");
+    assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
+    assert_eq!(Digest::parse("zz"), None);
+}
