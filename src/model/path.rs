@@ -159,3 +159,42 @@ impl std::fmt::Debug for RelPath {
         write!(f, "RelPath({self})")
     }
 }
+
+/// For the store: the bytes as a string, with `%` and whatever is not printable UTF-8 as `%xx`.
+impl serde::Serialize for RelPath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use std::fmt::Write;
+        let mut text = String::with_capacity(self.0.len());
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character == '%' || character.is_control() {
+                    true => character.to_string().bytes().for_each(|byte| write!(text, "%{byte:02x}").unwrap_or(())),
+                    false => text.push(character),
+                }
+            }
+            chunk.invalid().iter().for_each(|byte| write!(text, "%{byte:02x}").unwrap_or(()));
+        }
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for RelPath {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let text = String::deserialize(deserializer)?;
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let Some((first, after)) = rest.split_first() {
+            rest = after;
+            if *first != b'%' {
+                bytes.push(*first);
+                continue;
+            }
+            let hex = rest.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+            let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+            bytes.push(byte.ok_or_else(|| D::Error::custom("broken %xx in a path"))?);
+            rest = &rest[2..];
+        }
+        RelPath::parse(&bytes).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,306 @@
+//! Content and metadata of one file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
+
+use super::xattr;
+use crate::model::{Digest, Hasher, Stamp, Timestamp};
+
+/// How much is read or written at once when no cheaper copy is to be had.
+const COPY_PIECE_BYTES: usize = 256 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+impl FileKind {
+    pub fn from_type(kind: FileType) -> Self {
+        match kind {
+            FileType::Directory => Self::Directory,
+            FileType::Symlink => Self::Symlink,
+            FileType::Fifo => Self::Fifo,
+            FileType::Socket => Self::Socket,
+            FileType::CharacterDevice => Self::CharDevice,
+            FileType::BlockDevice => Self::BlockDevice,
+            FileType::RegularFile | FileType::Unknown => Self::Regular,
+        }
+    }
+
+    /// The kind in a mode as `mknod` and `stat` spell it.
+    pub fn from_mode(mode: u32) -> Self {
+        Self::from_type(FileType::from_raw_mode(mode))
+    }
+
+    pub fn to_type(self) -> FileType {
+        match self {
+            Self::Regular => FileType::RegularFile,
+            Self::Directory => FileType::Directory,
+            Self::Symlink => FileType::Symlink,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+            Self::CharDevice => FileType::CharacterDevice,
+            Self::BlockDevice => FileType::BlockDevice,
+        }
+    }
+}
+
+/// What `statx` tells of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Meta {
+    pub device: u64,
+    pub inode: u64,
+    pub kind: FileKind,
+    /// Permission bits with set-uid, set-gid and sticky; without the kind.
+    pub mode: u32,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub special_device: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub block_size: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub btime: Timestamp,
+}
+
+/// Tells one lower inode from every other, also from one that has its number later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InodeKey {
+    pub device: u64,
+    pub inode: u64,
+    pub btime: Timestamp,
+}
+
+impl Meta {
+    pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::ask(fd, c"", AtFlags::EMPTY_PATH)
+    }
+
+    pub fn at(dir: BorrowedFd<'_>, name: &std::ffi::OsStr) -> io::Result<Self> {
+        Self::ask(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn ask<P: rustix::path::Arg>(dir: BorrowedFd<'_>, path: P, flags: AtFlags) -> io::Result<Self> {
+        let stat = fs::statx(dir, path, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let time = |time: fs::StatxTimestamp| Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec };
+        Ok(Self {
+            device: fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            inode: stat.stx_ino,
+            kind: FileKind::from_mode(u32::from(stat.stx_mode)),
+            mode: u32::from(stat.stx_mode) & 0o7777,
+            links: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            special_device: fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            block_size: stat.stx_blksize,
+            atime: time(stat.stx_atime),
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+            btime: time(stat.stx_btime),
+        })
+    }
+
+    pub fn stamp(&self) -> Stamp {
+        Stamp { device: self.device, inode: self.inode, size: self.size, mtime: self.mtime, ctime: self.ctime }
+    }
+
+    pub fn key(&self) -> InodeKey {
+        InodeKey { device: self.device, inode: self.inode, btime: self.btime }
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.kind == FileKind::Regular
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+pub fn to_timespec(time: Timestamp) -> Timespec {
+    Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) }
+}
+
+/// Works on `O_PATH` descriptors too, which `fchmod` refuses.
+pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(fs::chmod(itself, Mode::from_raw_mode(mode))?)
+}
+
+pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+    Ok(fs::fchown(fd, uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw))?)
+}
+
+pub fn set_times(fd: BorrowedFd<'_>, access: Timespec, modification: Timespec) -> io::Result<()> {
+    let times = fs::Timestamps { last_access: access, last_modification: modification };
+    Ok(fs::futimens(fd, &times)?)
+}
+
+/// All bytes of a file, from its beginning, whatever its offset.
+pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    let size = file.metadata()?.len();
+    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0).saturating_add(1));
+    let mut piece = vec![0; COPY_PIECE_BYTES.min(usize::try_from(size).unwrap_or(COPY_PIECE_BYTES).max(4096))];
+    loop {
+        match read_piece(file, &mut piece, content.len() as u64)? {
+            0 => return Ok(content),
+            count => content.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(piece, offset) {
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+            other => return other,
+        }
+    }
+}
+
+pub fn digest(file: &File) -> io::Result<Digest> {
+    let mut hasher = Hasher::default();
+    let mut piece = vec![0; COPY_PIECE_BYTES];
+    let mut offset = 0;
+    loop {
+        match read_piece(file, &mut piece, offset)? {
+            0 => return Ok(hasher.finish()),
+            count => {
+                hasher.update(&piece[..count]);
+                offset += count as u64;
+            }
+        }
+    }
+}
+
+/// Whether two files hold the same bytes; stops at the first difference.
+pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
+    if a.metadata()?.len() != b.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut left, mut right) = (vec![0; COPY_PIECE_BYTES], vec![0; COPY_PIECE_BYTES]);
+    let mut offset = 0;
+    loop {
+        let count = read_piece(a, &mut left, offset)?;
+        if count == 0 {
+            return Ok(read_piece(b, &mut right, offset)? == 0);
+        }
+        match b.read_exact_at(&mut right[..count], offset) {
+            Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            other => other?,
+        }
+        if left[..count] != right[..count] {
+            return Ok(false);
+        }
+        offset += count as u64;
+    }
+}
+
+/// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing.
+/// Holes stay holes. An error when the sizes disagree afterwards: somebody wrote meanwhile.
+pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
+    if fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let size = from.metadata()?.len();
+    let mut offset = 0;
+    while let Some((start, end)) = next_data(from, offset, size)? {
+        copy_range(from, to, start, end)?;
+        offset = end;
+    }
+    to.set_len(size)?;
+    match from.metadata()?.len() == size {
+        true => Ok(()),
+        false => Err(io::Error::other("file changed its size while it was copied")),
+    }
+}
+
+/// The next stretch of data at or after `offset`; file systems without holes give it all at once.
+fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if offset >= size {
+        return Ok(None);
+    }
+    // Seeking moves the descriptor's offset, which nobody uses: all reading here is positioned.
+    let start = match fs::seek(file, fs::SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        Err(rustix::io::Errno::NXIO) => return Ok(None),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => return Ok(Some((offset, size))),
+        Err(err) => return Err(err.into()),
+    };
+    let end = fs::seek(file, fs::SeekFrom::Hole(start))?;
+    Ok(Some((start, end.min(size))))
+}
+
+fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let (mut read_at, mut write_at) = (start, start);
+    while read_at < end {
+        let want = usize::try_from(end - read_at).unwrap_or(usize::MAX).min(1 << 30);
+        match fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), want) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => {}
+            // Across file systems, or one that does not know the call.
+            Err(_) => return copy_range_by_hand(from, to, read_at, end),
+        }
+    }
+    Ok(())
+}
+
+fn copy_range_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let mut piece = vec![0; COPY_PIECE_BYTES];
+    let mut offset = start;
+    while offset < end {
+        let want = usize::try_from(end - offset).unwrap_or(COPY_PIECE_BYTES).min(COPY_PIECE_BYTES);
+        match read_piece(from, &mut piece[..want], offset)? {
+            0 => break,
+            count => to.write_all_at(&piece[..count], offset)?,
+        }
+        offset += want as u64;
+    }
+    Ok(())
+}
+
+/// Gives `to` the owner, mode, extended attributes (ACLs among them) and times of `from`.
+/// What the caller may not give (another owner, a `trusted` attribute) is left out, as `cp -p` does.
+pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    copy_owner(meta, to)?;
+    xattr::copy(from, to)?;
+    set_mode(to, meta.mode)?;
+    set_times(to, to_timespec(meta.atime), to_timespec(meta.mtime))
+}
+
+/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.
+pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    let now = Meta::of(to)?;
+    if (now.uid, now.gid) == (meta.uid, meta.gid) {
+        return Ok(());
+    }
+    match set_owner(to, Some(meta.uid), Some(meta.gid)) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => match set_owner(to, None, Some(meta.gid)) {
+            Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+            other => other,
+        },
+        other => other,
+    }
+}
+
+/// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.
+pub fn reopen(fd: BorrowedFd<'_>, flags: fs::OFlags) -> io::Result<File> {
+    let itself = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    Ok(File::from(fs::open(itself, flags | fs::OFlags::CLOEXEC, Mode::empty())?))
+}

@@ -1,0 +1,238 @@
+//! One directory tree, reached only through the descriptor of its root.
+//!
+//! No name that leads out of the tree is ever followed: not `..`, not a symlink, not a mount on top of the path. A path
+//! may be longer than `PATH_MAX`; it is then walked in pieces.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps};
+
+use super::file::{FileKind, Meta};
+use crate::model::RelPath;
+
+/// A path handed to the kernel in one call stays below this many bytes (`PATH_MAX` is 4096 with its NUL).
+const PATH_PIECE_BYTES: usize = 4000;
+
+/// Nothing may lead out of the tree, and nothing may be followed on the way.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+pub struct Tree {
+    root: OwnedFd,
+    device: u64,
+}
+
+/// A directory of a [`Tree`] and a name in it: what every call on a path comes down to.
+pub struct Place {
+    pub dir: OwnedFd,
+    pub name: OsString,
+}
+
+pub struct DirEntry {
+    pub name: OsString,
+    pub inode: u64,
+    pub kind: FileKind,
+}
+
+impl Tree {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::from_root(fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    pub fn from_root(root: OwnedFd) -> io::Result<Self> {
+        let device = Meta::of(root.as_fd())?.device;
+        Ok(Self { root, device })
+    }
+
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The device of the root; entries on another one lie on a mount below the project.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Opens what lies at `path`, never through a symlink.
+    pub fn open_at(&self, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
+        if path.is_root() {
+            return Ok(fs::openat(&self.root, ".", flags | OFlags::CLOEXEC, Mode::empty())?);
+        }
+        let bytes = path.as_bytes();
+        if bytes.len() <= PATH_PIECE_BYTES {
+            return open_beneath(self.root(), bytes, flags);
+        }
+        let place = self.place(path)?;
+        open_beneath(place.dir.as_fd(), place.name.as_bytes(), flags)
+    }
+
+    /// The parent directory of `path`, as a descriptor that can only be used to reach names in it.
+    pub fn place(&self, path: &RelPath) -> io::Result<Place> {
+        let name = path.name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        let dir = self.dir(&path.parent().unwrap_or_default())?;
+        Ok(Place { dir, name })
+    }
+
+    /// A directory, as a descriptor that can only be used to reach names in it.
+    pub fn dir(&self, path: &RelPath) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        if path.as_bytes().len() <= PATH_PIECE_BYTES {
+            return self.open_at_once(path, flags);
+        }
+        let mut dir = self.open_at_once(&RelPath::root(), flags)?;
+        for name in path.components() {
+            dir = open_beneath(dir.as_fd(), name.as_bytes(), flags)?;
+        }
+        Ok(dir)
+    }
+
+    fn open_at_once(&self, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
+        match path.is_root() {
+            true => Ok(fs::openat(&self.root, ".", flags | OFlags::CLOEXEC, Mode::empty())?),
+            false => open_beneath(self.root(), path.as_bytes(), flags),
+        }
+    }
+
+    /// What lies at `path` itself, be it a symlink; none when nothing does.
+    pub fn stat(&self, path: &RelPath) -> io::Result<Option<Meta>> {
+        if path.is_root() {
+            return Meta::of(self.root()).map(Some);
+        }
+        match self.place(path).and_then(|place| place.stat()) {
+            Err(err) if is_absent(&err) => Ok(None),
+            other => other,
+        }
+    }
+
+    pub fn exists(&self, path: &RelPath) -> io::Result<bool> {
+        Ok(self.stat(path)?.is_some())
+    }
+
+    /// The entries of a directory but `.` and `..`, in the file system's order.
+    pub fn list(&self, path: &RelPath) -> io::Result<Vec<DirEntry>> {
+        list(self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?.as_fd())
+    }
+}
+
+/// Nothing at the path: neither the name nor, perhaps, its directory.
+pub fn is_absent(err: &io::Error) -> bool {
+    matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+}
+
+fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    loop {
+        match fs::openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), BENEATH) {
+            // A rename anywhere raced with the walk; the kernel asks to try again.
+            Err(rustix::io::Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => continue,
+            Err(rustix::io::Errno::INTR) => continue,
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// The entries of an open directory, read from its beginning.
+pub fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<DirEntry>> {
+    let mut entries = Vec::new();
+    for entry in fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        entries.push(DirEntry {
+            name: OsString::from_vec(name.to_vec()),
+            inode: entry.ino(),
+            kind: FileKind::from_type(entry.file_type()),
+        });
+    }
+    Ok(entries)
+}
+
+impl Place {
+    pub fn stat(&self) -> io::Result<Option<Meta>> {
+        match Meta::at(self.dir.as_fd(), &self.name) {
+            Err(err) if is_absent(&err) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Opens the file itself; never follows a symlink, never waits for the other end of a pipe.
+    pub fn open(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        open_beneath(self.dir.as_fd(), self.name.as_bytes(), flags)
+    }
+
+    /// Makes a file that did not exist.
+    pub fn create(&self, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(fs::openat(&self.dir, &self.name, flags, mode)?)
+    }
+
+    pub fn make_dir(&self, mode: Mode) -> io::Result<()> {
+        Ok(fs::mkdirat(&self.dir, &self.name, mode)?)
+    }
+
+    pub fn make_node(&self, kind: FileKind, mode: Mode, device: u64) -> io::Result<()> {
+        Ok(fs::mknodat(&self.dir, &self.name, kind.to_type(), mode, device)?)
+    }
+
+    pub fn make_symlink(&self, target: &OsStr) -> io::Result<()> {
+        Ok(fs::symlinkat(target, &self.dir, &self.name)?)
+    }
+
+    pub fn read_symlink(&self) -> io::Result<OsString> {
+        let target = fs::readlinkat(&self.dir, &self.name, Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
+    }
+
+    /// Gives the file here a second name.
+    pub fn link(&self, to: &Place) -> io::Result<()> {
+        Ok(fs::linkat(&self.dir, &self.name, &to.dir, &to.name, AtFlags::empty())?)
+    }
+
+    pub fn rename(&self, to: &Place, flags: RenameFlags) -> io::Result<()> {
+        Ok(fs::renameat_with(&self.dir, &self.name, &to.dir, &to.name, flags)?)
+    }
+
+    pub fn unlink(&self) -> io::Result<()> {
+        Ok(fs::unlinkat(&self.dir, &self.name, AtFlags::empty())?)
+    }
+
+    pub fn remove_dir(&self) -> io::Result<()> {
+        Ok(fs::unlinkat(&self.dir, &self.name, AtFlags::REMOVEDIR)?)
+    }
+
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        let (uid, gid) = (uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw));
+        Ok(fs::chownat(&self.dir, &self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Not for symlinks, whose mode cannot change.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        super::file::set_mode(self.open(OFlags::PATH)?.as_fd(), mode)
+    }
+
+    pub fn set_times(&self, access: Timespec, modification: Timespec) -> io::Result<()> {
+        let times = Timestamps { last_access: access, last_modification: modification };
+        Ok(fs::utimensat(&self.dir, &self.name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// A name beside this one, in the same directory.
+    pub fn sibling(&self, name: impl Into<OsString>) -> io::Result<Place> {
+        Ok(Place { dir: self.dir.try_clone()?, name: name.into() })
+    }
+
+    /// Makes the directory's entries durable.
+    pub fn sync_dir(&self) -> io::Result<()> {
+        sync_dir(self.dir.as_fd())
+    }
+}
+
+/// `O_PATH` descriptors cannot be synced; the directory is opened anew through itself.
+pub fn sync_dir(dir: BorrowedFd<'_>) -> io::Result<()> {
+    let readable = fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(fs::fsync(readable)?)
+}

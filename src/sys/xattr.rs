@@ -1,0 +1,59 @@
+//! Extended attributes of what a descriptor stands for, `O_PATH` descriptors of symlinks included.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use rustix::fs::{self, XattrFlags};
+
+/// The largest value and list Linux knows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const VALUE_BYTES_MAX: usize = 64 * 1024;
+
+/// The path by which the kernel reaches an open file again; `l…xattr` on it would speak of the magic link, so the
+/// following calls are used, which end at the file itself, be it a symlink.
+fn itself(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+pub fn get(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<Vec<u8>> {
+    let mut value = vec![0; VALUE_BYTES_MAX];
+    let length = fs::getxattr(itself(fd), name, &mut value[..])?;
+    value.truncate(length);
+    Ok(value)
+}
+
+pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], flags: XattrFlags) -> io::Result<()> {
+    Ok(fs::setxattr(itself(fd), name, value, flags)?)
+}
+
+pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    Ok(fs::removexattr(itself(fd), name)?)
+}
+
+/// The names; none on a file system without attributes.
+pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
+    let mut names = vec![0u8; VALUE_BYTES_MAX];
+    let length = match fs::listxattr(itself(fd), &mut names[..]) {
+        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let split = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    Ok(split.map(|name| OsString::from_vec(name.to_vec())).collect())
+}
+
+/// Gives `to` every attribute of `from` that it may have. Capabilities fall with a write, so they are never carried
+/// over; what this process may not set (`trusted.*` and `security.*` without privilege) is left out.
+pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    for name in list(from)? {
+        if name.as_bytes() == b"security.capability" {
+            continue;
+        }
+        let value = get(from, &name)?;
+        match set(to, &name, &value, XattrFlags::empty()) {
+            Err(err) if matches!(err.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
