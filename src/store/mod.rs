@@ -1,1 +1,149 @@
+//! Everything durable: held changes, backups, content by hash, anchors, events, and the journal by which lower changes.
+//!
+//! The store knows no mount and no view. It owns one state directory, reached by descriptor, and one database in it.
+//! It alone changes lower, through a [`landing::Landing`]. What was committed here survives a killed daemon: a commit
+//! reaches the page cache by `write(2)`. Begin with [`Store::open`].
+//!
+//! Invariants:
+//! - No lower entry is replaced or removed before its content is in [`content`] (DESIGN, invariant 4).
+//! - An upper inode never becomes a lower inode: landing copies (invariant 5).
+//! - Settled rows and the journal entry that made them change in one database transaction.
 
+mod anchors;
+mod backups;
+mod content;
+mod database;
+mod events;
+mod journal;
+mod landing;
+mod layout;
+mod purge;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod upper;
+mod verdicts;
+
+use std::fs::File;
+use std::io;
+
+use parking_lot::Mutex;
+
+use crate::model::Digest;
+use crate::sys::tree::Tree;
+
+pub use anchors::{Anchor, AnchorState};
+pub use backups::Backup;
+pub use content::StagedContent;
+pub use events::{Event, EventDraft};
+pub use journal::{Epilogue, Fate};
+pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
+pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
+pub use purge::BackupLimits;
+pub use recovery::Recovered;
+pub use upper::{Base, Below, Held, UpperFile, UpperId, UpperRow, What, Writer};
+pub use verdicts::Verdict;
+
+use database::Database;
+
+/// What can go wrong below, with what was being done to which thing.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{doing}: {cause}")]
+    Io { doing: String, cause: io::Error },
+    #[error("state database: {0}")]
+    Database(#[from] rusqlite::Error),
+    #[error("state directory {path} is damaged: {what}")]
+    Damaged { path: String, what: String },
+    #[error("{path} is in use by {holder}")]
+    Locked { path: String, holder: String },
+    #[error("{path} changed below while it was about to be replaced")]
+    Conflict { path: String },
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The errno that a program waiting in a system call is told.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
+            Self::Database(rusqlite::Error::SqliteFailure(failure, _))
+                if failure.code == rusqlite::ErrorCode::DiskFull =>
+            {
+                libc::ENOSPC
+            }
+            Self::Database(_) | Self::Damaged { .. } => libc::EIO,
+            Self::Locked { .. } | Self::Conflict { .. } => libc::EBUSY,
+        }
+    }
+}
+
+/// Says what was being done when an I/O error came.
+pub(crate) trait Context<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|cause| Error::Io { doing: what(), cause })
+    }
+}
+
+pub struct Store {
+    dirs: StateDirs,
+    /// Guarded by itself; taken last, after every other lock.
+    database: Mutex<Database>,
+}
+
+impl Store {
+    /// Opens the state of a project, making it where there is none.
+    pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
+        let dirs = StateDirs::open(lower, location)?;
+        let database = Database::open(&dirs)?;
+        Ok(Self { dirs, database: Mutex::new(database) })
+    }
+
+    /// A new file of upper content, empty and private.
+    pub fn create_upper(&self) -> Result<UpperFile> {
+        let id = self.database.lock().next_upper();
+        self.dirs.create_stage_file(id)
+    }
+
+    pub fn open_upper(&self, id: UpperId) -> Result<File> {
+        self.dirs.open_stage_file(id)
+    }
+
+    pub fn drop_upper_file(&self, id: UpperId) -> Result<()> {
+        self.dirs.remove_stage_file(id)
+    }
+
+    /// A number for an upper entry that has no content of its own: a whiteout, a symlink.
+    pub fn reserve_upper(&self) -> UpperId {
+        self.database.lock().next_upper()
+    }
+
+    /// Content that was backed up, staged or replaced, by its hash.
+    pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
+        content::read(&self.database.lock(), &self.dirs, digest)
+    }
+
+    /// Where the socket and the like stand.
+    pub fn dirs(&self) -> &StateDirs {
+        &self.dirs
+    }
+
+    /// Moves the write-ahead log into the database file, durably.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.database.lock().checkpoint()
+    }
+}
+
+fn now() -> jiff::Timestamp {
+    jiff::Timestamp::now()
+}
+
+/// Milliseconds since the epoch.
+pub fn now_millis() -> i64 {
+    now().as_millisecond()
+}

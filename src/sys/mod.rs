@@ -9,3 +9,8 @@ pub mod tree;
 pub mod xattr;
 
 pub use rustix::fs::{Mode, OFlags, RenameFlags};
+pub mod daemon;
+pub mod mount;
+pub mod process;
+pub mod signals;
+pub mod sqlite;

@@ -1,0 +1,49 @@
+//! Anchors: what a path had when the session began or when it was last reviewed (SPEC §1, §4.3).
+//!
+//! Kept for paths that something happened to, and only to the session's end; outside purge and quota.
+
+use rusqlite::Transaction;
+use serde::{Deserialize, Serialize};
+
+use super::upper::{parse_row, to_row};
+use super::{Result, Store};
+use crate::model::{Digest, RelPath, Stamp};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AnchorState {
+    /// The path was free: whatever is there now came in this session.
+    Nothing,
+    /// Its content is kept.
+    Content { digest: Digest },
+    /// Its inode was renamed, and has this name now; `stamp` says whether it is still the same content.
+    Moved { to: RelPath, stamp: Stamp },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    pub path: RelPath,
+    pub state: AnchorState,
+}
+
+impl Store {
+    pub fn load_anchors(&self) -> Result<Vec<Anchor>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare("SELECT row FROM anchor")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+    }
+
+    pub fn save_anchors(&self, anchors: &[Anchor]) -> Result<()> {
+        self.database.lock().write(|tx| anchors.iter().try_for_each(|anchor| put(tx, anchor)))
+    }
+
+    pub fn clear_anchors(&self) -> Result<()> {
+        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM anchor", []).map(|_| ())?))
+    }
+}
+
+pub(super) fn put(tx: &Transaction<'_>, anchor: &Anchor) -> Result<()> {
+    tx.prepare_cached("INSERT OR REPLACE INTO anchor (path, row) VALUES (?1, ?2)")?
+        .execute((anchor.path.as_bytes(), to_row(anchor)?))?;
+    Ok(())
+}

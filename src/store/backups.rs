@@ -1,0 +1,89 @@
+//! Backups: content that something replaced, by a name a person can type.
+
+use rusqlite::{OptionalExtension, Transaction};
+use serde::{Deserialize, Serialize};
+
+use super::upper::{Writer, parse_row, to_row};
+use super::{Result, Store};
+use crate::model::{BackupKind, Digest, NAME_BYTES_MAX, RelPath, Timestamp};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backup {
+    /// `{basename}.{YYYYMMDD_HHMMSS_mmm}`, unique. Bytes of the basename that are not UTF-8 are escaped.
+    pub name: String,
+    pub path: RelPath,
+    pub kind: BackupKind,
+    pub digest: Digest,
+    pub size: u64,
+    pub mode: u32,
+    /// The content is a symlink's target.
+    pub symlink: bool,
+    pub mtime: Timestamp,
+    /// Milliseconds since the epoch.
+    pub created: i64,
+    pub by: Option<Writer>,
+}
+
+impl Backup {
+    /// The name a backup made at `created` has. Two of one basename in one millisecond: the later is dated on.
+    pub fn name_for(path: &RelPath, created: i64) -> String {
+        let time = jiff::Timestamp::from_millisecond(created).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        let date = time.strftime("%Y%m%d_%H%M%S");
+        let suffix = format!(".{date}_{:03}", created.rem_euclid(1000));
+        let mut base = RelPath::root()
+            .join(path.name().unwrap_or_default())
+            .map_or_else(|_| String::from("root"), |name| name.to_string());
+        while base.len() + suffix.len() > NAME_BYTES_MAX {
+            base.pop();
+        }
+        base + &suffix
+    }
+}
+
+impl Store {
+    /// All backups, newest first.
+    pub fn backups(&self) -> Result<Vec<Backup>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare_cached("SELECT row FROM backup ORDER BY created DESC, name DESC")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+    }
+
+    pub fn backup(&self, name: &str) -> Result<Option<Backup>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare_cached("SELECT row FROM backup WHERE name = ?1")?;
+        let row: Option<String> = statement.query_row([name], |row| row.get(0)).optional()?;
+        row.map(|row| parse_row(&row, self.dirs.describe())).transpose()
+    }
+}
+
+/// Adds a backup under the first free name and gives the name.
+pub(super) fn put(tx: &Transaction<'_>, backup: &Backup) -> Result<String> {
+    let mut backup = backup.clone();
+    loop {
+        backup.name = Backup::name_for(&backup.path, backup.created);
+        let taken = tx
+            .prepare_cached("SELECT 1 FROM backup WHERE name = ?1")?
+            .query_row([&backup.name], |_| Ok(()))
+            .optional()?
+            .is_some();
+        if !taken {
+            break;
+        }
+        backup.created += 1;
+    }
+    tx.prepare_cached(
+        "INSERT INTO backup (name, path, kind, sha256, size, mode, created, row) VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
+    )?
+    .execute((
+        &backup.name,
+        backup.path.as_bytes(),
+        backup.kind.name(),
+        backup.digest.to_string(),
+        backup.size as i64,
+        backup.mode,
+        backup.created,
+        to_row(&backup)?,
+    ))?;
+    Ok(backup.name)
+}

@@ -1,0 +1,132 @@
+//! Content by hash, each once: small in the database, so that it commits with what refers to it; large as a file.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rusqlite::{OptionalExtension, Transaction};
+
+use super::database::Database;
+use super::layout::StateDirs;
+use super::{Context, Result};
+use crate::model::Digest;
+use crate::sys::tree::Place;
+use crate::sys::{Mode, OFlags, RenameFlags, file};
+
+/// Content up to here goes into the database: a commit costs less than a file of its own.
+const INLINE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Content that is safe in a file, or ready to be committed with the transaction that needs it.
+#[derive(Clone, Debug)]
+pub struct StagedContent {
+    pub digest: Digest,
+    pub size: u64,
+    inline: Option<Vec<u8>>,
+}
+
+impl StagedContent {
+    pub fn of(bytes: Vec<u8>) -> Self {
+        Self { digest: Digest::of(&bytes), size: bytes.len() as u64, inline: Some(bytes) }
+    }
+
+    pub(super) fn commit(&self, tx: &Transaction<'_>) -> Result<()> {
+        let mut statement =
+            tx.prepare_cached("INSERT INTO content (sha256, size, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING")?;
+        statement.execute((self.digest.to_string(), self.size as i64, self.inline.as_deref()))?;
+        Ok(())
+    }
+}
+
+impl super::Store {
+    /// Makes a file's content safe: by reflink or copy, never by a link that somebody's open descriptor writes to.
+    pub fn stage_content(&self, source: &File) -> Result<StagedContent> {
+        let size = source.metadata().doing(|| "stat content to keep".to_owned())?.len();
+        if size <= INLINE_BYTES_MAX {
+            return Ok(StagedContent::of(file::read_all(source).doing(|| "read content to keep".to_owned())?));
+        }
+        self.stage_large(source, size)
+    }
+
+    fn stage_large(&self, source: &File, size: u64) -> Result<StagedContent> {
+        let doing = || format!("keep {size} bytes of content");
+        let temp = self.dirs.content_place(&format!("new-{}", super::landing::random_suffix()))?;
+        let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from).doing(doing)?;
+        let digest = file::copy_content(source, &copy).and_then(|()| file::digest(&copy));
+        let digest = match digest {
+            Ok(digest) => digest,
+            Err(err) => {
+                temp.unlink().doing(doing)?;
+                return Err(err).doing(doing);
+            }
+        };
+        let size = copy.metadata().doing(doing)?.len();
+        temp.rename(&self.dirs.content_place(&digest.to_string())?, RenameFlags::empty()).doing(doing)?;
+        Ok(StagedContent { digest, size, inline: None })
+    }
+
+    /// Makes staged large content durable; inline content is, with its transaction.
+    pub(super) fn sync_content(&self, staged: &StagedContent) -> Result<()> {
+        if staged.inline.is_some() {
+            return Ok(());
+        }
+        let place = self.dirs.content_place(&staged.digest.to_string())?;
+        let doing = || "sync kept content".to_owned();
+        File::from(place.open(OFlags::RDONLY).doing(doing)?).sync_all().doing(doing)?;
+        place.sync_dir().doing(doing)
+    }
+
+    /// Remembers content that no backup names yet, such as the base of a held change.
+    pub fn keep_content(&self, staged: &StagedContent) -> Result<()> {
+        self.database.lock().write(|tx| staged.commit(tx))
+    }
+
+    /// Kept content as a file descriptor, whatever its size.
+    pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
+        let inline = inline_bytes(&self.database.lock(), digest)?;
+        match inline {
+            None => Ok(None),
+            Some(Some(bytes)) => memory_file(&bytes).doing(|| "open kept content".to_owned()).map(Some),
+            Some(None) => open_large(&self.dirs, digest).map(Some),
+        }
+    }
+}
+
+/// An anonymous file that holds `bytes`.
+fn memory_file(bytes: &[u8]) -> std::io::Result<File> {
+    use std::os::unix::fs::FileExt;
+    let fd = rustix::fs::memfd_create("fettle-content", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let file = File::from(fd);
+    file.write_all_at(bytes, 0)?;
+    Ok(file)
+}
+
+/// None: no such content. Some(None): it is in a file.
+fn inline_bytes(database: &Database, digest: Digest) -> Result<Option<Option<Vec<u8>>>> {
+    let mut statement = database.reader().prepare_cached("SELECT bytes FROM content WHERE sha256 = ?1")?;
+    Ok(statement.query_row([digest.to_string()], |row| row.get(0)).optional()?)
+}
+
+fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
+    let place: Place = dirs.content_place(&digest.to_string())?;
+    place.open(OFlags::RDONLY).map(File::from).doing(|| format!("open kept content {digest}"))
+}
+
+pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Result<Option<Vec<u8>>> {
+    match inline_bytes(database, digest)? {
+        None => Ok(None),
+        Some(Some(bytes)) => Ok(Some(bytes)),
+        Some(None) => {
+            let file = open_large(dirs, digest)?;
+            file::read_all(&file).doing(|| format!("read kept content {digest}")).map(Some)
+        }
+    }
+}
+
+/// Deletes content that nothing names any more.
+pub(super) fn forget(dirs: &StateDirs, digest: Digest) -> Result<()> {
+    let place = dirs.content_place(&digest.to_string())?;
+    match place.unlink() {
+        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err).doing(|| format!("remove content {digest}")),
+        _ => Ok(()),
+    }
+}
+

@@ -1,0 +1,59 @@
+//! What happened, in order, in the same transaction as the happening itself.
+
+use rusqlite::Transaction;
+
+use super::upper::{parse_row, to_row};
+use super::{Result, Store};
+pub use crate::protocol::Event;
+use crate::model::RelPath;
+use crate::protocol::EventName;
+
+/// An event that has no number and no time yet; it gets both when it is committed.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EventDraft(Event);
+
+impl EventDraft {
+    pub fn new(name: EventName) -> Self {
+        Self(Event::new(0, jiff::Timestamp::UNIX_EPOCH, name))
+    }
+
+    pub fn with(mut self, fill: impl FnOnce(&mut Event)) -> Self {
+        fill(&mut self.0);
+        self
+    }
+}
+
+impl Store {
+    pub fn record(&self, draft: &EventDraft) -> Result<()> {
+        self.database.lock().write(|tx| put(tx, draft, &[]))
+    }
+
+    /// Events with a number above `after`, oldest first.
+    pub fn events_since(&self, after: u64) -> Result<Vec<Event>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare_cached("SELECT row FROM event WHERE seq > ?1 ORDER BY seq")?;
+        let rows = statement.query_map([after as i64], |row| row.get::<_, String>(0))?;
+        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+    }
+
+    /// The number of the latest event.
+    pub fn last_seq(&self) -> Result<u64> {
+        let database = self.database.lock();
+        let seq: i64 = database.reader().query_row("SELECT COALESCE(MAX(seq), 0) FROM event", [], |row| row.get(0))?;
+        Ok(seq as u64)
+    }
+}
+
+/// An event of a path that has one of `backups` tells its name.
+pub(super) fn put(tx: &Transaction<'_>, draft: &EventDraft, backups: &[(&RelPath, &String)]) -> Result<()> {
+    let seq: i64 = tx
+        .prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?
+        .query_row([], |row| row.get(0))?;
+    let mut event = draft.0.clone();
+    event.seq = seq as u64;
+    event.time = super::now();
+    let backup = backups.iter().find(|(path, _)| Some(*path) == event.path.as_ref());
+    event.backup = event.backup.or_else(|| backup.map(|(_, name)| (*name).clone()));
+    tx.prepare_cached("INSERT INTO event (seq, row) VALUES (?1, ?2)")?.execute((seq, to_row(&event)?))?;
+    Ok(())
+}

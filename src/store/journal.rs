@@ -1,0 +1,140 @@
+//! The promise written before lower changes, and what is to be recorded once it has.
+//!
+//! An intent names every path a transaction touches, what is expected there, under which temporary name the new entry
+//! waits, and everything the database shall say afterwards. From it alone a later process can finish or undo.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use rusqlite::Transaction;
+use serde::{Deserialize, Serialize};
+
+use super::anchors::{self, Anchor};
+use super::backups::{self, Backup};
+use super::events::{self, EventDraft};
+use super::upper::{self, UpperId, UpperRow, to_row};
+use super::{Result, verdicts};
+use crate::model::{ChangeId, Digest, RelPath, Stamp};
+
+/// How a change ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fate {
+    Superseded { by: ChangeId },
+    Applied,
+    Discarded,
+    /// It became small, or equal to lower, and ended by itself.
+    Ended,
+}
+
+impl Fate {
+    pub(super) fn to_columns(&self) -> (&'static str, Option<&ChangeId>) {
+        match self {
+            Self::Superseded { by } => ("superseded", Some(by)),
+            Self::Applied => ("applied", None),
+            Self::Discarded => ("discarded", None),
+            Self::Ended => ("ended", None),
+        }
+    }
+
+    pub(super) fn from_columns(fate: &str, successor: Option<ChangeId>) -> Option<Self> {
+        match fate {
+            "superseded" => Some(Self::Superseded { by: successor? }),
+            "applied" => Some(Self::Applied),
+            "discarded" => Some(Self::Discarded),
+            "ended" => Some(Self::Ended),
+            _ => None,
+        }
+    }
+}
+
+/// What the database shall say when a transaction is done; written with it, all or nothing.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Epilogue {
+    /// Upper entries that are no longer needed.
+    pub drop: Vec<UpperId>,
+    /// Upper entries that are new or have changed.
+    pub save: Vec<UpperRow>,
+    pub verdicts: Vec<(ChangeId, RelPath, Fate)>,
+    pub anchors: Vec<Anchor>,
+    pub events: Vec<EventDraft>,
+}
+
+impl Epilogue {
+    /// `backups` are the names that content replaced on the way got; events of these paths tell them.
+    pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&RelPath, &String)]) -> Result<()> {
+        self.drop.iter().try_for_each(|id| upper::delete(tx, *id))?;
+        self.save.iter().try_for_each(|row| upper::put(tx, row))?;
+        self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
+        self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
+        self.events.iter().try_for_each(|draft| events::put(tx, draft, backups))
+    }
+}
+
+/// How one path of lower changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Act {
+    /// The entry under the temporary name takes the path; what was there waits under the temporary name.
+    Place { temp: Temp, inode: u64 },
+    /// The entry goes; it waits under the temporary name.
+    Remove { temp: Temp },
+    /// The inode stays and gets new content, which is kept; so is the old. For files with several names.
+    Rewrite { old: Digest, new: Digest },
+    /// The entry goes to another name, where nothing is.
+    Move { to: RelPath },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Step {
+    pub path: RelPath,
+    /// What must be there for the step to be right; none: nothing.
+    pub expect: Option<Stamp>,
+    pub act: Act,
+}
+
+/// A temporary name in the directory of the path it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Temp(pub OsString);
+
+impl Serialize for Temp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(&String::from_utf8_lossy(self.0.as_bytes()))
+    }
+}
+
+/// Only a name of our own pattern is taken: a planted journal must not make recovery remove somebody's file.
+impl<'de> Deserialize<'de> for Temp {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let name = OsString::from_vec(String::deserialize(deserializer)?.into_bytes());
+        match super::is_temp_name(&name) && !name.as_bytes().contains(&b'/') {
+            true => Ok(Self(name)),
+            false => Err(serde::de::Error::custom("not one of our temporary names")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Intent {
+    pub steps: Vec<Step>,
+    pub backups: Vec<Backup>,
+    pub epilogue: Epilogue,
+}
+
+/// The commit point: from here on the transaction will be finished, or undone as a whole.
+pub(super) fn promise(tx: &Transaction<'_>, intent: &Intent) -> Result<i64> {
+    tx.prepare_cached("INSERT INTO intent (row) VALUES (?1)")?.execute([to_row(intent)?])?;
+    Ok(tx.last_insert_rowid())
+}
+
+/// Records what the intent promised. Gives the names its backups got.
+pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<Vec<String>> {
+    let names = intent.backups.iter().map(|backup| backups::put(tx, backup)).collect::<Result<Vec<_>>>()?;
+    let named: Vec<_> = intent.backups.iter().map(|backup| &backup.path).zip(&names).collect();
+    intent.epilogue.write(tx, &named)?;
+    retract(tx, id)?;
+    Ok(names)
+}
+
+pub(super) fn retract(tx: &Transaction<'_>, id: i64) -> Result<()> {
+    tx.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id])?;
+    Ok(())
+}

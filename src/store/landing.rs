@@ -1,0 +1,517 @@
+//! Landing: the one way in which lower changes. For one path or for many, all or nothing.
+//!
+//! ```text
+//!   Landing ──── promise ────► Promised ──── apply ────► Applied ──── finish ────► names of the backups
+//!   new entries stand under    the intent is            every path is new;       the database says so,
+//!   temporary names, old       committed: a crash       what was there waits     what waited is removed
+//!   content is safe            from here on finishes    under the temporary
+//!                              or undoes the whole      names
+//! ```
+//! Dropped before `finish`, each state undoes itself: lower is as it was. `apply` is renames and nothing slower, so that
+//! a caller may hold a lock around it; the states before and after it may copy, hash and sync.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use super::backups::Backup;
+use super::content::StagedContent;
+use super::journal::{self, Act, Epilogue, Intent, Step, Temp};
+use super::{Context, Error, Result, Store, TEMP_PREFIX};
+use crate::model::{Digest, RelPath, Stamp};
+use crate::sys::file::{self, Meta};
+use crate::sys::tree::{Place, Tree};
+use crate::sys::{Mode, OFlags, RenameFlags};
+
+/// Whether what was done survives a power cut when the landing returns, or only a killed process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    Cached,
+    Synced,
+}
+
+/// What comes to stand at a path.
+pub enum NewContent<'a> {
+    /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
+    File { file: &'a File, like: &'a File, meta: Meta },
+    Symlink { target: &'a OsStr, uid: u32, gid: u32 },
+}
+
+/// A path after its step: what lower has there now.
+#[derive(Clone, Debug)]
+pub struct StepOutcome {
+    pub path: RelPath,
+    pub meta: Option<Meta>,
+}
+
+/// Steps being prepared. Nothing of lower has changed but for temporary names.
+pub struct Landing<'a> {
+    work: Work<'a>,
+    backups: Vec<Backup>,
+    contents: Vec<StagedContent>,
+}
+
+/// The intent is written.
+#[must_use]
+pub struct Promised<'a> {
+    work: Work<'a>,
+    intent: Intent,
+    id: i64,
+}
+
+/// Lower is new.
+#[must_use]
+pub struct Applied<'a> {
+    work: Work<'a>,
+    intent: Intent,
+    id: i64,
+    pub outcomes: Vec<StepOutcome>,
+}
+
+/// The steps with the directories they act in. Undone on drop.
+struct Work<'a> {
+    store: &'a Store,
+    durability: Durability,
+    staged: Vec<Staged>,
+    /// How many of `staged`, from the first, have been applied.
+    applied: usize,
+    intent: Option<i64>,
+}
+
+/// One step, with its directory held open: renames of ancestors do not matter to it.
+pub(super) struct Staged {
+    pub step: Step,
+    place: Place,
+    /// Where a [`Act::Move`] goes.
+    target: Option<Place>,
+    /// The content a [`Act::Rewrite`] writes.
+    new: Option<File>,
+}
+
+pub(super) fn random_suffix() -> String {
+    let mut bytes = [0u8; 8];
+    // Cannot fail for so few bytes once the pool is up, and a name that is taken is refused by O_EXCL anyway.
+    let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    debug_assert_eq!(filled, bytes.len());
+    format!("{:016x}", u64::from_ne_bytes(bytes))
+}
+
+pub(super) fn new_temp() -> Temp {
+    Temp(OsString::from(format!("{TEMP_PREFIX}{}", random_suffix())))
+}
+
+impl<'a> Landing<'a> {
+    pub fn new(store: &'a Store, durability: Durability) -> Self {
+        let work = Work { store, durability, staged: Vec::new(), applied: 0, intent: None };
+        Self { work, backups: Vec::new(), contents: Vec::new() }
+    }
+
+    /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
+    pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
+        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let temp = new_temp();
+        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let meta = match write_temp(&waiting, new) {
+            Ok(meta) => meta,
+            Err(cause) => {
+                discard_temp(&waiting)?;
+                return Err(cause).doing(|| format!("write {path}"));
+            }
+        };
+        if self.work.durability == Durability::Synced && meta.is_file() {
+            let doing = || format!("sync {path}");
+            File::from(waiting.open(OFlags::RDONLY).doing(doing)?).sync_all().doing(doing)?;
+        }
+        let act = Act::Place { temp, inode: meta.inode };
+        self.work.push(Step { path: path.clone(), expect, act }, place);
+        Ok(meta)
+    }
+
+    pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
+        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp: new_temp() } }, place);
+        Ok(())
+    }
+
+    /// Renames within lower, to where nothing is.
+    pub fn rename(&mut self, tree: &Tree, from: &RelPath, to: &RelPath, expect: Stamp) -> Result<()> {
+        let doing = || format!("open the directory of {from}");
+        let (place, target) = (tree.place(from).doing(doing)?, tree.place(to).doing(doing)?);
+        self.work.push(Step { path: from.clone(), expect: Some(expect), act: Act::Move { to: to.clone() } }, place);
+        self.work.last().target = Some(target);
+        Ok(())
+    }
+
+    /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first.
+    pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
+        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let (old, kept) = (self.work.store.stage_content(old)?, self.work.store.stage_content(new)?);
+        let act = Act::Rewrite { old: old.digest, new: kept.digest };
+        self.contents.extend([old, kept]);
+        self.work.push(Step { path: path.clone(), expect: Some(expect), act }, place);
+        self.work.last().new = Some(new.try_clone().doing(|| "duplicate a descriptor".to_owned())?);
+        Ok(())
+    }
+
+    /// Keeps content that this landing replaces, under a name of its own.
+    pub fn keep(&mut self, content: StagedContent, backup: Backup) {
+        self.contents.push(content);
+        self.backups.push(backup);
+    }
+
+    /// The commit point. After it a crash leaves all old or all new.
+    pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
+        let Self { mut work, backups, contents } = self;
+        let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
+        let intent = Intent { steps, backups, epilogue };
+        work.sync_before_promise(&contents)?;
+        let store = work.store;
+        let write = |tx: &rusqlite::Transaction<'_>| {
+            contents.iter().try_for_each(|content| content.commit(tx))?;
+            journal::promise(tx, &intent)
+        };
+        let id = store.commit(work.durability, write)?;
+        work.intent = Some(id);
+        Ok(Promised { work, intent, id })
+    }
+}
+
+impl<'a> Promised<'a> {
+    /// Makes every path new. When one is not as expected, all are old again.
+    pub fn apply(mut self) -> Result<Applied<'a>> {
+        let mut outcomes = Vec::with_capacity(self.work.staged.len());
+        for index in 0..self.work.staged.len() {
+            let staged = &self.work.staged[index];
+            staged.apply(self.work.store)?;
+            self.work.applied = index + 1;
+            outcomes.push(self.work.staged[index].outcome()?);
+        }
+        let Self { work, intent, id } = self;
+        Ok(Applied { work, intent, id, outcomes })
+    }
+}
+
+impl Applied<'_> {
+    /// Changes what will be recorded, by what only the applying could tell.
+    pub fn epilogue(&mut self) -> &mut Epilogue {
+        &mut self.intent.epilogue
+    }
+
+    /// Records what was done and removes what waited. Gives the names of the backups.
+    pub fn finish(mut self) -> Result<Vec<String>> {
+        if self.work.durability == Durability::Synced {
+            // Before the intent goes: a crash after that no longer repeats the renames.
+            self.work.sync_dirs()?;
+        }
+        let (id, intent) = (self.id, &self.intent);
+        let waiting: Vec<RelPath> = self.work.staged.iter().filter_map(Staged::waiting_path).collect();
+        let (names, sweep) = self.work.store.database.lock().write(|tx| {
+            let names = journal::fulfil(tx, id, intent)?;
+            Ok((names, super::recovery::note_sweep(tx, &waiting)?))
+        })?;
+        let staged = std::mem::take(&mut self.work.staged);
+        self.work.intent = None;
+        // A crash from here on leaves only temporary names, which the sweep notes tell.
+        staged.iter().try_for_each(Staged::remove_waiting)?;
+        self.work.store.swept(sweep);
+        Ok(names)
+    }
+}
+
+impl Store {
+    pub(super) fn commit<T>(
+        &self,
+        durability: Durability,
+        work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut database = self.database.lock();
+        match durability {
+            Durability::Cached => database.write(work),
+            Durability::Synced => database.write_durably(work),
+        }
+    }
+}
+
+impl Work<'_> {
+    fn push(&mut self, step: Step, place: Place) {
+        self.staged.push(Staged { step, place, target: None, new: None });
+    }
+
+    fn last(&mut self) -> &mut Staged {
+        self.staged.last_mut().expect("called right after push")
+    }
+
+    fn sync_before_promise(&self, contents: &[StagedContent]) -> Result<()> {
+        if self.durability == Durability::Cached {
+            return Ok(());
+        }
+        contents.iter().try_for_each(|content| self.store.sync_content(content))?;
+        self.sync_dirs()
+    }
+
+    fn sync_dirs(&self) -> Result<()> {
+        let mut synced = std::collections::HashSet::new();
+        for staged in &self.staged {
+            for place in std::iter::once(&staged.place).chain(&staged.target) {
+                let doing = || format!("sync the directory of {}", staged.step.path);
+                let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
+                if synced.insert((meta.device, meta.inode)) {
+                    place.sync_dir().doing(doing)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        while self.applied > 0 {
+            self.applied -= 1;
+            self.staged[self.applied].undo(self.store)?;
+        }
+        let staged = std::mem::take(&mut self.staged);
+        staged.iter().try_for_each(Staged::remove_waiting)?;
+        match self.intent.take() {
+            Some(id) => self.store.database.lock().write(|tx| journal::retract(tx, id)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Half done is undone; what cannot be undone now is told, and the intent stays for recovery.
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        if let Err(err) = self.undo() {
+            log::error!("undo a landing: {err}");
+        }
+    }
+}
+
+impl Staged {
+    /// A step as a journal tells it, with its directory opened anew.
+    pub fn reopen(tree: &Tree, step: Step, new: Option<File>) -> Result<Self> {
+        let doing = || format!("open the directory of {}", step.path);
+        let place = tree.place(&step.path).doing(doing)?;
+        let target = match &step.act {
+            Act::Move { to } => Some(tree.place(to).doing(doing)?),
+            Act::Place { .. } | Act::Remove { .. } | Act::Rewrite { .. } => None,
+        };
+        Ok(Self { step, place, target, new })
+    }
+
+    pub fn apply(&self, store: &Store) -> Result<()> {
+        match &self.step.act {
+            Act::Place { temp, .. } => self.swap_in(&self.waiting(temp)?),
+            Act::Remove { temp } => self.move_out(&self.waiting(temp)?),
+            Act::Rewrite { new, .. } => {
+                self.check_expected()?;
+                self.write_in_place(store, *new)
+            }
+            Act::Move { .. } => {
+                self.check_expected()?;
+                self.place.rename(self.move_target(), RenameFlags::NOREPLACE).doing(|| self.doing("rename"))
+            }
+        }
+    }
+
+    pub fn undo(&self, store: &Store) -> Result<()> {
+        let doing = || self.doing("undo");
+        match &self.step.act {
+            Act::Place { temp, .. } if self.step.expect.is_some() => {
+                self.place.rename(&self.waiting(temp)?, RenameFlags::EXCHANGE).doing(doing)
+            }
+            Act::Place { temp, .. } => self.place.rename(&self.waiting(temp)?, RenameFlags::NOREPLACE).doing(doing),
+            Act::Remove { temp } => self.waiting(temp)?.rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Rewrite { old, .. } => self.write_in_place(store, *old),
+            Act::Move { .. } => self.move_target().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+        }
+    }
+
+    /// Puts the waiting entry in place, and makes sure that what came out is what was expected to be there.
+    fn swap_in(&self, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("replace");
+        let Some(expect) = self.step.expect else {
+            return match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
+                other => other.doing(doing),
+            };
+        };
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(self.conflict()),
+            other => other.doing(doing)?,
+        }
+        if is_same_entry(waiting, &expect).doing(doing)? {
+            return Ok(());
+        }
+        // Somebody put something else there between the check and the rename: it goes back, untouched.
+        waiting.rename(&self.place, RenameFlags::EXCHANGE).doing(doing)?;
+        Err(self.conflict())
+    }
+
+    fn move_out(&self, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("remove");
+        match self.place.rename(waiting, RenameFlags::NOREPLACE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(self.conflict()),
+            other => other.doing(doing)?,
+        }
+        match self.step.expect {
+            Some(expect) if !is_same_entry(waiting, &expect).doing(doing)? => {
+                waiting.rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
+                Err(self.conflict())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_expected(&self) -> Result<()> {
+        let same = match self.step.expect {
+            Some(expect) => is_same_entry(&self.place, &expect).doing(|| self.doing("check"))?,
+            None => self.place.stat().doing(|| self.doing("check"))?.is_none(),
+        };
+        if same { Ok(()) } else { Err(self.conflict()) }
+    }
+
+    fn write_in_place(&self, store: &Store, digest: Digest) -> Result<()> {
+        let doing = || self.doing("write");
+        let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound).map_err(Into::into).doing(doing)?;
+        let inode = File::from(self.place.open(OFlags::RDWR).doing(doing)?);
+        inode.set_len(0).doing(doing)?;
+        file::copy_content(&kept, &inode).doing(doing)?;
+        match &self.new {
+            Some(new) if file::digest(new).doing(doing)? == digest => {
+                let meta = Meta::of(new.as_fd()).doing(doing)?;
+                file::copy_metadata(new.as_fd(), &meta, inode.as_fd()).doing(doing)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn outcome(&self) -> Result<StepOutcome> {
+        let (path, place) = match (&self.step.act, &self.target) {
+            (Act::Move { to }, Some(target)) => (to, target),
+            _ => (&self.step.path, &self.place),
+        };
+        Ok(StepOutcome { path: path.clone(), meta: place.stat().doing(|| self.doing("stat"))? })
+    }
+
+    fn waiting(&self, temp: &Temp) -> Result<Place> {
+        self.place.sibling(&temp.0).doing(|| self.doing("open the directory of"))
+    }
+
+    fn temp(&self) -> Option<&Temp> {
+        match &self.step.act {
+            Act::Place { temp, .. } | Act::Remove { temp } => Some(temp),
+            Act::Rewrite { .. } | Act::Move { .. } => None,
+        }
+    }
+
+    pub fn waiting_path(&self) -> Option<RelPath> {
+        let parent = self.step.path.parent()?;
+        parent.join(&self.temp()?.0).ok()
+    }
+
+    /// After undoing, the new entry; after finishing, the old one, whose content is kept.
+    pub fn remove_waiting(&self) -> Result<()> {
+        match self.temp() {
+            Some(temp) => discard_temp(&self.waiting(temp)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the step stands, for recovery.
+    pub fn progress(&self) -> Result<Progress> {
+        let doing = || self.doing("examine");
+        let here = self.place.stat().doing(doing)?;
+        let as_expected = match (self.step.expect, &here) {
+            (Some(expect), Some(meta)) => same_entry(meta, &expect),
+            (None, None) => true,
+            _ => false,
+        };
+        let done = match &self.step.act {
+            Act::Place { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
+            Act::Remove { .. } => here.is_none(),
+            Act::Rewrite { new, .. } => here.is_some() && self.holds(*new)?,
+            Act::Move { .. } => here.is_none() && self.move_target().stat().doing(doing)?.is_some(),
+        };
+        Ok(match (done, as_expected) {
+            (true, _) => Progress::Done,
+            (false, true) => Progress::Todo,
+            // Torn in the middle of a rewrite: neither content, but the same inode. It can be written again.
+            (false, false) if matches!(self.step.act, Act::Rewrite { .. }) && self.is_expected_inode(&here) => {
+                Progress::Todo
+            }
+            (false, false) => Progress::Foreign,
+        })
+    }
+
+    fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
+        match (here, self.step.expect) {
+            (Some(meta), Some(expect)) => (meta.device, meta.inode) == (expect.device, expect.inode),
+            _ => false,
+        }
+    }
+
+    fn holds(&self, digest: Digest) -> Result<bool> {
+        let doing = || self.doing("read");
+        let content = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
+        Ok(file::digest(&content).doing(doing)? == digest)
+    }
+
+    fn move_target(&self) -> &Place {
+        self.target.as_ref().expect("a move is made with its target")
+    }
+
+    fn doing(&self, verb: &str) -> String {
+        format!("{verb} {}", self.step.path)
+    }
+
+    fn conflict(&self) -> Error {
+        Error::Conflict { path: self.step.path.to_string() }
+    }
+}
+
+/// Where a journalled step stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Todo,
+    Done,
+    /// Something is there that neither was nor was to be.
+    Foreign,
+}
+
+/// A rename changes ctime, so it does not count here.
+fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
+    let stamp = meta.stamp();
+    (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
+}
+
+fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
+    Ok(place.stat()?.is_some_and(|meta| same_entry(&meta, expect)))
+}
+
+fn write_temp(waiting: &Place, new: &NewContent<'_>) -> std::io::Result<Meta> {
+    match new {
+        NewContent::File { file, like, meta } => {
+            let temp = File::from(waiting.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR)?);
+            file::copy_content(file, &temp)?;
+            file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
+            Meta::of(temp.as_fd())
+        }
+        NewContent::Symlink { target, uid, gid } => {
+            waiting.make_symlink(target)?;
+            match waiting.set_owner(Some(*uid), Some(*gid)) {
+                Err(err) if err.raw_os_error() == Some(libc::EPERM) => {}
+                other => other?,
+            }
+            waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        }
+    }
+}
+
+fn discard_temp(waiting: &Place) -> Result<()> {
+    let removed = match waiting.unlink() {
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => waiting.remove_dir(),
+        other => other,
+    };
+    removed.doing(|| "remove a temporary name".to_owned())
+}

@@ -1,0 +1,248 @@
+//! Where state stands on disk, and the lock that makes one daemon its only writer.
+//!
+//! ```text
+//! PROJECT/.fettle/          0700, FETTLE_STATE_DIR
+//!   fettle.db               the database, with its -wal
+//!   stage/N                 upper content, FETTLE_STAGE_DIR
+//!   content/HEX             replaced content too large for the database, FETTLE_BACKUP_DIR
+//!   control.sock            the control protocol for callers outside the mount
+//!   holder.json             who holds the lock, for messages only
+//!   .gitignore .git/        make git ignore the directory, and `git clean -fdx` pass it by
+//! ```
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+
+use super::upper::{UpperFile, UpperId};
+use super::{Context, Error, Result};
+use crate::model::RelPath;
+use crate::sys::tree::{Place, Tree};
+
+pub const STATE_DIR_NAME: &str = ".fettle";
+const STAGE: &str = "stage";
+const CONTENT: &str = "content";
+const HOLDER: &str = "holder.json";
+
+/// The name pattern of files that are about to take a path in lower. Reserved: hidden in the view, swept at recovery.
+pub const TEMP_PREFIX: &str = ".fettle-tmp-";
+
+pub fn is_temp_name(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(TEMP_PREFIX.as_bytes())
+}
+
+/// Directories that stand elsewhere than in `PROJECT/.fettle`.
+#[derive(Clone, Debug, Default)]
+pub struct Location {
+    pub state: Option<PathBuf>,
+    pub backups: Option<PathBuf>,
+    pub stage: Option<PathBuf>,
+}
+
+impl Location {
+    /// The state directory outside the project, if it is there already or may be made. For messages: what it would be.
+    pub fn describe(&self) -> String {
+        self.state.as_ref().map_or_else(|| STATE_DIR_NAME.to_owned(), |path| path.display().to_string())
+    }
+}
+
+#[derive(Debug)]
+pub struct StateDirs {
+    state: OwnedFd,
+    stage: OwnedFd,
+    content: OwnedFd,
+    description: String,
+}
+
+const PRIVATE_DIR: Mode = Mode::RWXU;
+const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl StateDirs {
+    pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
+        let description = location.describe();
+        let state = match &location.state {
+            Some(path) => open_outside(path)?,
+            None => open_inside(lower.root(), STATE_DIR_NAME.as_ref(), &description)?,
+        };
+        let within = |path: &Option<PathBuf>, name: &str| match path {
+            Some(path) => open_outside(path),
+            None => open_inside(state.as_fd(), name.as_ref(), &format!("{description}/{name}")),
+        };
+        let stage = within(&location.stage, STAGE)?;
+        let content = within(&location.backups, CONTENT)?;
+        let dirs = Self { state, stage, content, description };
+        dirs.hide_from_git()?;
+        Ok(dirs)
+    }
+
+    /// Whether a project has state here already.
+    pub fn exist(lower: &Tree, location: &Location) -> bool {
+        match &location.state {
+            Some(path) => path.join("fettle.db").exists(),
+            None => RelPath::parse(b".fettle/fettle.db").is_ok_and(|path| lower.exists(&path).unwrap_or(false)),
+        }
+    }
+
+    pub fn state(&self) -> BorrowedFd<'_> {
+        self.state.as_fd()
+    }
+
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+
+    /// Git takes a directory with a repository of its own for somebody else's, and `git clean -fdx` leaves it alone.
+    fn hide_from_git(&self) -> Result<()> {
+        self.write_once(".gitignore", b"*\n")?;
+        for dir in [".git", ".git/objects", ".git/refs"] {
+            match fs::mkdirat(&self.state, dir, PRIVATE_DIR) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(err) => return Err(err.into()).doing(|| format!("make {}/{dir}", self.description)),
+            }
+        }
+        self.write_once(".git/HEAD", b"ref: refs/heads/none\n")
+    }
+
+    fn write_once(&self, name: &str, content: &[u8]) -> Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        match fs::openat(&self.state, name, flags, PRIVATE_FILE) {
+            Ok(file) => File::from(file).write_all(content).doing(|| format!("write {}/{name}", self.description)),
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(err) => Err(err.into()).doing(|| format!("make {}/{name}", self.description)),
+        }
+    }
+
+    pub fn create_stage_file(&self, id: UpperId) -> Result<UpperFile> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = fs::openat(&self.stage, id.to_string(), flags, PRIVATE_FILE).map_err(io::Error::from);
+        let file = file.doing(|| format!("make upper file {id} in {}", self.description))?;
+        Ok(UpperFile { id, file: File::from(file) })
+    }
+
+    pub fn open_stage_file(&self, id: UpperId) -> Result<File> {
+        let place = self.stage_place(id)?;
+        let doing = || format!("open upper file {id} in {}", self.description);
+        match place.open(OFlags::RDWR) {
+            Err(err) if err.raw_os_error() == Some(libc::EACCES) => open_despite_mode(&place).doing(doing),
+            other => other.map(File::from).doing(doing),
+        }
+    }
+
+    pub fn remove_stage_file(&self, id: UpperId) -> Result<()> {
+        remove(self.stage_place(id)?).doing(|| format!("remove upper file {id} in {}", self.description))
+    }
+
+    /// The numbers of all upper files there are.
+    pub fn stage_files(&self) -> Result<Vec<UpperId>> {
+        let entries = crate::sys::tree::list(self.stage.as_fd()).doing(|| format!("list {}/stage", self.description))?;
+        Ok(entries.iter().filter_map(|entry| UpperId::parse(&entry.name)).collect())
+    }
+
+    fn stage_place(&self, id: UpperId) -> Result<Place> {
+        let dir = self.stage.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
+        Ok(Place { dir, name: OsString::from(id.to_string()) })
+    }
+
+    pub fn content_place(&self, name: &str) -> Result<Place> {
+        let dir = self.content.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
+        Ok(Place { dir, name: OsString::from(name) })
+    }
+
+    pub fn write_holder(&self, note: &HolderNote) -> Result<()> {
+        let json = serde_json::to_vec(note).map_err(io::Error::other).doing(|| "write holder.json".to_owned())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file = fs::openat(&self.state, HOLDER, flags, PRIVATE_FILE).map_err(io::Error::from);
+        file.and_then(|file| File::from(file).write_all(&json)).doing(|| format!("write {}/{HOLDER}", self.description))
+    }
+
+    pub fn clear_holder(&self) -> Result<()> {
+        let dir = self.state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
+        remove(Place { dir, name: HOLDER.into() }).doing(|| format!("remove {}/{HOLDER}", self.description))
+    }
+}
+
+fn remove(place: Place) -> io::Result<()> {
+    match place.unlink() {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file.
+fn open_despite_mode(place: &Place) -> io::Result<File> {
+    let meta = place.stat()?.ok_or(io::ErrorKind::NotFound)?;
+    place.set_mode(meta.mode | 0o600)?;
+    let file = place.open(OFlags::RDWR).map(File::from);
+    place.set_mode(meta.mode)?;
+    file
+}
+
+fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<OwnedFd> {
+    match fs::mkdirat(dir, name, PRIVATE_DIR) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(err) => return Err(err.into()).doing(|| format!("make state directory {description}")),
+    }
+    let fd = fs::openat(dir, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty()).map_err(io::Error::from);
+    fd.doing(|| format!("open state directory {description}"))
+}
+
+fn open_outside(path: &PathBuf) -> Result<OwnedFd> {
+    let describe = || format!("open state directory {}", path.display());
+    std::fs::DirBuilder::new().recursive(true).create(path).doing(describe)?;
+    let fd = fs::open(path, DIR_FLAGS, Mode::empty()).map_err(io::Error::from).doing(describe)?;
+    fs::fchmod(&fd, PRIVATE_DIR).map_err(io::Error::from).doing(describe)?;
+    Ok(fd)
+}
+
+/// Who holds a project's lock. Only for messages: the lock itself is the kernel's.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct HolderNote {
+    pub pid: u32,
+    pub mountpoint: Option<PathBuf>,
+}
+
+/// An exclusive lock on the PROJECT directory itself, so that it holds wherever the state directory stands.
+/// Ends with the last descriptor: a killed daemon holds nothing.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held, not used")] OwnedFd);
+
+impl Lock {
+    pub fn take(lower: &Tree, location: &Location) -> Result<Self> {
+        let fd = lower.open_at(&RelPath::root(), DIR_FLAGS).doing(|| "open the project".to_owned())?;
+        match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(fd)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(Error::Locked { path: "the project".to_owned(), holder: holder_of(lower, location) })
+            }
+            Err(err) => Err(err.into()).doing(|| "lock the project".to_owned()),
+        }
+    }
+}
+
+/// What the present holder wrote about itself.
+pub fn holder_note(lower: &Tree, location: &Location) -> Option<HolderNote> {
+    let file = match &location.state {
+        Some(path) => File::open(path.join(HOLDER)).ok()?,
+        None => {
+            let path = RelPath::parse(format!("{STATE_DIR_NAME}/{HOLDER}").as_bytes()).ok()?;
+            File::from(lower.open_at(&path, OFlags::RDONLY).ok()?)
+        }
+    };
+    let mut json = String::new();
+    file.take(64 * 1024).read_to_string(&mut json).ok()?;
+    serde_json::from_str(&json).ok()
+}
+
+fn holder_of(lower: &Tree, location: &Location) -> String {
+    match holder_note(lower, location) {
+        Some(HolderNote { pid, mountpoint: Some(path) }) => format!("pid {pid}, mounted on {}", path.display()),
+        Some(HolderNote { pid, mountpoint: None }) => format!("pid {pid}, working without a mount"),
+        None => "another process".to_owned(),
+    }
+}

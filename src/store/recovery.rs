@@ -1,0 +1,178 @@
+//! What a process that died left behind: finished where it can be, undone as a whole where it cannot.
+//!
+//! Runs before the first request, under the lock, and is idempotent: a second run finds nothing. The journal is read as
+//! if an enemy wrote it: paths cannot leave the tree, and only names of our own pattern are removed.
+
+use std::collections::HashSet;
+
+use rusqlite::Transaction;
+
+use super::journal::{self, Act, Intent};
+use super::landing::{Progress, Staged};
+use super::upper::{UpperId, What, parse_row};
+use super::{Context, Result, Store, is_temp_name};
+use crate::model::RelPath;
+use crate::sys::tree::Tree;
+
+/// What recovery did; empty after a clean end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Paths whose landing was finished.
+    pub finished: Vec<RelPath>,
+    /// Paths whose landing was undone: what was to land is still held or written.
+    pub undone: Vec<RelPath>,
+    /// Paths at which an outsider's content stands that was neither old nor new. It was left alone.
+    pub foreign: Vec<RelPath>,
+    /// Temporary names and upper files without an owner that were removed.
+    pub swept: usize,
+}
+
+impl Recovered {
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Store {
+    pub fn recover(&self, lower: &Tree) -> Result<Recovered> {
+        let mut recovered = Recovered::default();
+        for (id, intent) in self.load_intents()? {
+            self.recover_intent(lower, id, intent, &mut recovered)?;
+        }
+        recovered.swept += self.sweep_noted(lower)?;
+        recovered.swept += self.sweep_strays(lower)?;
+        recovered.swept += self.sweep_stage()?;
+        Ok(recovered)
+    }
+
+    fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare("SELECT id, row FROM intent ORDER BY id")?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
+        rows.map(|row| {
+            let (id, json) = row?;
+            Ok((id, parse_row(&json, self.dirs.describe())?))
+        })
+        .collect()
+    }
+
+    fn recover_intent(&self, lower: &Tree, id: i64, intent: Intent, recovered: &mut Recovered) -> Result<()> {
+        let staged = intent.steps.iter().map(|step| {
+            let new = match step.act {
+                Act::Rewrite { new, .. } => self.content_file(new)?,
+                Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => None,
+            };
+            Staged::reopen(lower, step.clone(), new)
+        });
+        let staged = staged.collect::<Result<Vec<_>>>()?;
+        let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
+        let paths = |wanted: Progress| {
+            let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
+            pairs.map(|(staged, _)| staged.step.path.clone()).collect::<Vec<_>>()
+        };
+        let foreign = paths(Progress::Foreign);
+        if foreign.is_empty() && self.finish_all(&staged, &progress).is_ok() {
+            self.database.lock().write(|tx| journal::fulfil(tx, id, &intent))?;
+            recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()));
+        } else {
+            self.undo_all(&staged)?;
+            self.database.lock().write(|tx| journal::retract(tx, id))?;
+            recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
+            recovered.foreign.extend(foreign);
+        }
+        staged.iter().try_for_each(Staged::remove_waiting)
+    }
+
+    fn finish_all(&self, staged: &[Staged], progress: &[Progress]) -> Result<()> {
+        let todo = staged.iter().zip(progress).filter(|(_, progress)| **progress == Progress::Todo);
+        todo.map(|(staged, _)| staged.apply(self)).collect()
+    }
+
+    /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found.
+    fn undo_all(&self, staged: &[Staged]) -> Result<()> {
+        for staged in staged.iter().rev() {
+            if staged.progress()? == Progress::Done {
+                staged.undo(self)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the temporary names that finished landings had no time to remove.
+    fn sweep_noted(&self, lower: &Tree) -> Result<usize> {
+        let noted = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT path FROM sweep")?;
+            let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let mut swept = 0;
+        for path in noted.iter().filter_map(|bytes| RelPath::parse(bytes).ok()) {
+            swept += usize::from(remove_temp(lower, &path)?);
+        }
+        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM sweep", []).map(|_| ())?))?;
+        Ok(swept)
+    }
+
+    /// Removes temporary names that no intent came to tell of. They stand beside what was being landed.
+    fn sweep_strays(&self, lower: &Tree) -> Result<usize> {
+        let rows = self.load_upper()?;
+        let dirs: HashSet<RelPath> =
+            rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
+        let mut swept = 0;
+        for dir in dirs {
+            let Ok(entries) = lower.list(&dir) else { continue };
+            for entry in entries.iter().filter(|entry| is_temp_name(&entry.name)) {
+                if let Ok(path) = dir.join(&entry.name) {
+                    swept += usize::from(remove_temp(lower, &path)?);
+                }
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Removes upper files that no row speaks of: their landing was recorded, their removal was not reached.
+    fn sweep_stage(&self) -> Result<usize> {
+        let owned: HashSet<UpperId> =
+            self.load_upper()?.iter().filter(|row| row.what == What::File).map(|row| row.id).collect();
+        let mut swept = 0;
+        for id in self.dirs.stage_files()?.into_iter().filter(|id| !owned.contains(id)) {
+            self.dirs.remove_stage_file(id)?;
+            swept += 1;
+        }
+        Ok(swept)
+    }
+
+    /// The notes of names that are gone; forgotten with the next note, for free.
+    pub(super) fn swept(&self, notes: Vec<i64>) {
+        self.database.lock().swept.extend(notes);
+    }
+
+    /// Tells of a temporary name before it is made, where no upper entry leads recovery to its directory.
+    pub fn announce_temps(&self, dirs: &[RelPath]) -> Result<()> {
+        self.database.lock().write(|tx| note_sweep(tx, dirs).map(|_| ()))
+    }
+}
+
+fn remove_temp(lower: &Tree, path: &RelPath) -> Result<bool> {
+    if !path.name().is_some_and(is_temp_name) {
+        return Ok(false);
+    }
+    let Ok(place) = lower.place(path) else { return Ok(false) };
+    match place.unlink() {
+        Ok(()) => Ok(true),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(err) => Err(err).doing(|| format!("sweep {path}")),
+    }
+}
+
+pub(super) fn note_sweep(tx: &Transaction<'_>, paths: &[RelPath]) -> Result<Vec<i64>> {
+    let mut statement = tx.prepare_cached("INSERT INTO sweep (path) VALUES (?1)")?;
+    paths
+        .iter()
+        .map(|path| {
+            statement.execute([path.as_bytes()])?;
+            Ok(tx.last_insert_rowid())
+        })
+        .collect()
+}

@@ -1,0 +1,139 @@
+//! What is in the view and not in lower: one row an upper entry, held or still being written.
+
+use std::ffi::OsStr;
+use std::fs::File;
+
+use rusqlite::Transaction;
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Result, Store};
+use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath, Stamp};
+
+/// Names an upper entry and its file in `stage/`. Never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UpperId(i64);
+
+impl UpperId {
+    pub(super) fn new(number: i64) -> Self {
+        Self(number)
+    }
+
+    pub(super) fn number(self) -> i64 {
+        self.0
+    }
+
+    pub(super) fn parse(name: &OsStr) -> Option<Self> {
+        name.to_str()?.parse().ok().filter(|number| *number > 0).map(Self)
+    }
+}
+
+impl std::fmt::Display for UpperId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A fresh file of upper content.
+pub struct UpperFile {
+    pub id: UpperId,
+    pub file: File,
+}
+
+/// What an upper entry is in the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    /// Its content and metadata are those of its file in `stage/`.
+    File,
+    Symlink { target: Vec<u8>, uid: u32, gid: u32 },
+    /// Nothing is at the path, though lower has something.
+    Whiteout,
+}
+
+/// What lower has, or is expected to have, at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Below {
+    Nothing,
+    Entry { stamp: Stamp, mode: u32, links: u32 },
+}
+
+/// What a change is judged against and what its landing replaces. The two differ where content that used to be at
+/// the path is compared though lower has nothing there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    pub below: Below,
+    /// Hash of the content compared with; absent where there was none, or while it has not been asked for.
+    pub digest: Option<Digest>,
+}
+
+/// A program that wrote, as far as the kernel told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writer {
+    pub pid: u32,
+    pub exe: Option<String>,
+    pub uid: u32,
+}
+
+/// A change that waits for review.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    pub id: ChangeId,
+    pub kind: ChangeKind,
+    /// In the order in which they are told; never empty.
+    pub reasons: Vec<Reason>,
+    pub insertions: u64,
+    pub deletions: u64,
+    pub old_lines: u64,
+    pub hunks: u64,
+    pub new: Option<Digest>,
+    /// Milliseconds since the epoch: when it was first held so, and when somebody last looked.
+    pub created: i64,
+    pub renewed: i64,
+    pub writer: Option<Writer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpperRow {
+    pub id: UpperId,
+    /// The names it has in the view, the first of which is the change's path. Never empty.
+    pub names: Vec<RelPath>,
+    pub what: What,
+    pub base: Base,
+    pub held: Option<Held>,
+}
+
+impl Store {
+    pub fn load_upper(&self) -> Result<Vec<UpperRow>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare("SELECT row FROM upper ORDER BY id")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+    }
+
+    pub fn save_upper(&self, row: &UpperRow) -> Result<()> {
+        self.database.lock().write(|tx| put(tx, row))
+    }
+
+    pub fn remove_upper(&self, id: UpperId) -> Result<()> {
+        self.database.lock().write(|tx| delete(tx, id))
+    }
+}
+
+pub(super) fn parse_row<'a, T: Deserialize<'a>>(json: &'a str, state: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|err| Error::Damaged { path: state.to_owned(), what: err.to_string() })
+}
+
+pub(super) fn to_row<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|err| Error::Io { doing: "spell a row".to_owned(), cause: std::io::Error::other(err) })
+}
+
+pub(super) fn put(tx: &Transaction<'_>, row: &UpperRow) -> Result<()> {
+    let mut statement = tx.prepare_cached("INSERT OR REPLACE INTO upper (id, row) VALUES (?1, ?2)")?;
+    statement.execute((row.id.number(), to_row(row)?))?;
+    Ok(())
+}
+
+pub(super) fn delete(tx: &Transaction<'_>, id: UpperId) -> Result<()> {
+    tx.prepare_cached("DELETE FROM upper WHERE id = ?1")?.execute([id.number()])?;
+    Ok(())
+}
