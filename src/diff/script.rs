@@ -40,7 +40,7 @@ pub(super) fn readable(old: &Lines, new: &Lines) -> Vec<Edit> {
     exact(old, new).unwrap_or_else(|| approximate(old, new))
 }
 
-fn approximate(old: &Lines, new: &Lines) -> Vec<Edit> {
+pub(super) fn approximate(old: &Lines, new: &Lines) -> Vec<Edit> {
     let old_lines: Vec<_> = old.iter(0..old.len()).collect();
     let new_lines: Vec<_> = new.iter(0..new.len()).collect();
     let kept = similar::capture_diff_slices(similar::Algorithm::Myers, &old_lines, &new_lines)
