@@ -34,10 +34,7 @@ pub fn measure(old: &[u8], new: &[u8]) -> Measure {
     let (old_lines, new_lines) = (Lines::of(old), Lines::of(new));
     match script::exact(&old_lines, &new_lines) {
         Some(edits) => tally(&old_lines, &new_lines, &edits),
-        None => {
-            let whole = Edit { old: 0..old_lines.len(), new: 0..new_lines.len() };
-            Measure { bounded: true, ..tally(&old_lines, &new_lines, &[whole]) }
-        }
+        None => Measure { bounded: true, ..tally(&old_lines, &new_lines, &script::whole(&old_lines, &new_lines)) },
     }
 }
 

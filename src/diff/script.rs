@@ -5,7 +5,8 @@
 //! aside: they are in no common subsequence, so the result stays exact, and files that share little cost little.
 //!
 //! The search is bounded by counting its steps, never by a clock. Past the bound [`exact`] gives up, the verdict counts
-//! the file as wholly changed, and [`readable`] asks `similar`, which stays fast there by being less exact.
+//! the file as wholly changed, and [`readable`] asks `similar`, which
+//! is faster there by being less exact, or past a further bound replaces the whole.
 
 use super::lines::{Lines, common_prefix};
 use std::collections::HashMap;
@@ -18,13 +19,17 @@ pub struct Edit {
     pub new: Range<usize>,
 }
 
-/// The most edits the search follows, among the lines that both sides have. Fifty times the default ceiling; the search
-/// keeps half the square of it in memory, four bytes each (32 MiB), for as long as it runs.
-pub(super) const EDITS_MAX: usize = 4_096;
+/// The most edits the search follows, among the lines that both sides have. Twenty-five times the default ceiling; the
+/// search keeps half the square of it in memory, four bytes each (8 MiB), for as long as it runs.
+pub(super) const EDITS_MAX: usize = 2_048;
 
-/// The most steps (diagonals tried and lines compared). At one to two nanoseconds each this stays below 30 ms, and is
-/// enough to follow [`EDITS_MAX`] edits when runs of equal lines are not re-read on many diagonals.
-const STEPS_MAX: usize = 12_000_000;
+/// The most steps (diagonals tried and lines compared): enough to follow [`EDITS_MAX`] edits, unless long runs of equal
+/// lines are read again on many diagonals, as in periodic files. At 2 to 5 ns each that is some 20 ms.
+const STEPS_MAX: usize = 4_000_000;
+
+/// The most lines of both sides together for which `similar` is asked: its time grows faster than the file, to a second
+/// at 200 000 shuffled lines. Past this the whole file is one replacement; nobody reads such a diff by eye.
+const APPROXIMATE_LINES_MAX: usize = 50_000;
 
 /// A shortest script, or `None` past the bound.
 pub(super) fn exact(old: &Lines, new: &Lines) -> Option<Vec<Edit>> {
@@ -37,7 +42,14 @@ pub(super) fn exact(old: &Lines, new: &Lines) -> Option<Vec<Edit>> {
 
 /// A script for a person to read: the exact one, or past the bound one that is merely good.
 pub(super) fn readable(old: &Lines, new: &Lines) -> Vec<Edit> {
-    exact(old, new).unwrap_or_else(|| approximate(old, new))
+    exact(old, new).unwrap_or_else(|| {
+        if old.len() + new.len() <= APPROXIMATE_LINES_MAX { approximate(old, new) } else { whole(old, new) }
+    })
+}
+
+/// All lines of one side for all of the other.
+pub(super) fn whole(old: &Lines, new: &Lines) -> Vec<Edit> {
+    edits_between(std::iter::empty(), 0..old.len(), 0..new.len())
 }
 
 pub(super) fn approximate(old: &Lines, new: &Lines) -> Vec<Edit> {
@@ -88,15 +100,18 @@ fn search(old: &[u32], new: &[u32]) -> Option<Vec<(usize, usize)>> {
     if old.len().abs_diff(new.len()) > EDITS_MAX {
         return None;
     }
-    let mut reach = Reach { rows: Vec::new() };
+    let mut reach = Reach::begin();
     let mut steps = 0;
     for d in 0..=EDITS_MAX.min(old.len() + new.len()) {
-        for i in 0..=d {
-            let start = reach.arrive(d, i);
-            let run = common_prefix(tail(old, start).iter(), tail(new, start + d - 2 * i).iter());
+        let mut row = Vec::with_capacity(d + 3);
+        row.push(NOWHERE);
+        for (i, above) in reach.above(d).array_windows().enumerate() {
+            let start = arrive(above);
+            let run = run_length(old, new, start, start + d - 2 * i);
             let x = start + run;
-            reach.rows.push(x as u32);
+            row.push(x as i32);
             if x == old.len() && x + d - 2 * i == new.len() {
+                reach.rows.push(row);
                 return Some(reach.walk_back(d, i));
             }
             steps += 1 + run;
@@ -104,67 +119,63 @@ fn search(old: &[u32], new: &[u32]) -> Option<Vec<(usize, usize)>> {
                 return None;
             }
         }
+        row.push(NOWHERE);
+        reach.rows.push(row);
     }
     None
 }
 
-/// Paths may overshoot an end by the edits they have left; there they find nothing in common.
-fn tail(ids: &[u32], start: usize) -> &[u32] {
-    ids.get(start..).unwrap_or(&[])
+/// How many lines are equal from here on. A path may overshoot an end by the edits it has left; nothing is equal there.
+fn run_length(old: &[u32], new: &[u32], x: usize, y: usize) -> usize {
+    match (old.get(x..), new.get(y..)) {
+        (Some(old), Some(new)) => common_prefix(old.iter(), new.iter()),
+        (None, _) | (_, None) => 0,
+    }
 }
 
 /// How far into the old side (`x`) each diagonal gets with so many edits.
 ///
-/// Invariant: rows lie one after the other, row `d` (after `d` edits) having `d + 1` entries; entry `i` is the diagonal
-/// `x - y = 2 i - d`.
+/// Invariant: row `d` (after `d` edits) has `d + 1` entries; entry `i` is the diagonal `x - y = 2 i - d`. Each row stands
+/// between two [`NOWHERE`], and above the first is an empty one, so that every entry has two neighbours above it.
 struct Reach {
-    rows: Vec<u32>,
+    rows: Vec<Vec<i32>>,
+}
+
+/// Loses against every real entry, and a deletion from it arrives at 0.
+const NOWHERE: i32 = -1;
+
+/// Where a diagonal is entered: by a deletion from the neighbour on the left or an insertion from that on the right,
+/// whichever gets further.
+fn arrive(&[left, right]: &[i32; 2]) -> usize {
+    (left + 1).max(right) as usize
 }
 
 impl Reach {
-    fn at(&self, d: usize, i: usize) -> usize {
-        self.rows[d * (d + 1) / 2 + i] as usize
+    fn begin() -> Self {
+        Self { rows: vec![vec![NOWHERE; 2]] }
     }
 
-    /// Where diagonal `i` of row `d` is entered, from the neighbour that got further.
-    fn arrive(&self, d: usize, i: usize) -> usize {
-        match self.step(d, i) {
-            None => 0,
-            Some(Step::Insert) => self.at(d - 1, i),
-            Some(Step::Delete) => self.at(d - 1, i - 1) + 1,
-        }
-    }
-
-    /// The edit that leads to diagonal `i` of row `d`.
-    fn step(&self, d: usize, i: usize) -> Option<Step> {
-        if d == 0 {
-            return None;
-        }
-        let insert = i == 0 || (i < d && self.at(d - 1, i - 1) < self.at(d - 1, i));
-        Some(if insert { Step::Insert } else { Step::Delete })
+    /// The row above row `d`.
+    fn above(&self, d: usize) -> &[i32] {
+        &self.rows[d]
     }
 
     /// The pairs kept on the way to the end of diagonal `i` of row `d`.
     fn walk_back(&self, mut d: usize, mut i: usize) -> Vec<(usize, usize)> {
         let mut kept = Vec::new();
         loop {
-            let run = self.arrive(d, i)..self.at(d, i);
+            let above = [self.above(d)[i], self.above(d)[i + 1]];
+            let run = arrive(&above)..self.above(d + 1)[i + 1] as usize;
             kept.extend(run.rev().map(|x| (x, x + d - 2 * i)));
-            match self.step(d, i) {
-                None => break,
-                Some(Step::Insert) => {}
-                Some(Step::Delete) => i -= 1,
+            if d == 0 {
+                break;
             }
             d -= 1;
+            i -= usize::from(above[0] >= above[1]);
         }
         kept.reverse();
         kept
     }
-}
-
-enum Step {
-    Insert,
-    Delete,
 }
 
 /// What lies between the kept pairs.
