@@ -196,17 +196,20 @@ const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) 
 }
 
 fn token_appears(old: &[u8], new: &[u8]) -> bool {
-    TOKEN_KINDS.iter().any(|kind| kind.find(new).any(|token| positions(old, token).next().is_none()))
+    // One pass over the words, since contents may be large and kinds are many.
+    let word_starts = (0..new.len()).filter(|&at| !continues_a_word(new, at));
+    let mut tokens = word_starts.flat_map(|at| TOKEN_KINDS.iter().filter_map(move |kind| kind.match_start(&new[at..])));
+    tokens.any(|token| positions(old, token).next().is_none())
 }
 
 impl TokenKind {
-    fn find<'a>(&'a self, content: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        positions(content, self.prefix).filter(|&at| !continues_a_word(content, at)).filter_map(move |at| {
-            let tail = &content[at + self.prefix.len()..];
-            let length = tail.iter().take_while(|byte| (self.alphabet)(**byte)).count();
-            let is_token = length >= self.tail_min && is_random(&tail[..length]);
-            is_token.then(|| &content[at..at + self.prefix.len() + length])
-        })
+    /// The token that the content begins with, if it is of this kind.
+    fn match_start<'a>(&self, content: &'a [u8]) -> Option<&'a [u8]> {
+        let is_candidate = content.first() == self.prefix.first();
+        let tail = is_candidate.then(|| content.strip_prefix(self.prefix)).flatten()?;
+        let length = tail.iter().take_while(|byte| (self.alphabet)(**byte)).count();
+        let is_token = length >= self.tail_min && is_random(&tail[..length]);
+        is_token.then(|| &content[..self.prefix.len() + length])
     }
 }
 
