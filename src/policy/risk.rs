@@ -196,9 +196,11 @@ const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) 
 }
 
 fn token_appears(old: &[u8], new: &[u8]) -> bool {
-    // One pass over the words, since contents may be large and kinds are many.
-    let word_starts = (0..new.len()).filter(|&at| !continues_a_word(new, at));
-    let mut tokens = word_starts.flat_map(|at| TOKEN_KINDS.iter().filter_map(move |kind| kind.match_start(&new[at..])));
+    // One pass over the words that may be new, since contents may be large and kinds are many.
+    let changed = changed_lines(old, new);
+    let word_starts = (0..changed.len()).filter(|&at| !continues_a_word(changed, at));
+    let mut tokens =
+        word_starts.flat_map(|at| TOKEN_KINDS.iter().filter_map(move |kind| kind.match_start(&changed[at..])));
     tokens.any(|token| positions(old, token).next().is_none())
 }
 
@@ -211,6 +213,17 @@ impl TokenKind {
         let is_token = length >= self.tail_min && is_random(&tail[..length]);
         is_token.then(|| &content[..self.prefix.len() + length])
     }
+}
+
+/// The new content from the first line that differs to the last.
+fn changed_lines<'a>(old: &[u8], new: &'a [u8]) -> &'a [u8] {
+    let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    let start = new[..before].iter().rposition(is_newline).map_or(0, |at| at + 1);
+    let (old, new) = (&old[start..], &new[start..]);
+    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let kept = &new[new.len() - after..];
+    let end = kept.iter().position(is_newline).map_or(new.len(), |at| new.len() - after + at);
+    &new[..end]
 }
 
 fn continues_a_word(content: &[u8], at: usize) -> bool {

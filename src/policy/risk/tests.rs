@@ -72,6 +72,9 @@ fn a_token_counts_when_it_is_new_and_looks_random() {
     check("", &format!("token = \"{token}\"\n"), &[Token]);
     check(&token, &format!("moved {token}"), &[]);
     check("", &format!("not_a_{token}"), &[]);
+    check(&format!("a\n{}\nb\n", &token[..20]), &format!("a\n{token}\nb\n"), &[Token]);
+    check(&format!("a\n{}\nb\n", &token[20..]), &format!("a\n{token}\nb\n"), &[Token]);
+    check("a\n", &format!("a\n{token}\na\n"), &[Token]);
     check("", &token[..20], &[]);
     check("", &format!("ghp_{}", "x".repeat(36)), &[]);
     check("", &["AK", "IAIOSFODNN7EXAMPLE"].concat(), &[]);
