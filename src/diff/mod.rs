@@ -1,1 +1,24 @@
+//! Compares contents: bytes in, numbers or text out.
+//!
+//! Begin with [`measure`] (what a verdict is made of), [`hunks`] (what a person confirms one by one), [`unified`] (what
+//! a person reads) and [`merge`]. All four stand on one edit script (`script.rs`), so their numbers agree. Nothing here
+//! does I/O, reads a clock or knows a limit that a user can set.
 
+mod hunks;
+mod lines;
+mod measure;
+mod merge;
+mod quote;
+mod script;
+mod side;
+#[cfg(test)]
+mod tests;
+mod unified;
+
+pub use hunks::{CONTEXT_LINES, Hunk, NoSuchHunk, apply_hunks, hunks};
+pub use measure::{Measure, Summary, measure};
+pub use merge::{Merge, merge};
+pub use quote::quote_path;
+pub use script::Edit;
+pub use side::{Side, TEXT_BYTES_MAX, classify, classify_size};
+pub use unified::{FileDiff, FileSide, unified};

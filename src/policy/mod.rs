@@ -1,1 +1,4 @@
+//! Decides. Facts in, verdict out; no I/O.
 
+pub mod risk;
+pub mod tier;

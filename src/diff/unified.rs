@@ -1,0 +1,142 @@
+//! The diff that a person reads and `git apply` takes: headers as git writes them, hunks as `hunks.rs` numbers them.
+//!
+//! Bytes in, bytes out: nothing is escaped but names. What shows it on a terminal must escape it (SPEC §12).
+
+use super::hunks::{Hunk, hunks_of};
+use super::lines::Lines;
+use super::quote::quote_path;
+use super::side::{Side, classify};
+use crate::model::RelPath;
+
+/// One path before and after.
+#[derive(Clone, Copy, Debug)]
+pub struct FileDiff<'a> {
+    pub path: &'a RelPath,
+    pub old: Option<FileSide<'a>>,
+    pub new: Option<FileSide<'a>>,
+}
+
+/// A file, or a symlink with its target as content.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSide<'a> {
+    pub content: &'a [u8],
+    /// `st_mode`. git knows three: executable, other file, symlink.
+    pub mode: u32,
+}
+
+const TYPE_MASK: u32 = 0o170_000;
+const SYMLINK: u32 = 0o120_000;
+const EXECUTABLE: u32 = 0o100;
+
+/// The unified diff; empty where nothing differs. A change of type is a deletion and a creation, as in git.
+pub fn unified(file: &FileDiff) -> Vec<u8> {
+    match (file.old, file.new) {
+        (Some(old), Some(new)) if old.is_symlink() != new.is_symlink() => {
+            [FileDiff { new: None, ..*file }, FileDiff { old: None, ..*file }].iter().flat_map(render).collect()
+        }
+        _ => render(file),
+    }
+}
+
+fn render(file: &FileDiff) -> Vec<u8> {
+    let names = Names::of(file);
+    let modes = mode_lines(file);
+    let body = body(file, &names);
+    if modes.is_empty() && body.is_empty() {
+        return Vec::new();
+    }
+    [b"diff --git ", names.git_old.as_slice(), b" ", &names.git_new, b"\n", modes.as_bytes(), &body].concat()
+}
+
+struct Names {
+    git_old: Vec<u8>,
+    git_new: Vec<u8>,
+    /// As after `---` and `+++`: `/dev/null` for a side that is absent.
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Names {
+    fn of(file: &FileDiff) -> Self {
+        let git_old = quote_path(&[b"a/", file.path.as_bytes()].concat());
+        let git_new = quote_path(&[b"b/", file.path.as_bytes()].concat());
+        let or_null = |side: Option<FileSide>, name: &[u8]| side.map_or(b"/dev/null".to_vec(), |_| name.to_vec());
+        Self { old: or_null(file.old, &git_old), new: or_null(file.new, &git_new), git_old, git_new }
+    }
+}
+
+fn mode_lines(file: &FileDiff) -> String {
+    let modes = (file.old.map(|side| side.git_mode()), file.new.map(|side| side.git_mode()));
+    match modes {
+        (None, Some(new)) => format!("new file mode {new}\n"),
+        (Some(old), None) => format!("deleted file mode {old}\n"),
+        (Some(old), Some(new)) if old != new => format!("old mode {old}\nnew mode {new}\n"),
+        (Some(_), Some(_)) | (None, None) => String::new(),
+    }
+}
+
+fn body(file: &FileDiff, names: &Names) -> Vec<u8> {
+    let (old, new) = (file.old.map(|side| side.content), file.new.map(|side| side.content));
+    if old.unwrap_or_default() == new.unwrap_or_default() {
+        return Vec::new();
+    }
+    let is_text = |content| matches!(classify(content), Side::Text | Side::Absent);
+    if !(is_text(old) && is_text(new)) {
+        return [b"Binary files ", names.old.as_slice(), b" and ", &names.new, b" differ\n"].concat();
+    }
+    let (old, new) = (Lines::of(old.unwrap_or_default()), Lines::of(new.unwrap_or_default()));
+    let mut out = [b"--- ", end_name(&names.old).as_slice(), b"\n+++ ", &end_name(&names.new), b"\n"].concat();
+    for hunk in hunks_of(&old, &new) {
+        render_hunk(&mut out, &hunk, &old, &new);
+    }
+    out
+}
+
+/// A tab ends a name with spaces, so that a reader does not take the rest for a date.
+fn end_name(name: &[u8]) -> Vec<u8> {
+    if name.contains(&b' ') { [name, b"\t"].concat() } else { name.to_vec() }
+}
+
+fn render_hunk(out: &mut Vec<u8>, hunk: &Hunk, old: &Lines, new: &Lines) {
+    let (minus, plus) = (span(hunk.old_start, hunk.old_lines), span(hunk.new_start, hunk.new_lines));
+    out.extend_from_slice(format!("@@ -{minus} +{plus} @@\n").as_bytes());
+    let shown = hunk.old_range();
+    let mut at = shown.start;
+    for edit in &hunk.edits {
+        render_lines(out, b' ', old.iter(at..edit.old.start));
+        render_lines(out, b'-', old.iter(edit.old.clone()));
+        render_lines(out, b'+', new.iter(edit.new.clone()));
+        at = edit.old.end;
+    }
+    render_lines(out, b' ', old.iter(at..shown.end));
+}
+
+fn span(start: usize, lines: usize) -> String {
+    if lines == 1 { start.to_string() } else { format!("{start},{lines}") }
+}
+
+fn render_lines<'a>(out: &mut Vec<u8>, sign: u8, lines: impl Iterator<Item = &'a [u8]>) {
+    for line in lines {
+        out.push(sign);
+        out.extend_from_slice(line);
+        if !line.ends_with(b"\n") {
+            out.extend_from_slice(b"\n\\ No newline at end of file\n");
+        }
+    }
+}
+
+impl FileSide<'_> {
+    fn is_symlink(&self) -> bool {
+        self.mode & TYPE_MASK == SYMLINK
+    }
+
+    fn git_mode(&self) -> &'static str {
+        if self.is_symlink() {
+            "120000"
+        } else if self.mode & EXECUTABLE != 0 {
+            "100755"
+        } else {
+            "100644"
+        }
+    }
+}
