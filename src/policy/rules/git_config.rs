@@ -79,9 +79,12 @@ pub fn risky_git_config_change(config: &RelPath, old: &[u8], new: &[u8]) -> Opti
     Some(String::from_utf8_lossy(&key).into_owned())
 }
 
-/// Every risky key with its values in order; none when git would refuse the file.
-fn risky_values(config: &RelPath, text: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>> {
-    let mut values = BTreeMap::<_, Vec<_>>::new();
+/// Each key with its values in order.
+type Values = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
+
+/// Every risky key; none when git would refuse the file.
+fn risky_values(config: &RelPath, text: &[u8]) -> Option<Values> {
+    let mut values = Values::new();
     for (key, value) in Parser::new(text).statements()? {
         if is_risky(config, &key, value.as_deref()) {
             values.entry(key).or_default().push(value);
@@ -288,4 +291,14 @@ fn is_space(byte: u8) -> bool {
 
 fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'-'
+}
+
+/// All statements as `git config -z --list` prints them.
+#[cfg(test)]
+pub(super) fn listed(text: &[u8]) -> Option<Vec<u8>> {
+    let lines = Parser::new(text).statements()?.into_iter().map(|(key, value)| match value {
+        Some(value) => [key, value].join(&b'\n'),
+        None => key,
+    });
+    Some(lines.flat_map(|line| [line, vec![0]].concat()).collect())
 }

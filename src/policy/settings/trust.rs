@@ -35,11 +35,11 @@ pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
         Key::Burst => with.burst > without.burst,
         Key::Approve => with.approve < without.approve,
         Key::OnHold => with.on_hold < without.on_hold,
-        Key::RiskPlaceholder => with.risk.placeholder < without.risk.placeholder,
-        Key::RiskConflict => with.risk.conflict < without.risk.conflict,
-        Key::RiskSecret => with.risk.secret < without.risk.secret,
-        Key::RiskExecutable => with.risk.executable < without.risk.executable,
-        Key::RiskBinary => with.risk.binary < without.risk.binary,
+        Key::RiskPlaceholder => !with.risk.placeholder && without.risk.placeholder,
+        Key::RiskConflict => !with.risk.conflict && without.risk.conflict,
+        Key::RiskSecret => !with.risk.secret && without.risk.secret,
+        Key::RiskExecutable => !with.risk.executable && without.risk.executable,
+        Key::RiskBinary => !with.risk.binary && without.risk.binary,
         // A hook is code, and fewer hooks are leniency.
         Key::PreWrite => with.pre_write != without.pre_write,
         // Fewer backups are fewer ways back. No limit keeps all.
