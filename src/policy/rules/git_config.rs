@@ -164,7 +164,7 @@ impl<'a> Parser<'a> {
             match self.next() {
                 byte if is_space(byte) => {}
                 b'#' | b';' => self.skip_line(),
-                b'[' => section = self.section()?,
+                b'[' => section = [self.section()?, vec![b'.']].concat(),
                 byte if byte.is_ascii_alphabetic() => found.push(self.statement(&section, byte)?),
                 _ => return None,
             }
@@ -195,7 +195,7 @@ impl<'a> Parser<'a> {
         let mut name = Vec::new();
         loop {
             match self.next() {
-                b']' => return Some(name),
+                b']' => return (!name.is_empty()).then_some(name),
                 byte if is_space(byte) => return self.subsection(name, byte),
                 byte if is_key_byte(byte) || byte == b'.' => name.push(byte.to_ascii_lowercase()),
                 _ => return None,
@@ -227,8 +227,9 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// `section` ends in its dot; it is empty before the first.
     fn statement(&mut self, section: &[u8], first: u8) -> Option<Statement> {
-        let mut key = [section, b"."].concat();
+        let mut key = section.to_vec();
         let mut byte = first;
         while is_key_byte(byte) {
             key.push(byte.to_ascii_lowercase());

@@ -466,6 +466,17 @@ fn the_config_parser_reads_as_git_does() {
         "[alias\t\"t\"]\na=1",
         "[alias \"t\" ]\na=1",
         "[]\na=1\n",
+        "[ \"t\"]\na=1",
+        "[.]\na=1",
+        "[.x]\na=1",
+        "[alias.]\na=1",
+        "[alias \"\"]\na=1",
+        "a=1\n[alias]\nb=2",
+        "[alias]\n-a=1",
+        "[alias \"x\\y\"]\na=\"\\\"\"",
+        "[alias]\na=1\rb\n",
+        "\r[alias]\ra=1\r\n",
+        "[alias]\na=1\\",
         "[alias]\na = \" \\\n \"\n",
     ] {
         std::fs::write(&file, text).unwrap();
