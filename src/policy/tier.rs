@@ -10,3 +10,9 @@ pub struct Thresholds {
     /// Above this part of the file's lines, hold.
     pub ratio: f64,
 }
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { floor: 10, ceil: 80, ratio: 0.40 }
+    }
+}

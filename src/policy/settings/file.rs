@@ -41,8 +41,9 @@ struct FileToml {
 #[serde(deny_unknown_fields)]
 struct RiskToml {
     placeholder: Field,
-    conflict: Field,
-    secret: Field,
+    conflict_markers: Field,
+    private_key: Field,
+    token: Field,
     executable: Field,
     binary: Field,
 }
@@ -98,8 +99,9 @@ impl FileToml {
             (Key::Approve, self.approve),
             (Key::OnHold, self.on_hold),
             (Key::RiskPlaceholder, self.risk.placeholder),
-            (Key::RiskConflict, self.risk.conflict),
-            (Key::RiskSecret, self.risk.secret),
+            (Key::RiskConflictMarkers, self.risk.conflict_markers),
+            (Key::RiskPrivateKey, self.risk.private_key),
+            (Key::RiskToken, self.risk.token),
             (Key::RiskExecutable, self.risk.executable),
             (Key::RiskBinary, self.risk.binary),
             (Key::PreWrite, self.hooks.pre_write),

@@ -12,8 +12,9 @@ pub enum Key {
     Approve,
     OnHold,
     RiskPlaceholder,
-    RiskConflict,
-    RiskSecret,
+    RiskConflictMarkers,
+    RiskPrivateKey,
+    RiskToken,
     RiskExecutable,
     RiskBinary,
     PreWrite,
@@ -64,8 +65,9 @@ keys! {
     Approve "approve" "FETTLE_APPROVE" "--approve" "anyone, owner or outside";
     OnHold "on_hold" "FETTLE_ON_HOLD" "--on-hold" "continue or fail";
     RiskPlaceholder "risk.placeholder" "FETTLE_RISK_PLACEHOLDER" "--risk-placeholder" SWITCH;
-    RiskConflict "risk.conflict" "FETTLE_RISK_CONFLICT" "--risk-conflict" SWITCH;
-    RiskSecret "risk.secret" "FETTLE_RISK_SECRET" "--risk-secret" SWITCH;
+    RiskConflictMarkers "risk.conflict_markers" "FETTLE_RISK_CONFLICT_MARKERS" "--risk-conflict-markers" SWITCH;
+    RiskPrivateKey "risk.private_key" "FETTLE_RISK_PRIVATE_KEY" "--risk-private-key" SWITCH;
+    RiskToken "risk.token" "FETTLE_RISK_TOKEN" "--risk-token" SWITCH;
     RiskExecutable "risk.executable" "FETTLE_RISK_EXECUTABLE" "--risk-executable" SWITCH;
     RiskBinary "risk.binary" "FETTLE_RISK_BINARY" "--risk-binary" SWITCH;
     PreWrite "hooks.pre_write" "FETTLE_HOOKS_PRE_WRITE" "--hooks-pre-write"

@@ -125,13 +125,13 @@ impl Settings {
     /// `approve` is `Anyone` for `mount` and `Outside` for `run` (SPEC §8).
     pub fn defaults(approve: Approve) -> Self {
         Self {
-            thresholds: Thresholds { floor: 10, ceil: 80, ratio: 0.40 },
+            thresholds: Thresholds::default(),
             ttl: Ttl::After(Duration::from_secs(600)),
             window: Window::Seconds(Duration::from_secs(2)),
             burst: 20,
             approve,
             on_hold: OnHold::Continue,
-            risk: RiskSwitches { placeholder: true, conflict: true, secret: true, executable: true, binary: true },
+            risk: RiskSwitches::default(),
             pre_write: Vec::new(),
             backups: BackupLimits {
                 age_max: Some(Duration::from_secs(24 * 3600)),
@@ -185,8 +185,9 @@ impl Settings {
             Key::Approve => self.approve = Approve::parse(text)?,
             Key::OnHold => self.on_hold = OnHold::parse(text)?,
             Key::RiskPlaceholder => self.risk.placeholder = value::switch(text)?,
-            Key::RiskConflict => self.risk.conflict = value::switch(text)?,
-            Key::RiskSecret => self.risk.secret = value::switch(text)?,
+            Key::RiskConflictMarkers => self.risk.conflict_markers = value::switch(text)?,
+            Key::RiskPrivateKey => self.risk.private_key = value::switch(text)?,
+            Key::RiskToken => self.risk.token = value::switch(text)?,
             Key::RiskExecutable => self.risk.executable = value::switch(text)?,
             Key::RiskBinary => self.risk.binary = value::switch(text)?,
             Key::PreWrite => self.pre_write = value::commands(text)?,

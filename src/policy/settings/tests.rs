@@ -25,7 +25,7 @@ fn settings(text: &str) -> Settings {
 fn every_key_of_a_file_is_read() {
     let file = file(
         "floor = 5\nceil = 60\nratio = 0.5\nttl = \"10m\"\nwindow = \"session\"\nburst = 7\napprove = \"owner\"\n\
-         on_hold = \"fail\"\n[risk]\nplaceholder = false\nconflict = false\nsecret = false\nexecutable = false\n\
+         on_hold = \"fail\"\n[risk]\nplaceholder = false\nconflict_markers = false\nprivate_key = false\ntoken = false\nexecutable = false\n\
          binary = false\n[hooks]\npre_write = [\"check\", \"-x\"]\n[backups]\nmax_age = \"7d\"\nmax_per_path = 3\n\
          quota = \"16MiB\"\n[[rule]]\nmatch = \"docs/\"\nexe = \"vim\"\naction = \"hold\"\n[[rule]]\nmatch = \"x\"\n\
          action = \"pass\"\n",
@@ -34,13 +34,20 @@ fn every_key_of_a_file_is_read() {
     assert_eq!(settings.thresholds, Thresholds { floor: 5, ceil: 60, ratio: 0.5 });
     assert_eq!((settings.ttl, settings.window), (Ttl::After(seconds(600)), Window::Session));
     assert_eq!((settings.burst, settings.approve, settings.on_hold), (7, Approve::Owner, OnHold::Fail));
-    let off = RiskSwitches { placeholder: false, conflict: false, secret: false, executable: false, binary: false };
+    let off = RiskSwitches {
+        placeholder: false,
+        conflict_markers: false,
+        private_key: false,
+        token: false,
+        executable: false,
+        binary: false,
+    };
     assert_eq!(settings.risk, off);
     assert_eq!(settings.pre_write, [["check", "-x"]]);
     let backups = BackupLimits { age_max: Some(seconds(7 * 86400)), per_path_max: 3, quota_bytes: 16 << 20 };
     assert_eq!(settings.backups, backups);
     let rules: Vec<_> = file.rules.iter().map(|rule| (rule.pattern.as_str(), rule.action, rule.at.as_str())).collect();
-    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:21"), ("x", RuleAction::Pass, ".fettle.toml:25")]);
+    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:22"), ("x", RuleAction::Pass, ".fettle.toml:26")]);
     assert_eq!(file.rules[0].exe.as_deref(), Some("vim"));
     for &key in Key::ALL {
         assert!(matches!(settings.origin(key), Origin::File { .. }), "{}", key.name());
@@ -80,7 +87,7 @@ fn what_a_file_may_not_say_is_named_with_its_line() {
         ("window = \"366d\"", ".fettle.toml:1: window = \"366d\": must be \"session\""),
         ("approve = \"all\"", ".fettle.toml:1: approve = \"all\": must be anyone, owner or outside"),
         ("on_hold = true", ".fettle.toml:1: on_hold = \"true\": must be continue or fail"),
-        ("[risk]\n\nsecret = 1", ".fettle.toml:3: risk.secret = \"1\": must be true or false"),
+        ("[risk]\n\ntoken = 1", ".fettle.toml:3: risk.token = \"1\": must be true or false"),
         ("hooks.pre_write = [['a'], []]", ".fettle.toml:1: hooks.pre_write = "),
         ("hooks.pre_write = ['']", ".fettle.toml:1: hooks.pre_write = "),
         ("hooks.pre_write = ['a', ['b']]", ".fettle.toml:1: hooks.pre_write = "),
@@ -159,7 +166,7 @@ fn an_untrusted_project_may_tighten_each_value_and_loosen_none() {
         ("burst = 3", "burst = 21"),
         ("approve = \"outside\"", "approve = \"anyone\""),
         ("on_hold = \"continue\"", "hooks.pre_write = ['rm']"),
-        ("on_hold = \"fail\"", "risk.secret = false"),
+        ("on_hold = \"fail\"", "risk.token = false"),
         ("risk.binary = true", "risk.placeholder = false"),
         ("backups.quota = \"2GiB\"", "backups.quota = 0"),
         ("backups.max_age = 0", "backups.max_age = 1"),

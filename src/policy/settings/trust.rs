@@ -36,8 +36,9 @@ pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
         Key::Approve => with.approve < without.approve,
         Key::OnHold => with.on_hold < without.on_hold,
         Key::RiskPlaceholder => !with.risk.placeholder && without.risk.placeholder,
-        Key::RiskConflict => !with.risk.conflict && without.risk.conflict,
-        Key::RiskSecret => !with.risk.secret && without.risk.secret,
+        Key::RiskConflictMarkers => !with.risk.conflict_markers && without.risk.conflict_markers,
+        Key::RiskPrivateKey => !with.risk.private_key && without.risk.private_key,
+        Key::RiskToken => !with.risk.token && without.risk.token,
         Key::RiskExecutable => !with.risk.executable && without.risk.executable,
         Key::RiskBinary => !with.risk.binary && without.risk.binary,
         // A hook is code, and fewer hooks are leniency.
