@@ -1,0 +1,213 @@
+//! git's index, read only for the paths in it: gitformat-index(5), versions 2 to 4, SHA-1 and SHA-256.
+//!
+//! Written by anybody, so every length is checked and nothing panics. What does not list every tracked file by itself
+//! (a split index, sparse directories) is an error: the caller then judges everything.
+
+use crate::model::RelPath;
+
+/// Bytes before the object's hash: times, device, inode, mode, uid, gid, size.
+const STAT_BYTES: usize = 40;
+/// Where the mode stands in them.
+const MODE_AT: usize = 24;
+const MODE_TYPE: u32 = 0o170_000;
+const MODE_DIRECTORY: u32 = 0o040_000;
+const FLAG_EXTENDED: u16 = 0x4000;
+/// The name's length in the flags; this value means "that long or longer".
+const NAME_LENGTH_MASK: u16 = 0x0fff;
+
+/// Why an index does not tell what is tracked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IndexError {
+    #[error("git index: not an index")]
+    NotAnIndex,
+    #[error("git index: version {0} is not known")]
+    Version(u32),
+    #[error("git index: malformed")]
+    Malformed,
+    #[error("git index: needs extension {0:?} (split or sparse index)")]
+    Extension(String),
+    #[error("git index: has sparse directories")]
+    Sparse,
+}
+
+/// The paths git tracks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrackedSet {
+    /// Invariant: sorted, so that what lies in a directory stands right after it.
+    paths: Vec<RelPath>,
+}
+
+impl TrackedSet {
+    /// Whether `dir` itself (a submodule) or anything below it is tracked.
+    pub fn any_within(&self, dir: &RelPath) -> bool {
+        let at = self.paths.partition_point(|path| path < dir);
+        self.paths.get(at).is_some_and(|path| path.is_within(dir))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+}
+
+/// The paths in the index `index`. The format does not say which hash it uses, so the one with which it reads cleanly
+/// from end to end is it.
+pub fn tracked_paths(index: &[u8]) -> Result<TrackedSet, IndexError> {
+    let mut paths = match Reader::paths(index, Hash::Sha1) {
+        Err(IndexError::Malformed) => Reader::paths(index, Hash::Sha256)?,
+        other => other?,
+    };
+    paths.sort();
+    paths.dedup();
+    Ok(TrackedSet { paths })
+}
+
+#[derive(Clone, Copy)]
+enum Hash {
+    Sha1,
+    Sha256,
+}
+
+impl Hash {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+    version: u32,
+    hash: Hash,
+}
+
+impl<'a> Reader<'a> {
+    fn paths(index: &'a [u8], hash: Hash) -> Result<Vec<RelPath>, IndexError> {
+        let body = index.strip_prefix(b"DIRC").ok_or(IndexError::NotAnIndex)?;
+        let mut reader = Self { rest: body, version: 0, hash };
+        reader.version = reader.u32()?;
+        if !(2..=4).contains(&reader.version) {
+            return Err(IndexError::Version(reader.version));
+        }
+        let count = reader.u32()?;
+        let paths = reader.entries(count)?;
+        reader.extensions()?;
+        Ok(paths)
+    }
+
+    fn entries(&mut self, count: u32) -> Result<Vec<RelPath>, IndexError> {
+        // Not reserved by `count`, which may lie.
+        let (mut paths, mut name) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let next = self.entry(&name)?;
+            // git keeps them sorted by bytes; anything else is not what it seems.
+            if next < name {
+                return Err(IndexError::Malformed);
+            }
+            paths.push(RelPath::parse(&next).map_err(|_| IndexError::Malformed)?);
+            name = next;
+        }
+        Ok(paths)
+    }
+
+    /// One entry's name; `before` is the name of the one before it.
+    fn entry(&mut self, before: &[u8]) -> Result<Vec<u8>, IndexError> {
+        let start = self.rest.len();
+        let stat = self.take(STAT_BYTES)?;
+        self.take(self.hash.bytes())?;
+        let flags = self.u16()?;
+        if flags & FLAG_EXTENDED != 0 {
+            if self.version == 2 {
+                return Err(IndexError::Malformed);
+            }
+            self.u16()?;
+        }
+        let name = if self.version == 4 { self.compressed_name(before)? } else { self.padded_name(start)? };
+        check_length(&name, flags)?;
+        match mode_type(stat) {
+            MODE_DIRECTORY => Err(IndexError::Sparse),
+            _ => Ok(name),
+        }
+    }
+
+    /// Up to version 3 an entry ends with one to eight NULs, so that its length is a multiple of eight.
+    fn padded_name(&mut self, start: usize) -> Result<Vec<u8>, IndexError> {
+        let name = self.until_nul()?.to_vec();
+        let used = start - self.rest.len();
+        let padding = self.take(used.next_multiple_of(8) - used)?;
+        if padding.iter().any(|byte| *byte != 0) { Err(IndexError::Malformed) } else { Ok(name) }
+    }
+
+    /// In version 4 a name is what the one before it has, less some bytes at its end, and then its own.
+    fn compressed_name(&mut self, before: &[u8]) -> Result<Vec<u8>, IndexError> {
+        let dropped = self.varint()?;
+        let kept = before.len().checked_sub(dropped).ok_or(IndexError::Malformed)?;
+        Ok([&before[..kept], self.until_nul()?].concat())
+    }
+
+    /// Reads the extensions up to the closing checksum. A name in lower case must be understood; we understand none.
+    fn extensions(&mut self) -> Result<(), IndexError> {
+        while self.rest.len() > self.hash.bytes() {
+            let name = self.take(4)?;
+            let bytes = usize::try_from(self.u32()?).map_err(|_| IndexError::Malformed)?;
+            if !name[0].is_ascii_uppercase() {
+                return Err(required(name));
+            }
+            self.take(bytes)?;
+        }
+        if self.rest.len() == self.hash.bytes() { Ok(()) } else { Err(IndexError::Malformed) }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], IndexError> {
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(IndexError::Malformed)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn until_nul(&mut self) -> Result<&'a [u8], IndexError> {
+        let end = self.rest.iter().position(|byte| *byte == 0).ok_or(IndexError::Malformed)?;
+        let name = self.take(end)?;
+        self.take(1)?;
+        Ok(name)
+    }
+
+    fn u16(&mut self) -> Result<u16, IndexError> {
+        Ok(self.take(2)?.iter().fold(0, |value, byte| value << 8 | u16::from(*byte)))
+    }
+
+    fn u32(&mut self) -> Result<u32, IndexError> {
+        Ok(self.take(4)?.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+    }
+
+    /// git's `decode_varint`: each further byte counts from one more, so that no number has two spellings.
+    fn varint(&mut self) -> Result<usize, IndexError> {
+        let mut byte = self.take(1)?[0];
+        let mut value = usize::from(byte & 0x7f);
+        while byte & 0x80 != 0 {
+            byte = self.take(1)?[0];
+            let shifted = value.checked_add(1).and_then(|value| value.checked_mul(128)).ok_or(IndexError::Malformed)?;
+            value = shifted | usize::from(byte & 0x7f);
+        }
+        Ok(value)
+    }
+}
+
+fn check_length(name: &[u8], flags: u16) -> Result<(), IndexError> {
+    let stated = usize::from(flags & NAME_LENGTH_MASK);
+    let fits = if stated == usize::from(NAME_LENGTH_MASK) { name.len() >= stated } else { name.len() == stated };
+    if fits && !name.is_empty() { Ok(()) } else { Err(IndexError::Malformed) }
+}
+
+fn mode_type(stat: &[u8]) -> u32 {
+    let mode = stat[MODE_AT..MODE_AT + 4].iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
+    mode & MODE_TYPE
+}
+
+/// A block that must be understood. What is not even a name means that the place was wrong.
+fn required(name: &[u8]) -> IndexError {
+    match name.is_ascii() && name.iter().all(u8::is_ascii_alphabetic) {
+        true => IndexError::Extension(String::from_utf8_lossy(name).into_owned()),
+        false => IndexError::Malformed,
+    }
+}

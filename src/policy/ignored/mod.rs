@@ -1,0 +1,131 @@
+//! Which directories git ignores, and which of them hold tracked files all the same (SPEC §6).
+//!
+//! The caller walks down one directory at a time and brings each `.gitignore`; [`IgnoreScope`] is a cheap value to keep
+//! per directory. Only directories are asked about. Where a line cannot be read as git reads it, the doubt goes to
+//! "not ignored": a directory that is judged needlessly costs time, one that passes wrongly costs the review.
+
+mod index;
+#[cfg(test)]
+mod tests;
+
+pub use index::{IndexError, TrackedSet, tracked_paths};
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use crate::model::RelPath;
+
+/// What is ignored in one directory.
+#[derive(Clone, Debug)]
+pub struct IgnoreScope {
+    dir: RelPath,
+    standing: Standing,
+    /// Outermost first: the global excludes, `.git/info/exclude`, then the `.gitignore` files from the root down.
+    layers: Arc<[Arc<Layer>]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Patterns decide.
+    Open,
+    /// This directory is ignored, and nothing below can be taken back; gitignore(5).
+    Ignored,
+}
+
+/// The patterns of one file, relative to the directory it stands in.
+#[derive(Debug)]
+struct Layer {
+    dir: RelPath,
+    patterns: Patterns,
+}
+
+#[derive(Debug)]
+enum Patterns {
+    Read(Gitignore),
+    /// A line that takes back could not be read: nothing in its reach counts as ignored.
+    Unreadable,
+}
+
+impl IgnoreScope {
+    /// The project's root. `excludes`: the user's global excludes file, then `.git/info/exclude`; an absent one is left
+    /// out. The root's own `.gitignore` comes last, as `gitignore`.
+    pub fn root(excludes: &[&[u8]], gitignore: Option<&[u8]>) -> Self {
+        let dir = RelPath::root();
+        let layers = excludes.iter().copied().chain(gitignore).map(|text| Arc::new(Layer::new(&dir, text))).collect();
+        Self { dir, standing: Standing::Open, layers }
+    }
+
+    /// The directory `name` in this one, with the text of its `.gitignore` if it has one.
+    pub fn child(&self, name: &OsStr, gitignore: Option<&[u8]>) -> Self {
+        let Ok(dir) = self.dir.join(name) else { return self.clone() };
+        let standing = if self.ignores_dir(name) { Standing::Ignored } else { Standing::Open };
+        let layers = match gitignore {
+            Some(text) => self.layers.iter().cloned().chain([Arc::new(Layer::new(&dir, text))]).collect(),
+            None => Arc::clone(&self.layers),
+        };
+        Self { dir, standing, layers }
+    }
+
+    /// Whether git ignores the directory `name` in this one. Says nothing about tracked files: see [`TrackedSet`].
+    pub fn ignores_dir(&self, name: &OsStr) -> bool {
+        let Ok(path) = self.dir.join(name) else { return false };
+        self.standing == Standing::Ignored
+            || self.layers.iter().rev().find_map(|layer| layer.says(&path)).unwrap_or(false)
+    }
+}
+
+impl Layer {
+    fn new(dir: &RelPath, text: &[u8]) -> Self {
+        Self { dir: dir.clone(), patterns: compile(text).map_or(Patterns::Unreadable, Patterns::Read) }
+    }
+
+    /// Whether this file's patterns ignore the directory `path`; none when they do not speak of it.
+    fn says(&self, path: &RelPath) -> Option<bool> {
+        let Patterns::Read(patterns) = &self.patterns else { return Some(false) };
+        let below = path.rebase(&self.dir, &RelPath::root())?;
+        match patterns.matched(Path::new(below.as_os_str()), true) {
+            Match::None => None,
+            Match::Ignore(_) => Some(true),
+            Match::Whitelist(_) => Some(false),
+        }
+    }
+}
+
+/// None when a line that takes back cannot be read; one that ignores is left out.
+fn compile(text: &[u8]) -> Option<Gitignore> {
+    let mut builder = GitignoreBuilder::new("");
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    for line in text.split(|byte| *byte == b'\n') {
+        let read = as_git_reads(line).is_some_and(|line| builder.add_line(None, &line).is_ok());
+        if !read && line.starts_with(b"!") {
+            return None;
+        }
+    }
+    builder.build().ok()
+}
+
+/// A line in the `ignore` crate's dialect, which has `{a,b}` and lacks `[[:alpha:]]`.
+fn as_git_reads(line: &[u8]) -> Option<String> {
+    let line = std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)).ok()?;
+    (!line.contains("[:")).then(|| escape_braces(line))
+}
+
+fn escape_braces(line: &str) -> String {
+    let (mut escaped, mut in_class, mut after_backslash) = (String::with_capacity(line.len()), false, false);
+    for character in line.chars() {
+        let is_plain = !after_backslash;
+        match character {
+            '[' if is_plain => in_class = true,
+            ']' if is_plain => in_class = false,
+            '{' | '}' if is_plain && !in_class => escaped.push('\\'),
+            _ => {}
+        }
+        after_backslash = character == '\\' && is_plain;
+        escaped.push(character);
+    }
+    escaped
+}

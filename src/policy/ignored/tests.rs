@@ -1,0 +1,277 @@
+use super::*;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn path(text: &str) -> RelPath {
+    RelPath::parse(text.as_bytes()).expect(text)
+}
+
+/// A scratch repository, away from the settings of whoever runs the tests.
+struct Repository(tempfile::TempDir);
+
+impl Repository {
+    fn new(init: &[&str]) -> Self {
+        let repository = Self(tempfile::tempdir().unwrap());
+        repository.git(&[&["init", "-q"], init].concat());
+        repository
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("git");
+        command.current_dir(self.0.path()).args(arguments).env("HOME", self.0.path());
+        command.env("GIT_CONFIG_GLOBAL", self.0.path().join(".git/global")).env("GIT_CONFIG_NOSYSTEM", "1");
+        command.env_remove("XDG_CONFIG_HOME").env_remove("GIT_DIR");
+        command
+    }
+
+    fn git(&self, arguments: &[&str]) {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn write(&self, file: &str, text: &[u8]) {
+        let file = self.0.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+
+    fn read(&self, file: PathBuf) -> Option<Vec<u8>> {
+        std::fs::read(self.0.path().join(file)).ok()
+    }
+
+    fn index(&self) -> Vec<u8> {
+        self.read(".git/index".into()).unwrap()
+    }
+
+    /// What git says of a directory that exists.
+    fn ignores(&self, dir: &str) -> bool {
+        std::fs::create_dir_all(self.0.path().join(dir)).unwrap();
+        self.command(&["check-ignore", "-q", "--no-index", dir]).status().unwrap().success()
+    }
+
+    /// What we say, walking down as a caller does.
+    fn scope_ignores(&self, dir: &str) -> bool {
+        let excludes: Vec<_> =
+            ["excludes", "info/exclude"].iter().filter_map(|file| self.read(format!(".git/{file}").into())).collect();
+        let excludes: Vec<&[u8]> = excludes.iter().map(Vec::as_slice).collect();
+        let mut scope = IgnoreScope::root(&excludes, self.read(".gitignore".into()).as_deref());
+        let dir = path(dir);
+        for ancestor in dir.components().scan(RelPath::root(), |at, name| {
+            *at = at.join(name).unwrap();
+            Some(at.clone())
+        }) {
+            let name = ancestor.name().unwrap();
+            if ancestor == dir {
+                return scope.ignores_dir(name);
+            }
+            let text = self.read(PathBuf::from(ancestor.as_os_str()).join(".gitignore"));
+            scope = scope.child(name, text.as_deref());
+        }
+        false
+    }
+}
+
+#[test]
+fn directories_are_ignored_as_git_ignores_them() {
+    let repository = Repository::new(&[]);
+    repository.git(&["config", "core.excludesFile", ".git/excludes"]);
+    repository.write(".git/excludes", b"global/\ntaken/\n");
+    repository.write(".git/info/exclude", b"\xef\xbb\xbfexcluded\n!taken/\n");
+    repository.write(
+        ".gitignore",
+        b"target/\n/anchored\nmid/dle/\n*.tmp\n!keep.tmp\nbuild\n!build/out\n\n# comment\n\\#hash\n\\!bang\n\
+          trailing   \nescaped\\ \n{a,b}\ncr/\r\n**/deep/x\nall/**\n!all/not/\ninner/*\n!inner/kept/\nq?x\n[xy]z\n[!xy]w\n\
+          re/\n!re/\nfoo[[:digit:]]\n",
+    );
+    repository.write("sub/.gitignore", b"!target/\n/own\nonly/here\n*.log\n");
+    repository.write("sub/lower/.gitignore", b"target/\n!*.log\n");
+    repository.write("build/.gitignore", b"!*\n");
+    for dir in [
+        "global",
+        "taken",
+        "excluded",
+        "a/excluded",
+        "target",
+        "x/target",
+        "targets",
+        "anchored",
+        "x/anchored",
+        "mid/dle",
+        "x/mid/dle",
+        "d.tmp",
+        "x/d.tmp",
+        "keep.tmp",
+        "build",
+        "build/out",
+        "build/out/x",
+        "#hash",
+        "!bang",
+        "trailing",
+        "escaped ",
+        "escaped",
+        "{a,b}",
+        "a",
+        "b",
+        "cr",
+        "x/deep/x",
+        "deep/x",
+        "deep/y",
+        "all",
+        "all/x",
+        "all/not",
+        "all/not/x",
+        "inner",
+        "inner/x",
+        "inner/kept",
+        "qax",
+        "q/x",
+        "xz",
+        "zz",
+        "xw",
+        "zw",
+        "re",
+        "sub/target",
+        "sub/a/target",
+        "sub/own",
+        "sub/a/own",
+        "sub/only/here",
+        "only/here",
+        "sub/d.log",
+        "d.log",
+        "sub/lower/d.log",
+        "sub/lower/target",
+        "sub/lower/x/target",
+        "sub/d.tmp",
+        "target/sub/deep",
+    ] {
+        assert_eq!(repository.scope_ignores(dir), repository.ignores(dir), "{dir}");
+    }
+}
+
+#[test]
+fn a_line_that_cannot_be_read_never_makes_more_ignored() {
+    for (text, name, want) in [
+        (&b"*\n"[..], "d", true),
+        (b"*\n![[:alpha:]]\n", "d", false),
+        (b"*\n!\xff\n", "d", false),
+        (b"\xff\nd\n", "d", true),
+        (b"[[:alpha:]]\n", "d", false),
+    ] {
+        let scope = IgnoreScope::root(&[], Some(text));
+        assert_eq!(scope.ignores_dir(OsStr::new(name)), want, "{}", String::from_utf8_lossy(text));
+    }
+}
+
+#[test]
+fn below_an_ignored_directory_nothing_is_taken_back() {
+    let scope = IgnoreScope::root(&[], Some(b"a/\n!a/b/\n"));
+    let inside = scope.child(OsStr::new("a"), Some(b"!*\n"));
+    assert!(inside.ignores_dir(OsStr::new("b")));
+    assert!(inside.child(OsStr::new("b"), None).ignores_dir(OsStr::new("c")));
+}
+
+const TRACKED: &[&str] =
+    &["a/b/c.rs", "a-b/x", "a/b-c", "long/name/of/some/kind.txt", "long/name/of/some/kind2.txt", "z"];
+
+fn repository_with_files(init: &[&str]) -> Repository {
+    let repository = Repository::new(init);
+    for file in TRACKED {
+        repository.write(file, b"x");
+    }
+    repository.write(&"n".repeat(200), b"x");
+    repository.git(&["add", "."]);
+    repository
+}
+
+fn check_tracked(index: &[u8], version: u8) {
+    assert_eq!(index[7], version);
+    let tracked = tracked_paths(index).unwrap();
+    for dir in ["", "a", "a/b", "a-b", "long", "long/name/of", "z"] {
+        assert!(tracked.any_within(&path(dir)), "{dir}");
+    }
+    for dir in ["a/b/c", "a/c", "b", "long/name/o", "zz", "target"] {
+        assert!(!tracked.any_within(&path(dir)), "{dir}");
+    }
+}
+
+#[test]
+fn every_version_of_the_index_is_read() {
+    let repository = repository_with_files(&[]);
+    for version in [2, 4] {
+        repository.git(&["update-index", "--index-version", &version.to_string()]);
+        check_tracked(&repository.index(), version);
+    }
+    repository.write("intent/file", b"x");
+    repository.git(&["add", "--intent-to-add", "intent/file"]);
+    for version in [3, 4] {
+        repository.git(&["update-index", "--index-version", &version.to_string()]);
+        check_tracked(&repository.index(), version);
+        assert!(tracked_paths(&repository.index()).unwrap().any_within(&path("intent")));
+    }
+}
+
+#[test]
+fn an_index_with_longer_hashes_is_read() {
+    for version in ["2", "4"] {
+        let repository = repository_with_files(&["--object-format=sha256"]);
+        repository.git(&["update-index", "--index-version", version]);
+        check_tracked(&repository.index(), version.parse().unwrap());
+    }
+}
+
+#[test]
+fn names_longer_than_their_length_field_are_read() {
+    let repository = Repository::new(&[]);
+    let deep = vec!["d".repeat(250); 20].join("/");
+    let entry = format!("100644,e69de29bb2d1d6434b8b29ae775ad8c2e48c5391,{deep}");
+    repository.git(&["update-index", "--add", "--cacheinfo", &entry]);
+    assert!(tracked_paths(&repository.index()).unwrap().any_within(&path(&"d".repeat(250))));
+}
+
+#[test]
+fn an_index_that_does_not_name_every_file_is_refused() {
+    let split = repository_with_files(&[]);
+    split.git(&["update-index", "--split-index"]);
+    assert!(tracked_paths(&split.index()).is_err());
+    let empty_split = [b"DIRC\0\0\0\x02\0\0\0\0link\0\0\0\0".as_slice(), &[0; 20]].concat();
+    assert_eq!(tracked_paths(&empty_split), Err(IndexError::Extension("link".to_owned())));
+
+    let sparse = repository_with_files(&[]);
+    sparse.git(&["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]);
+    sparse.git(&["sparse-checkout", "set", "--cone", "--sparse-index", "a"]);
+    assert!(matches!(tracked_paths(&sparse.index()), Err(IndexError::Sparse | IndexError::Extension(_))));
+}
+
+#[test]
+fn a_damaged_index_is_an_error_and_never_a_panic() {
+    let repository = repository_with_files(&[]);
+    for version in ["2", "4"] {
+        repository.git(&["update-index", "--index-version", version]);
+        let index = repository.index();
+        for length in 0..index.len() {
+            assert!(tracked_paths(&index[..length]).is_err(), "cut at {length}");
+        }
+        for at in 0..index.len() {
+            for value in [0, 0xff, index[at] ^ 0x40] {
+                let mut damaged = index.clone();
+                damaged[at] = value;
+                // Only that it returns: a flipped bit in a hash or a time is no damage here.
+                drop(tracked_paths(&damaged));
+            }
+        }
+    }
+    for (bytes, want) in [
+        (&b""[..], IndexError::NotAnIndex),
+        (b"DIRC\0\0\0\x09\0\0\0\0", IndexError::Version(9)),
+        (b"DIRC\0\0\0\x02\xff\xff\xff\xff", IndexError::Malformed),
+    ] {
+        assert_eq!(tracked_paths(bytes), Err(want));
+    }
+}
+
+#[test]
+fn an_empty_index_tracks_nothing() {
+    let index = [b"DIRC\0\0\0\x02\0\0\0\0".as_slice(), &[0; 20]].concat();
+    let tracked = tracked_paths(&index).unwrap();
+    assert!(tracked.is_empty() && !tracked.any_within(&RelPath::root()));
+}

@@ -1,0 +1,321 @@
+//! What a path is to fettlefs: judged, passed, or gated by a rule (SPEC §6).
+//!
+//! A [`RuleSet`] is compiled once; asking it costs no I/O. Three lists are read in order and the last match wins:
+//! what is built in (`.git/` and directories git ignores pass, sensitive paths hold), the user's own rules, the
+//! project's. A rule matches a path when its pattern matches the path or any directory above it.
+//!
+//! Patterns are gitignore's through the `ignore` crate, so `{a,b}` is an alternative here, unlike in git.
+//! A rule never sees what a symlink points to: callers ask about the canonical path.
+
+mod git_config;
+mod sensitive;
+#[cfg(test)]
+mod tests;
+
+pub use git_config::risky_git_config_change;
+pub(super) use sensitive::examples as sensitive_examples;
+pub use sensitive::{Sensitive, sensitive};
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobMatcher};
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use crate::model::{Reason, RelPath};
+
+/// What is to be done with writes to a path. [`Action::stricter`] orders them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Judged by its size and the other reasons.
+    Auto,
+    /// Straight to lower, never judged.
+    Pass,
+    /// A git config file: held (as sensitive) when [`risky_git_config_change`] says so, else it lands whatever its size.
+    GitConfig,
+    /// Always reviewed.
+    Hold(HoldSource),
+    /// Writes fail with EPERM.
+    Deny,
+    /// Writes, removal and rename fail with EPERM, also of every directory above.
+    Freeze,
+}
+
+/// Who asked for a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldSource {
+    Rule,
+    Sensitive,
+}
+
+impl HoldSource {
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::Rule => Reason::Rule,
+            Self::Sensitive => Reason::Sensitive,
+        }
+    }
+}
+
+impl Action {
+    /// The one that lets less through; `self` when they are alike.
+    pub fn stricter(self, other: Self) -> Self {
+        if other.strictness() > self.strictness() { other } else { self }
+    }
+
+    fn strictness(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Auto => 1,
+            Self::GitConfig => 2,
+            Self::Hold(_) => 3,
+            Self::Deny => 4,
+            Self::Freeze => 5,
+        }
+    }
+}
+
+/// What stands, or is to stand, at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Dir,
+    Symlink,
+    /// A regular file, or anything else that is neither.
+    File,
+}
+
+/// A path and what a rule may look at about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub path: &'a RelPath,
+    pub entry: Entry,
+    /// The topmost directory at or above `path` that passes because git ignores it (see [`super::ignored`]).
+    pub ignored: Option<&'a RelPath>,
+}
+
+/// The `action` of a `[[rule]]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAction {
+    Auto,
+    Pass,
+    Hold,
+    Deny,
+    Freeze,
+}
+
+impl RuleAction {
+    pub const NAMES: &'static str = "auto, pass, hold, deny or freeze";
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "pass" => Some(Self::Pass),
+            "hold" => Some(Self::Hold),
+            "deny" => Some(Self::Deny),
+            "freeze" => Some(Self::Freeze),
+            _ => None,
+        }
+    }
+
+    fn action(self) -> Action {
+        match self {
+            Self::Auto => Action::Auto,
+            Self::Pass => Action::Pass,
+            Self::Hold => Action::Hold(HoldSource::Rule),
+            Self::Deny => Action::Deny,
+            Self::Freeze => Action::Freeze,
+        }
+    }
+}
+
+/// A `[[rule]]` as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub pattern: String,
+    /// A glob of the program that opened the file: of its whole path where it has a slash, else of its name.
+    pub exe: Option<String>,
+    pub action: RuleAction,
+    /// Where it stands, for messages: `.fettle.toml:12`.
+    pub at: String,
+}
+
+/// Whether the project's rules may loosen what is built in and what the user said (SPEC §15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    Trusted,
+    Untrusted,
+}
+
+/// A pattern or glob that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {what}")]
+pub struct RuleError {
+    pub at: String,
+    pub what: String,
+}
+
+/// All rules of a project, ready to be asked.
+#[derive(Debug)]
+pub struct RuleSet {
+    user: Vec<Compiled>,
+    project: Vec<Compiled>,
+    trust: Trust,
+}
+
+impl RuleSet {
+    pub fn compile(user: &[Rule], project: &[Rule], trust: Trust) -> Result<Self, RuleError> {
+        let all = |rules: &[Rule]| rules.iter().map(Compiled::new).collect::<Result<Vec<_>, _>>();
+        Ok(Self { user: all(user)?, project: all(project)?, trust })
+    }
+
+    /// What to do with a write of `exe` to `place`. An `exe` that is not known matches every glob of programs: such
+    /// rules only tighten, so what cannot be told is treated as the case that is guarded against.
+    pub fn action(&self, place: &Place, exe: Option<&OsStr>) -> Action {
+        let user = apply(&self.user, built_in(place), place, exe);
+        let project = apply(&self.project, user, place, exe);
+        let granted = match self.trust {
+            Trust::Trusted => project,
+            // The project's rules may relax each other, but together nothing that stood before them.
+            Trust::Untrusted => user.stricter(project),
+        };
+        granted.stricter(at_least(place.path))
+    }
+
+    /// Whether a frozen path may stand below `dir`, judged by patterns alone. `false` is sure, so that the usual rename
+    /// or removal of a directory looks at nothing; on `true` the caller lists what is there for [`Self::frozen_among`].
+    pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
+        self.user.iter().chain(&self.project).any(|rule| rule.action == Action::Freeze && rule.reaches_below(dir))
+    }
+
+    /// The first of `places` that is frozen for `exe`.
+    pub fn frozen_among<'a>(
+        &self,
+        places: impl IntoIterator<Item = Place<'a>>,
+        exe: Option<&OsStr>,
+    ) -> Option<Place<'a>> {
+        places.into_iter().find(|place| self.action(place, exe) == Action::Freeze)
+    }
+}
+
+/// What holds before any rule is read.
+fn built_in(place: &Place) -> Action {
+    match sensitive(place.path, place.entry) {
+        Some(found) if outranks_ignored(&found, place.ignored) => found.action,
+        _ if place.ignored.is_some() || in_git_dir(place) => Action::Pass,
+        _ => Action::Auto,
+    }
+}
+
+/// An ignored `.vscode/` is as sensitive as any; `.vscode/` somewhere in an ignored `node_modules/` is not.
+fn outranks_ignored(found: &Sensitive, ignored: Option<&RelPath>) -> bool {
+    ignored.is_none_or(|dir| found.depth < dir.components().count())
+}
+
+/// `.git/` and all below it. A `.git` file (of a submodule or worktree) is judged.
+fn in_git_dir(place: &Place) -> bool {
+    let last = place.path.components().count().saturating_sub(1);
+    let is_dir = |depth| depth < last || place.entry == Entry::Dir;
+    place.path.components().enumerate().any(|(depth, name)| name == ".git" && is_dir(depth))
+}
+
+/// What no rule can relax: the rules themselves (SPEC §6).
+fn at_least(path: &RelPath) -> Action {
+    match sensitive::fold(path.as_bytes()).as_ref() == b".fettle.toml" {
+        true => Action::Hold(HoldSource::Sensitive),
+        false => Action::Pass,
+    }
+}
+
+fn apply(rules: &[Compiled], before: Action, place: &Place, exe: Option<&OsStr>) -> Action {
+    rules.iter().filter(|rule| rule.matches(place)).fold(before, |now, rule| match &rule.exe {
+        Some(glob) if glob.matches(exe) => now.stricter(rule.action),
+        Some(_) => now,
+        // A hold that was sensitive stays so: the reason that is told is the first that applies.
+        None if matches!((now, rule.action), (Action::Hold(_), Action::Hold(_))) => now,
+        None => rule.action,
+    })
+}
+
+/// Whether a pattern matches a path or a directory above it; a pattern that does not compile matches nothing.
+pub(super) fn pattern_matches(rule: &Rule, path: &RelPath) -> bool {
+    let place = Place { path, entry: Entry::File, ignored: None };
+    Compiled::new(rule).is_ok_and(|compiled| compiled.matches(&place))
+}
+
+#[derive(Debug)]
+struct Compiled {
+    patterns: Gitignore,
+    /// The leading components without a wildcard of an anchored pattern; none where it may match at any depth.
+    literal: Option<Vec<String>>,
+    exe: Option<ExeGlob>,
+    action: Action,
+}
+
+impl Compiled {
+    fn new(rule: &Rule) -> Result<Self, RuleError> {
+        let fault = |what: String| RuleError { at: rule.at.clone(), what };
+        check_pattern(&rule.pattern).map_err(|why| fault(format!("match = {:?}: {why}", rule.pattern)))?;
+        let patterns = compile_pattern(&rule.pattern).map_err(|err| fault(format!("match: {err}")))?;
+        let exe = rule.exe.as_deref().map(ExeGlob::new).transpose().map_err(|err| fault(format!("exe: {err}")))?;
+        Ok(Self { patterns, literal: literal_prefix(&rule.pattern), exe, action: rule.action.action() })
+    }
+
+    fn matches(&self, place: &Place) -> bool {
+        let is_dir = place.entry == Entry::Dir;
+        self.patterns.matched_path_or_any_parents(Path::new(place.path.as_os_str()), is_dir).is_ignore()
+    }
+
+    /// Whether something below `dir` could match. Errs on the side of yes.
+    fn reaches_below(&self, dir: &RelPath) -> bool {
+        let Some(literal) = &self.literal else { return true };
+        literal.iter().zip(dir.components()).all(|(wanted, name)| name == wanted.as_str())
+    }
+}
+
+/// Says what would silently match nothing, or not what it seems to.
+fn check_pattern(pattern: &str) -> Result<(), &'static str> {
+    match pattern.trim() {
+        "" | "/" => Err("matches nothing"),
+        text if text.starts_with('!') => Err("negation is not for rules: add a later rule with action = \"auto\""),
+        text if text.starts_with('#') => Err("is a comment; write \\# for a name that begins with #"),
+        text if text.contains(['\n', '\0']) => Err("has a line break or NUL"),
+        _ => Ok(()),
+    }
+}
+
+fn compile_pattern(pattern: &str) -> Result<Gitignore, ignore::Error> {
+    let mut builder = GitignoreBuilder::new("");
+    builder.allow_unclosed_class(false).add_line(None, pattern)?;
+    builder.build()
+}
+
+/// A pattern is anchored when a slash stands before its end; gitignore(5).
+fn literal_prefix(pattern: &str) -> Option<Vec<String>> {
+    let body = pattern.trim().trim_end_matches('/');
+    if !body.contains('/') {
+        return None;
+    }
+    let is_literal = |name: &&str| !name.contains(['*', '?', '[', '{', '\\']);
+    Some(body.trim_start_matches('/').split('/').take_while(is_literal).map(str::to_owned).collect())
+}
+
+#[derive(Debug)]
+enum ExeGlob {
+    Name(GlobMatcher),
+    Path(GlobMatcher),
+}
+
+impl ExeGlob {
+    fn new(glob: &str) -> Result<Self, globset::Error> {
+        let matcher = GlobBuilder::new(glob).literal_separator(true).build()?.compile_matcher();
+        Ok(if glob.contains('/') { Self::Path(matcher) } else { Self::Name(matcher) })
+    }
+
+    fn matches(&self, exe: Option<&OsStr>) -> bool {
+        let Some(exe) = exe.map(Path::new) else { return true };
+        match self {
+            Self::Name(glob) => exe.file_name().is_some_and(|name| glob.is_match(name)),
+            Self::Path(glob) => glob.is_match(exe),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Paths that configure the tools that read them, and so can run programs: built in as `hold` (SPEC §6).
+//!
+//! Matched name by name on the case-folded path, at any depth: an editor or agent started in a subdirectory reads what
+//! lies there. A symlink in the place of a directory that holds sensitive files is sensitive itself.
+
+use std::borrow::Cow;
+
+use super::{Action, Entry, HoldSource};
+use crate::model::RelPath;
+
+/// Files that are sensitive wherever they stand. All names here are case-folded.
+const NAMES: &[&str] =
+    &[".fettle.toml", ".gitignore", ".mcp.json", "agents.md", "claude.md", ".envrc", ".gitlab-ci.yml"];
+
+/// Directories all of whose contents are sensitive.
+const TREES: &[&[&str]] =
+    &[&[".claude"], &[".cursor"], &[".codex"], &[".vscode"], &[".husky"], &[".github", "workflows"]];
+
+/// Files that are sensitive in one directory. cargo still reads `config` without an ending.
+const FILES: &[&[&str]] = &[&[".cargo", "config.toml"], &[".cargo", "config"]];
+
+/// In a git directory: where branch names stand as paths, so that a branch `hooks/x` of a submodule is not a hook.
+const GIT_NAMESPACES: &[&str] = &["refs", "logs", "objects", "lfs"];
+
+/// Why a path is sensitive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sensitive {
+    /// `Hold(Sensitive)` or `GitConfig`.
+    pub action: Action,
+    /// How many names stand before the one that makes it sensitive: 1 for `a/.claude/b`.
+    pub depth: usize,
+}
+
+/// Whether `path` is sensitive, and from which name on.
+pub fn sensitive(path: &RelPath, entry: Entry) -> Option<Sensitive> {
+    let folded = fold(path.as_bytes());
+    let names: Vec<&[u8]> = folded.split(|byte| *byte == b'/').collect();
+    (0..names.len()).find_map(|depth| from(&names[depth..], entry).map(|action| Sensitive { action, depth }))
+}
+
+/// One path for each built-in pattern, to ask whether a rule would relax any.
+pub(in crate::policy) fn examples() -> impl Iterator<Item = String> {
+    let names = NAMES.iter().map(|name| match *name {
+        "agents.md" | "claude.md" => name.to_uppercase().replace(".MD", ".md"),
+        name => name.to_owned(),
+    });
+    let trees = TREES.iter().map(|tree| format!("{}/x", tree.join("/")));
+    let files = FILES.iter().map(|file| file.join("/"));
+    let git = [".git/config", ".git/hooks/pre-commit", ".git/info/exclude"].map(str::to_owned);
+    names.chain(trees).chain(files).chain(git)
+}
+
+/// What `names` are when the first of them makes a path sensitive.
+fn from(names: &[&[u8]], entry: Entry) -> Option<Action> {
+    let held = Some(Action::Hold(HoldSource::Sensitive));
+    match names[0] {
+        b".git" => in_git(&names[1..], entry),
+        first if NAMES.iter().any(|name| name.as_bytes() == first) => held,
+        _ if TREES.iter().any(|tree| within(names, tree, entry)) => held,
+        _ if FILES.iter().any(|file| starts(names, file) || replaces(names, file, entry)) => held,
+        _ => None,
+    }
+}
+
+/// Below `tree`, or a symlink in its place or in the place of a directory above it.
+fn within(names: &[&[u8]], tree: &[&str], entry: Entry) -> bool {
+    (names.len() > tree.len() && starts(names, tree)) || replaces(names, tree, entry)
+}
+
+fn starts(names: &[&[u8]], wanted: &[&str]) -> bool {
+    names.len() >= wanted.len() && names.iter().zip(wanted).all(|(name, wanted)| *name == wanted.as_bytes())
+}
+
+fn replaces(names: &[&[u8]], wanted: &[&str], entry: Entry) -> bool {
+    entry == Entry::Symlink
+        && names.len() <= wanted.len()
+        && names.iter().zip(wanted).all(|(name, wanted)| *name == wanted.as_bytes())
+}
+
+/// `rest` is what stands below `.git`. Submodules and worktrees keep git directories inside it, under names that may
+/// have slashes themselves; so below `modules/` every depth is looked at.
+fn in_git(rest: &[&[u8]], entry: Entry) -> Option<Action> {
+    match rest {
+        [] => (entry == Entry::Symlink).then_some(Action::Hold(HoldSource::Sensitive)),
+        [b"modules", below @ ..] if !below.is_empty() => in_modules(below, entry),
+        [b"worktrees", _name, below @ ..] if !below.is_empty() => in_git(below, entry),
+        _ => in_git_dir(rest, entry),
+    }
+}
+
+/// `below` begins with the first name of a submodule, which is never a part of its git directory.
+fn in_modules(below: &[&[u8]], entry: Entry) -> Option<Action> {
+    let is_namespace = |name: &&[u8]| GIT_NAMESPACES.iter().any(|space| space.as_bytes() == *name);
+    let end = below.iter().skip(1).position(is_namespace).map_or(below.len(), |at| at + 1);
+    (1..end).find_map(|depth| in_git_dir(&below[depth..], entry))
+}
+
+/// `rest` is what stands in one git directory.
+fn in_git_dir(rest: &[&[u8]], entry: Entry) -> Option<Action> {
+    let held = Some(Action::Hold(HoldSource::Sensitive));
+    match rest {
+        [b"config" | b"config.worktree"] => Some(Action::GitConfig),
+        [b"hooks", .., last] if !last.ends_with(b".sample") => held,
+        [b"info", b"exclude"] => held,
+        // Points git at another directory for its config and hooks; git itself writes it only for worktrees.
+        [b"commondir"] => held,
+        [b"hooks" | b"info" | b"modules" | b"worktrees"] if entry == Entry::Symlink => held,
+        _ => None,
+    }
+}
+
+/// Lower case as case-insensitive file systems see it: Unicode folding, and without the characters they ignore.
+pub(super) fn fold(path: &[u8]) -> Cow<'_, [u8]> {
+    if path.is_ascii() {
+        return match path.iter().any(u8::is_ascii_uppercase) {
+            true => Cow::Owned(path.to_ascii_lowercase()),
+            false => Cow::Borrowed(path),
+        };
+    }
+    let mut folded = Vec::with_capacity(path.len());
+    for chunk in path.utf8_chunks() {
+        folded.extend(
+            chunk.valid().chars().filter(|c| !is_ignorable(*c)).flat_map(fold_char).collect::<String>().bytes(),
+        );
+        folded.extend(chunk.invalid());
+    }
+    Cow::Owned(folded)
+}
+
+/// By way of upper case, so that the long s becomes an s.
+fn fold_char(character: char) -> impl Iterator<Item = char> {
+    character.to_uppercase().flat_map(char::to_lowercase)
+}
+
+/// The list of git's `utf8.c` (`next_hfs_char`), with the soft hyphen.
+fn is_ignorable(character: char) -> bool {
+    matches!(character, '\u{ad}' | '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}')
+}

@@ -1,0 +1,160 @@
+//! `.fettle.toml` and the user's `config.toml`: the same keys in both.
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use super::{Key, Layer, Origin, SettingsError};
+use crate::policy::rules::{Rule, RuleAction};
+
+/// One file, read and found sound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettingsFile {
+    pub values: Layer,
+    pub rules: Vec<Rule>,
+}
+
+/// A value is taken as it comes: its text goes the same way as that of a flag.
+type Field = Option<Spanned<Value>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileToml {
+    floor: Field,
+    ceil: Field,
+    ratio: Field,
+    ttl: Field,
+    window: Field,
+    burst: Field,
+    approve: Field,
+    on_hold: Field,
+    #[serde(default)]
+    risk: RiskToml,
+    #[serde(default)]
+    hooks: HooksToml,
+    #[serde(default)]
+    backups: BackupsToml,
+    #[serde(default)]
+    rule: Vec<Spanned<RuleToml>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RiskToml {
+    placeholder: Field,
+    conflict_markers: Field,
+    private_key: Field,
+    token: Field,
+    executable: Field,
+    binary: Field,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct HooksToml {
+    pre_write: Field,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct BackupsToml {
+    max_age: Field,
+    max_per_path: Field,
+    quota: Field,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleToml {
+    #[serde(rename = "match")]
+    pattern: String,
+    exe: Option<String>,
+    action: Spanned<String>,
+}
+
+impl SettingsFile {
+    /// `name` is what messages call the file.
+    pub fn parse(name: &str, text: &[u8]) -> Result<Self, SettingsError> {
+        let source = Source::new(name, text)?;
+        let file: FileToml = toml::from_str(source.text).map_err(|err| source.refused(&err))?;
+        let rules = file.rule.iter().map(|rule| source.rule(rule)).collect::<Result<_, _>>()?;
+        let mut values = Layer::default();
+        for (key, field) in file.fields() {
+            if let Some(value) = field {
+                values.add(key, as_text(value.get_ref()), source.at(value.span().start))?;
+            }
+        }
+        Ok(Self { values, rules })
+    }
+}
+
+impl FileToml {
+    fn fields(self) -> [(Key, Field); Key::ALL.len()] {
+        [
+            (Key::Floor, self.floor),
+            (Key::Ceil, self.ceil),
+            (Key::Ratio, self.ratio),
+            (Key::Ttl, self.ttl),
+            (Key::Window, self.window),
+            (Key::Burst, self.burst),
+            (Key::Approve, self.approve),
+            (Key::OnHold, self.on_hold),
+            (Key::RiskPlaceholder, self.risk.placeholder),
+            (Key::RiskConflictMarkers, self.risk.conflict_markers),
+            (Key::RiskPrivateKey, self.risk.private_key),
+            (Key::RiskToken, self.risk.token),
+            (Key::RiskExecutable, self.risk.executable),
+            (Key::RiskBinary, self.risk.binary),
+            (Key::PreWrite, self.hooks.pre_write),
+            (Key::BackupAge, self.backups.max_age),
+            (Key::BackupsPerPath, self.backups.max_per_path),
+            (Key::BackupQuota, self.backups.quota),
+        ]
+    }
+}
+
+/// A file's name and text, to say where in it something stands.
+struct Source<'a> {
+    name: &'a str,
+    text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    fn new(name: &'a str, text: &'a [u8]) -> Result<Self, SettingsError> {
+        match std::str::from_utf8(text) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(err) => {
+                let line = 1 + text[..err.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+                let at = Origin::File { name: name.to_owned(), line };
+                Err(SettingsError::File { at, what: "not UTF-8".to_owned() })
+            }
+        }
+    }
+
+    fn at(&self, offset: usize) -> Origin {
+        let before = self.text.as_bytes().iter().take(offset);
+        Origin::File { name: self.name.to_owned(), line: 1 + before.filter(|byte| **byte == b'\n').count() }
+    }
+
+    fn refused(&self, err: &toml::de::Error) -> SettingsError {
+        let at = self.at(err.span().map_or(0, |span| span.start));
+        SettingsError::File { at, what: err.message().replace('\n', " ") }
+    }
+
+    fn rule(&self, rule: &Spanned<RuleToml>) -> Result<Rule, SettingsError> {
+        let at = self.at(rule.span().start).to_string();
+        let RuleToml { pattern, exe, action } = rule.get_ref();
+        let action = RuleAction::from_name(action.get_ref()).ok_or_else(|| {
+            let what = format!("action = {:?}: must be {}", action.get_ref(), RuleAction::NAMES);
+            SettingsError::File { at: self.at(action.span().start), what }
+        })?;
+        Ok(Rule { pattern: pattern.clone(), exe: exe.clone(), action, at })
+    }
+}
+
+/// A string without its quotes, anything else as TOML writes it.
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,72 @@
+//! What a project's file may do before its owner has trusted it: tighten, and nothing else (SPEC §15).
+//!
+//! Measured against what would hold without the file, which is the user's own file over the defaults: a clone must not
+//! undo what its user set tighter either. Whether a file is trusted is for callers to find out.
+
+use super::{Key, Layer, Settings, SettingsFile};
+use crate::model::RelPath;
+use crate::policy::rules::{Rule, RuleAction, pattern_matches, sensitive_examples};
+
+/// `file` without what loosens, and a line for each thing that is ignored. Its rules all stay: a
+/// [`crate::policy::rules::RuleSet`] compiled as untrusted lets them relax each other and nothing else.
+pub fn untrusted(file: SettingsFile, user: &Layer, defaults: &Settings) -> (SettingsFile, Vec<String>) {
+    let mut without = defaults.clone();
+    without.apply(user);
+    let (ignored, kept): (Vec<_>, Vec<_>) =
+        file.values.0.into_iter().partition(|given| loosens(given.key, &given.value, &without));
+    let values = ignored.iter().map(|given| format!("{}: {} = {}", given.at, given.key.name(), given.value));
+    let notes = values.chain(file.rules.iter().filter_map(rule_note)).collect();
+    (SettingsFile { values: Layer(kept), rules: file.rules }, notes)
+}
+
+fn loosens(key: Key, value: &str, without: &Settings) -> bool {
+    let mut with = without.clone();
+    with.set(key, value).is_none() || looser(key, &with, without)
+}
+
+/// Whether `key` lets more through in `with` than in `without`.
+pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
+    match key {
+        Key::Floor => with.thresholds.floor > without.thresholds.floor,
+        Key::Ceil => with.thresholds.ceil > without.thresholds.ceil,
+        Key::Ratio => with.thresholds.ratio > without.thresholds.ratio,
+        Key::Ttl => with.ttl > without.ttl,
+        Key::Window => with.window < without.window,
+        Key::Burst => with.burst > without.burst,
+        Key::Approve => with.approve < without.approve,
+        Key::OnHold => with.on_hold < without.on_hold,
+        Key::RiskPlaceholder => !with.risk.placeholder && without.risk.placeholder,
+        Key::RiskConflictMarkers => !with.risk.conflict_markers && without.risk.conflict_markers,
+        Key::RiskPrivateKey => !with.risk.private_key && without.risk.private_key,
+        Key::RiskToken => !with.risk.token && without.risk.token,
+        Key::RiskExecutable => !with.risk.executable && without.risk.executable,
+        Key::RiskBinary => !with.risk.binary && without.risk.binary,
+        // A hook is code, and fewer hooks are leniency.
+        Key::PreWrite => with.pre_write != without.pre_write,
+        // Fewer backups are fewer ways back. No limit keeps all.
+        Key::BackupAge => match (with.backups.age_max, without.backups.age_max) {
+            (Some(_), None) => true,
+            (Some(with), Some(without)) => with < without,
+            (None, _) => false,
+        },
+        Key::BackupsPerPath => with.backups.per_path_max < without.backups.per_path_max,
+        Key::BackupQuota => with.backups.quota_bytes < without.backups.quota_bytes,
+    }
+}
+
+/// Says which rules lose their force. An `auto` may only be meant to relax a rule of the same file; it is named when it
+/// would relax a sensitive path.
+fn rule_note(rule: &Rule) -> Option<String> {
+    let relaxes = || sensitive_examples().any(|path| matches_text(rule, &path));
+    match rule.action {
+        RuleAction::Pass => Some(format!("{}: rule {:?}: pass", rule.at, rule.pattern)),
+        RuleAction::Auto if rule.exe.is_none() && relaxes() => {
+            Some(format!("{}: rule {:?}: auto, for sensitive paths", rule.at, rule.pattern))
+        }
+        RuleAction::Auto | RuleAction::Hold | RuleAction::Deny | RuleAction::Freeze => None,
+    }
+}
+
+fn matches_text(rule: &Rule, path: &str) -> bool {
+    RelPath::parse(path.as_bytes()).is_ok_and(|path| pattern_matches(rule, &path))
+}
