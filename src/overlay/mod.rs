@@ -1,1 +1,311 @@
+//! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
+//!
+//! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
+//! not from lower. Everything else is an act: [`lookup`], [`open`], [`copy_up`], [`namespace`], [`rename`], [`settle`],
+//! [`review`]. Begin with [`Overlay`].
+//!
+//! Lock order: `OpenFile::copying`, then `Overlay::state`, then what the store guards by itself. Nothing that waits for
+//! a disk, a diff or another process runs under `state`, but for single calls on names.
 
+mod attributes;
+mod copy_up;
+mod error;
+mod lookup;
+mod namespace;
+mod nodes;
+mod open;
+mod rename;
+mod review;
+mod rules;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod uppers;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::model::{Digest, RelPath, Stamp};
+use crate::policy::settings::Settings;
+use crate::protocol::EventName;
+use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, UpperId, Writer};
+use crate::sys::tree::Tree;
+
+pub use attributes::{Attributes, SetAttributes, SetTime};
+pub use error::{Error, Result};
+pub use lookup::{Entry, ListEntry};
+pub use nodes::{NodeId, ROOT};
+pub use open::{HandleId, OpenFlags, Opened};
+pub use review::{
+    Acted, ActedKind, ChangeView, Externally, Force, Freshness, ReviewError, ReviewErrorKind, Target, WaitFor, WritingNow,
+};
+pub use rules::{Policy, RuleSource};
+pub use settle::Settled;
+
+use nodes::Nodes;
+use open::Handle;
+use uppers::Uppers;
+
+/// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub pid: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Permission bits that new entries do not get.
+    pub umask: u32,
+}
+
+/// Tells the kernel to forget what it cached. Called with no lock held.
+pub trait Observer: Send + Sync {
+    /// Attributes of a node changed other than through the mount.
+    fn attributes_changed(&self, node: NodeId);
+    /// Content of a node changed other than through the mount.
+    fn content_changed(&self, node: NodeId);
+    /// A name appeared, went, or stands for another node.
+    fn entry_changed(&self, parent: NodeId, name: &std::ffi::OsStr);
+}
+
+/// What the view may let through beyond the usual (SPEC §6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    pub suid: bool,
+    pub dev: bool,
+}
+
+pub struct Overlay {
+    lower: Tree,
+    store: Store,
+    grants: Grants,
+    session: String,
+    policy: RwLock<Arc<Policy>>,
+    state: Mutex<State>,
+    /// Signalled when an upper entry is no longer busy and when a handle has been released.
+    changed: Condvar,
+    observer: std::sync::OnceLock<Box<dyn Observer>>,
+    counters: Counters,
+    /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
+    releasing: AtomicU64,
+    /// After an internal fault: why nothing is written any more (invariant 10).
+    fault: Mutex<Option<String>>,
+    faulted: AtomicBool,
+}
+
+/// Everything that must agree. One lock.
+struct State {
+    nodes: Nodes,
+    uppers: Uppers,
+    handles: HashMap<HandleId, Arc<Handle>>,
+    handle_last: u64,
+    /// Paths landed a moment ago: their content before the first landing of the window, and when the last was.
+    windows: HashMap<RelPath, Window>,
+    anchors: HashMap<RelPath, Known>,
+    /// Directories renamed in this session, oldest first, so that what lay in them can be found again.
+    moved_dirs: Vec<(RelPath, RelPath)>,
+    /// What fettlefs itself last knew of paths it touched.
+    seen: HashMap<RelPath, Seen>,
+    /// Counts our own renames and landings below: whoever looked without the lock looks again if it moved.
+    epoch: u64,
+}
+
+struct Window {
+    first: Option<Digest>,
+    last: Instant,
+}
+
+/// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    anchor: AnchorState,
+    fresh: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    stamp: Stamp,
+    digest: Option<Digest>,
+}
+
+#[derive(Default)]
+struct Counters {
+    landed: AtomicU64,
+    held: AtomicU64,
+    denied: AtomicU64,
+}
+
+impl Overlay {
+    /// Recovers what an earlier process left, and opens the view. The caller holds the project's lock.
+    pub fn open(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<(Self, Recovered)> {
+        let recovered = store.recover(&lower)?;
+        let session = format!("{:x}-{}", crate::store::now_millis(), std::process::id());
+        let overlay = Self {
+            state: Mutex::new(State::new(&lower)?),
+            lower,
+            store,
+            grants,
+            session,
+            policy: RwLock::new(Arc::new(policy)),
+            changed: Condvar::new(),
+            observer: std::sync::OnceLock::new(),
+            counters: Counters::default(),
+            releasing: AtomicU64::new(0),
+            fault: Mutex::new(None),
+            faulted: AtomicBool::new(false),
+        };
+        overlay.load()?;
+        Ok((overlay, recovered))
+    }
+
+    /// Brings back what is held, and holds what was being written when the last daemon died.
+    fn load(&self) -> Result<()> {
+        let rows = self.store.load_upper()?;
+        let anchors = self.store.load_anchors()?;
+        let mut interrupted = Vec::new();
+        {
+            let mut state = self.state.lock();
+            for Anchor { path, state: anchor, fresh } in anchors {
+                state.anchors.insert(path, Known { anchor, fresh });
+            }
+            for row in rows {
+                if row.held.is_none() {
+                    interrupted.push(row.id);
+                }
+                state.uppers.restore(row);
+            }
+        }
+        interrupted.into_iter().try_for_each(|id| self.settle_interrupted(id))
+    }
+
+    /// Who is told when what the kernel may have cached changes. Once, when the mount stands.
+    pub fn observe(&self, observer: Box<dyn Observer>) {
+        assert!(self.observer.set(observer).is_ok(), "a view has one observer");
+    }
+
+    pub fn lower(&self) -> &Tree {
+        &self.lower
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub fn session(&self) -> &str {
+        &self.session
+    }
+
+    pub fn settings(&self) -> Settings {
+        self.policy().settings.clone()
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        self.policy.read().clone()
+    }
+
+    /// Rules and settings anew (SPEC §6, `reload`).
+    pub fn set_policy(&self, policy: Policy) {
+        *self.policy.write() = Arc::new(policy);
+    }
+
+    pub fn landed(&self) -> u64 {
+        self.counters.landed.load(Ordering::Relaxed)
+    }
+
+    pub fn denied(&self) -> u64 {
+        self.counters.denied.load(Ordering::Relaxed)
+    }
+
+    /// Why nothing can be written, when nothing can.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().clone()
+    }
+
+    /// Stops all writing after an internal fault; reading goes on.
+    pub fn stop_writing(&self, why: &str) {
+        self.fault.lock().get_or_insert_with(|| why.to_owned());
+        self.faulted.store(true, Ordering::SeqCst);
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.faulted.load(Ordering::Relaxed) {
+            true => Err(Error::errno(libc::EROFS)),
+            false => Ok(()),
+        }
+    }
+
+    fn tell(&self, tell: impl FnOnce(&dyn Observer)) {
+        if let Some(observer) = self.observer.get() {
+            tell(observer.as_ref());
+        }
+    }
+
+    /// An event of this session about `path`.
+    fn event(&self, name: EventName, path: &RelPath) -> EventDraft {
+        EventDraft::new(name).with(|event| {
+            event.path = Some(path.clone());
+            event.session = Some(self.session.clone());
+        })
+    }
+
+    pub fn session_started(&self) -> Result<()> {
+        let draft = EventDraft::new(EventName::SessionStarted);
+        Ok(self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?)
+    }
+
+    /// The end that a person asked for: anchors go, held changes stay.
+    pub fn session_ended(&self) -> Result<()> {
+        let draft = EventDraft::new(EventName::SessionEnded);
+        self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?;
+        self.store.clear_anchors()?;
+        let limits = self.policy().settings.backups;
+        self.store.purge(&limits, &self.needed_content())?;
+        Ok(self.store.checkpoint()?)
+    }
+
+    /// Content that a held change or an anchor still needs.
+    fn needed_content(&self) -> HashSet<Digest> {
+        let state = self.state.lock();
+        let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest);
+        let anchors = state.anchors.values().filter_map(|known| match &known.anchor {
+            AnchorState::Content { digest } => Some(*digest),
+            AnchorState::Nothing | AnchorState::Moved { .. } => None,
+        });
+        held.chain(anchors).collect()
+    }
+}
+
+impl State {
+    fn new(lower: &Tree) -> Result<Self> {
+        Ok(Self {
+            nodes: Nodes::new(lower)?,
+            uppers: Uppers::default(),
+            handles: HashMap::new(),
+            handle_last: 0,
+            windows: HashMap::new(),
+            anchors: HashMap::new(),
+            moved_dirs: Vec::new(),
+            seen: HashMap::new(),
+            epoch: 0,
+        })
+    }
+}
+
+impl Caller {
+    /// The daemon's own doing, or nobody's.
+    pub const NOBODY: Self = Self { pid: 0, uid: 0, gid: 0, umask: 0 };
+
+    /// Only what was learned at open: a process is not looked at while one of its calls waits for us.
+    fn writer(&self) -> Writer {
+        Writer { pid: self.pid, exe: None, uid: self.uid }
+    }
+}
+
+/// A file of lower, opened for reading whatever it is, without waiting and without following.
+fn open_lower(lower: &Tree, path: &RelPath) -> std::io::Result<File> {
+    use crate::sys::OFlags;
+    lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from)
+}

@@ -1,6 +1,38 @@
-//! Stand-in until the risk signals are merged: only their switches.
+//! Signals of a change that size does not show (SPEC §7, `risk`). Pure functions over both sides.
+//!
+//! Only what the new side has and the old one lacks counts, so that editing a file which always held a test key or a
+//! conflict marker raises nothing. Patterns miss what is disguised: they are for accidents, not against an adversary.
 
-/// Which risk signals are asked (SPEC §7).
+use crate::diff::{Side, classify};
+use std::collections::HashSet;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RiskSignal {
+    /// The file shrank to less than half, and a line like "rest unchanged" stands for what is gone.
+    Placeholder,
+    ConflictMarkers,
+    PrivateKey,
+    Token,
+    /// New content and a new executable bit at once.
+    Executable,
+    /// Text became something that cannot be reviewed.
+    Binary,
+}
+
+impl RiskSignal {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Placeholder => "placeholder",
+            Self::ConflictMarkers => "conflict_markers",
+            Self::PrivateKey => "private_key",
+            Self::Token => "token",
+            Self::Executable => "executable",
+            Self::Binary => "binary",
+        }
+    }
+}
+
+/// Which signals are asked for: one field each, of the same name as in `[risk]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RiskSwitches {
     pub placeholder: bool,
@@ -23,3 +55,237 @@ impl Default for RiskSwitches {
         }
     }
 }
+
+/// One file before and after. A deletion raises nothing and need not be asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct RiskSubject<'a> {
+    pub old: Option<RiskSide<'a>>,
+    pub new: RiskSide<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct RiskSide<'a> {
+    pub content: &'a [u8],
+    /// `st_mode`; only the executable bits are read.
+    pub mode: u32,
+}
+
+/// The signals a change raises, of those switched on.
+pub fn signals(subject: &RiskSubject, switches: &RiskSwitches) -> Vec<RiskSignal> {
+    let old = subject.old.map_or(&b""[..], |side| side.content);
+    let new = subject.new.content;
+    if subject.old.is_some() && old == new {
+        return Vec::new();
+    }
+    let asked: [(RiskSignal, bool, &dyn Fn() -> bool); 6] = [
+        (RiskSignal::Placeholder, switches.placeholder, &|| placeholder_replaces_code(old, new)),
+        (RiskSignal::ConflictMarkers, switches.conflict_markers, &|| conflict_markers_appear(old, new)),
+        (RiskSignal::PrivateKey, switches.private_key, &|| private_key_appears(old, new)),
+        (RiskSignal::Token, switches.token, &|| token_appears(old, new)),
+        (RiskSignal::Executable, switches.executable, &|| executable_bit_appears(subject)),
+        (RiskSignal::Binary, switches.binary, &|| text_becomes_binary(subject)),
+    ];
+    asked.iter().filter(|(_, on, raised)| *on && raised()).map(|&(signal, _, _)| signal).collect()
+}
+
+/// What models write in the place of code they did not repeat, in lower case.
+const PLACEHOLDERS: [&str; 16] = [
+    "rest unchanged",
+    "existing code",
+    "existing implementation",
+    "keep existing",
+    "remains unchanged",
+    "remain unchanged",
+    "unchanged code",
+    "code unchanged",
+    "remaining code",
+    "previous code",
+    "rest of the code",
+    "rest of the file",
+    "rest of file",
+    "same as before",
+    "code omitted",
+    "omitted for brevity",
+];
+
+/// A placeholder is a short remark; a longer line that contains such words is prose.
+const PLACEHOLDER_LINE_BYTES_MAX: usize = 160;
+
+fn placeholder_replaces_code(old: &[u8], new: &[u8]) -> bool {
+    new.len() < old.len().div_ceil(2) && {
+        let known: HashSet<&[u8]> = old.split(is_newline).collect();
+        new.split(is_newline).any(|line| is_placeholder(line) && !known.contains(line))
+    }
+}
+
+fn is_placeholder(line: &[u8]) -> bool {
+    line.len() <= PLACEHOLDER_LINE_BYTES_MAX && {
+        let line = String::from_utf8_lossy(line).to_lowercase();
+        PLACEHOLDERS.iter().any(|words| line.contains(words))
+    }
+}
+
+fn conflict_markers_appear(old: &[u8], new: &[u8]) -> bool {
+    conflicts(new) > conflicts(old)
+}
+
+/// Counts whole conflicts: a lone row of equal signs underlines a heading, a lone `<<<<<<<` may be quoted.
+fn conflicts(content: &[u8]) -> usize {
+    let mut awaited = [b"<<<<<<< ".as_slice(), b"=======", b">>>>>>> "].into_iter().cycle().peekable();
+    let markers = content.split(is_newline).filter(|line| awaited.next_if(|marker| line.starts_with(marker)).is_some());
+    markers.count() / 3
+}
+
+/// Key blocks end their first line so: RSA, EC, OPENSSH, ENCRYPTED, plain, and PGP with `BLOCK`.
+const KEY_HEADS: [&[u8]; 2] = [b"PRIVATE KEY-----", b"PRIVATE KEY BLOCK-----"];
+
+/// A key has at least this much base64 in a row soon after its head; code that looks for heads has not.
+const KEY_BODY_BYTES_MIN: usize = 32;
+const KEY_HEADERS_BYTES_MAX: usize = 256;
+
+fn private_key_appears(old: &[u8], new: &[u8]) -> bool {
+    KEY_HEADS.iter().flat_map(|head| positions(new, head).map(|at| &new[at + head.len()..])).any(|rest| {
+        let near = &rest[..rest.len().min(KEY_HEADERS_BYTES_MAX)];
+        let body = near.split(|byte| !is_base64(*byte)).find(|run| run.len() >= KEY_BODY_BYTES_MIN);
+        body.is_some_and(|body| positions(old, body).next().is_none())
+    })
+}
+
+/// A kind of token that its prefix gives away: how many characters follow at least, and which.
+struct TokenKind {
+    prefix: &'static [u8],
+    tail_min: usize,
+    alphabet: fn(u8) -> bool,
+}
+
+const TOKEN_KINDS: [TokenKind; 24] = [
+    // Amazon access key ids.
+    token("AKIA", 16, is_upper_alphanumeric),
+    token("ASIA", 16, is_upper_alphanumeric),
+    // GitHub, GitLab.
+    token("ghp_", 36, is_alphanumeric),
+    token("gho_", 36, is_alphanumeric),
+    token("ghu_", 36, is_alphanumeric),
+    token("ghs_", 36, is_alphanumeric),
+    token("ghr_", 36, is_alphanumeric),
+    token("github_pat_", 60, is_word),
+    token("glpat-", 20, is_word_or_dash),
+    // Slack.
+    token("xoxb-", 24, is_word_or_dash),
+    token("xoxp-", 24, is_word_or_dash),
+    token("xoxa-", 24, is_word_or_dash),
+    token("xoxr-", 24, is_word_or_dash),
+    token("xapp-", 24, is_word_or_dash),
+    // Stripe, live keys only: test keys are meant to be shared.
+    token("sk_live_", 24, is_alphanumeric),
+    token("rk_live_", 24, is_alphanumeric),
+    // Anthropic, OpenAI, Hugging Face.
+    token("sk-ant-", 40, is_word_or_dash),
+    token("sk-proj-", 40, is_word_or_dash),
+    token("hf_", 34, is_alphanumeric),
+    // Google, npm, PyPI, SendGrid (up to its first dot), DigitalOcean.
+    token("AIza", 35, is_word_or_dash),
+    token("npm_", 36, is_alphanumeric),
+    token("pypi-AgE", 50, is_word_or_dash),
+    token("SG.", 22, is_word_or_dash),
+    token("dop_v1_", 64, is_alphanumeric),
+];
+
+const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) -> TokenKind {
+    TokenKind { prefix: prefix.as_bytes(), tail_min, alphabet }
+}
+
+fn token_appears(old: &[u8], new: &[u8]) -> bool {
+    // One pass over the words that may be new, since contents may be large and kinds are many.
+    let changed = changed_lines(old, new);
+    let word_starts = (0..changed.len()).filter(|&at| !continues_a_word(changed, at));
+    let mut tokens =
+        word_starts.flat_map(|at| TOKEN_KINDS.iter().filter_map(move |kind| kind.match_start(&changed[at..])));
+    tokens.any(|token| positions(old, token).next().is_none())
+}
+
+impl TokenKind {
+    /// The token that the content begins with, if it is of this kind.
+    fn match_start<'a>(&self, content: &'a [u8]) -> Option<&'a [u8]> {
+        let is_candidate = content.first() == self.prefix.first();
+        let tail = is_candidate.then(|| content.strip_prefix(self.prefix)).flatten()?;
+        let length = tail.iter().take_while(|byte| (self.alphabet)(**byte)).count();
+        let is_token = length >= self.tail_min && is_random(&tail[..length]);
+        is_token.then(|| &content[..self.prefix.len() + length])
+    }
+}
+
+/// The new content from the first line that differs to the last.
+fn changed_lines<'a>(old: &[u8], new: &'a [u8]) -> &'a [u8] {
+    let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    let start = new[..before].iter().rposition(is_newline).map_or(0, |at| at + 1);
+    let (old, new) = (&old[start..], &new[start..]);
+    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let kept = &new[new.len() - after..];
+    let end = kept.iter().position(is_newline).map_or(new.len(), |at| new.len() - after + at);
+    &new[..end]
+}
+
+fn continues_a_word(content: &[u8], at: usize) -> bool {
+    at > 0 && is_word(content[at - 1])
+}
+
+/// Documentation writes `ghp_xxxxxxxx` and `AKIAIOSFODNN7EXAMPLE`; a random tail has many different characters, a digit
+/// among them.
+fn is_random(tail: &[u8]) -> bool {
+    let distinct: HashSet<&u8> = tail.iter().collect();
+    distinct.len() >= 8 && tail.iter().any(u8::is_ascii_digit) && positions(tail, b"EXAMPLE").next().is_none()
+}
+
+fn executable_bit_appears(subject: &RiskSubject) -> bool {
+    // A new file has no old mode to compare with: a script created ready to run is everyday work.
+    subject.old.is_some_and(|old| old.mode & 0o111 == 0 && subject.new.mode & 0o111 != 0)
+}
+
+fn text_becomes_binary(subject: &RiskSubject) -> bool {
+    subject.old.is_some_and(|old| classify(Some(old.content)) == Side::Text)
+        && classify(Some(subject.new.content)) == Side::Binary
+}
+
+/// Where `needle` begins in `content`.
+fn positions<'a>(content: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let at = from + find(content.get(from..)?, needle)?;
+        from = at + 1;
+        Some(at)
+    })
+}
+
+fn find(content: &[u8], needle: &[u8]) -> Option<usize> {
+    let (&first, rest) = needle.split_first()?;
+    let mut candidates = content.iter().enumerate().filter(|&(_, &byte)| byte == first);
+    candidates.find(|&(at, _)| content[at + 1..].starts_with(rest)).map(|(at, _)| at)
+}
+
+fn is_newline(byte: &u8) -> bool {
+    *byte == b'\n'
+}
+
+fn is_base64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
+}
+
+fn is_alphanumeric(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+}
+
+fn is_upper_alphanumeric(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit()
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn is_word_or_dash(byte: u8) -> bool {
+    is_word(byte) || byte == b'-'
+}
+
+#[cfg(test)]
+mod tests;

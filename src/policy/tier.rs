@@ -1,13 +1,16 @@
-//! Stand-in until the tiers are merged: only the shape of the thresholds.
+//! Decides by size: the table of SPEC §5, row by row. Rules and the other reasons are asked before, elsewhere.
 
-/// How much of a file may change before it is held (SPEC §5).
+use crate::diff::{Measure, Side, classify, measure};
+use crate::model::Reason;
+
+/// What a user sets to say how much may land unreviewed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Up to this many changed lines always land.
+    /// Changed lines that land whatever the file's size.
     pub floor: u64,
-    /// From this many changed lines on, always hold.
+    /// Changed lines that are held whatever the file's size.
     pub ceil: u64,
-    /// Above this part of the file's lines, hold.
+    /// The share of the old content that may change, 0 to 1.
     pub ratio: f64,
 }
 
@@ -16,3 +19,136 @@ impl Default for Thresholds {
         Self { floor: 10, ceil: 80, ratio: 0.40 }
     }
 }
+
+/// What is seen in lines of a reasonable length stays below this; more in few lines is a giant line (SPEC §5).
+pub const HUNK_BYTES_MAX: u64 = 16 * 1024;
+
+/// A deletion of what cannot be diffed is judged by its bytes alone (SPEC §5).
+pub const UNREAD_DELETION_BYTES_MAX: u64 = 16 * 1024;
+
+/// What happens to the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// It has content afterwards.
+    Write,
+    /// It is gone afterwards.
+    Delete,
+}
+
+/// All that the verdict depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub act: Act,
+    /// The new content equals, byte for byte, what the project has now; for a deletion, it has nothing.
+    pub identical: bool,
+    /// Absent only if the path did not exist and has no anchor, so that a deletion of it loses nothing.
+    pub old: Side,
+    pub old_bytes: u64,
+    /// Absent for a deletion.
+    pub new: Side,
+    /// Wanted where the old side is text and the new one text or absent. A missing one holds.
+    pub measure: Option<Measure>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing happened: no write, no backup.
+    Unchanged,
+    Land(LandNote),
+    Hold(Reason),
+}
+
+/// Why it may land, as the outcome tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LandNote {
+    NewFile,
+    Small,
+    /// The old side, [`Side::Binary`] or [`Side::Large`], could not be compared by lines.
+    DiffSkipped(Side),
+}
+
+impl Facts {
+    /// The facts about contents that are at hand; large ones need not be, and are described field by field.
+    pub fn of(old: Option<&[u8]>, new: Option<&[u8]>) -> Self {
+        let (old_side, new_side) = (classify(old), classify(new));
+        let comparable = old_side == Side::Text && matches!(new_side, Side::Text | Side::Absent);
+        Self {
+            act: if new.is_some() { Act::Write } else { Act::Delete },
+            identical: old == new,
+            old: old_side,
+            old_bytes: old.map_or(0, |content| content.len() as u64),
+            new: new_side,
+            measure: comparable.then(|| measure(old.unwrap_or_default(), new.unwrap_or_default())),
+        }
+    }
+}
+
+/// The rows of SPEC §5 in their order.
+pub fn judge(facts: &Facts, thresholds: &Thresholds) -> Verdict {
+    if facts.identical {
+        return Verdict::Unchanged;
+    }
+    match facts.old {
+        Side::Absent => judge_without_old(facts.act),
+        Side::Binary | Side::Large => judge_unread(facts),
+        Side::Text => judge_text(facts, thresholds),
+    }
+}
+
+fn judge_without_old(act: Act) -> Verdict {
+    Verdict::Land(match act {
+        Act::Write => LandNote::NewFile,
+        Act::Delete => LandNote::Small,
+    })
+}
+
+fn judge_unread(facts: &Facts) -> Verdict {
+    match facts.act {
+        Act::Delete if facts.old_bytes > UNREAD_DELETION_BYTES_MAX => Verdict::Hold(Reason::Size),
+        Act::Delete | Act::Write => Verdict::Land(LandNote::DiffSkipped(facts.old)),
+    }
+}
+
+fn judge_text(facts: &Facts, thresholds: &Thresholds) -> Verdict {
+    match facts.new {
+        // One stray byte must not switch the review off.
+        Side::Binary | Side::Large => Verdict::Hold(Reason::Risk),
+        Side::Text | Side::Absent => match &facts.measure {
+            Some(measure) => judge_measure(measure, thresholds),
+            None => Verdict::Hold(Reason::Size),
+        },
+    }
+}
+
+fn judge_measure(measure: &Measure, thresholds: &Thresholds) -> Verdict {
+    if !is_small(measure, thresholds) {
+        Verdict::Hold(Reason::Size)
+    } else if has_giant_line(measure, thresholds) {
+        Verdict::Hold(Reason::Bytes)
+    } else {
+        Verdict::Land(LandNote::Small)
+    }
+}
+
+fn is_small(measure: &Measure, thresholds: &Thresholds) -> bool {
+    let changed = measure.changed();
+    // A bounded count is an upper one, so what it lets pass below the floor would pass anyway.
+    changed <= thresholds.floor
+        || (changed < thresholds.ceil && !measure.bounded && !exceeds(changed, measure.old_lines, thresholds.ratio))
+}
+
+fn has_giant_line(measure: &Measure, thresholds: &Thresholds) -> bool {
+    measure.changed_bytes > HUNK_BYTES_MAX && exceeds(measure.changed_bytes, measure.total_bytes, thresholds.ratio)
+}
+
+/// The last digit of a ratio that counts. Whole numbers compare exactly, where 0.40 as a float is a little off.
+const RATIO_UNITS: u128 = 1_000_000_000;
+
+/// Whether `part` is more than `ratio` of `total`; of nothing, no part is (SPEC §5: an empty old file has ratio 0).
+fn exceeds(part: u64, total: u64, ratio: f64) -> bool {
+    let ratio_units = (ratio * RATIO_UNITS as f64).round() as u128;
+    total > 0 && u128::from(part) * RATIO_UNITS > u128::from(total) * ratio_units
+}
+
+#[cfg(test)]
+mod tests;

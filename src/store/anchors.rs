@@ -23,6 +23,8 @@ pub enum AnchorState {
 pub struct Anchor {
     pub path: RelPath,
     pub state: AnchorState,
+    /// What is at the path now came in this session.
+    pub fresh: bool,
 }
 
 impl Store {

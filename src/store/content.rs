@@ -1,7 +1,6 @@
 //! Content by hash, each once: small in the database, so that it commits with what refers to it; large as a file.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 
 use rusqlite::{OptionalExtension, Transaction};
 

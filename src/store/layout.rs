@@ -144,7 +144,7 @@ impl StateDirs {
         Ok(entries.iter().filter_map(|entry| UpperId::parse(&entry.name)).collect())
     }
 
-    fn stage_place(&self, id: UpperId) -> Result<Place> {
+    pub fn stage_place(&self, id: UpperId) -> Result<Place> {
         let dir = self.stage.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
         Ok(Place { dir, name: OsString::from(id.to_string()) })
     }

@@ -24,13 +24,15 @@ mod tests;
 mod upper;
 mod verdicts;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 
 use parking_lot::Mutex;
 
 use crate::model::Digest;
-use crate::sys::tree::Tree;
+use crate::sys::file::Meta;
+use crate::sys::tree::{Place, Tree};
 
 pub use anchors::{Anchor, AnchorState};
 pub use backups::Backup;
@@ -39,7 +41,6 @@ pub use events::{Event, EventDraft};
 pub use journal::{Epilogue, Fate};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
-pub use purge::BackupLimits;
 pub use recovery::Recovered;
 pub use upper::{Base, Below, Held, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
@@ -108,6 +109,26 @@ impl Store {
     pub fn create_upper(&self) -> Result<UpperFile> {
         let id = self.database.lock().next_upper();
         self.dirs.create_stage_file(id)
+    }
+
+    /// A symlink of upper content.
+    pub fn create_upper_symlink(&self, target: &OsStr) -> Result<UpperId> {
+        let id = self.reserve_upper();
+        let place = self.dirs.stage_place(id)?;
+        place.make_symlink(target).doing(|| format!("make upper symlink {id}"))?;
+        Ok(id)
+    }
+
+    /// Where the file or symlink of an upper entry stands.
+    pub fn upper_place(&self, id: UpperId) -> Result<Place> {
+        self.dirs.stage_place(id)
+    }
+
+    /// What the file system tells of an upper entry's file or symlink.
+    pub fn upper_meta(&self, id: UpperId) -> Result<Meta> {
+        let doing = || format!("stat upper file {id}");
+        let meta = self.dirs.stage_place(id)?.stat().doing(doing)?;
+        meta.ok_or(io::ErrorKind::NotFound.into()).doing(doing)
     }
 
     pub fn open_upper(&self, id: UpperId) -> Result<File> {

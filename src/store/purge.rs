@@ -1,24 +1,18 @@
 //! Letting backups go by age, number and quota, oldest first; never the only copy of something still needed.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use super::backups::Backup;
 use super::content;
 use super::{Result, Store};
 use crate::model::{Digest, RelPath};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackupLimits {
-    pub age_max: Duration,
-    pub per_path_max: usize,
-    pub quota_bytes: u64,
-}
+use crate::policy::settings::BackupLimits;
 
 impl Store {
     /// Removes what is beyond the limits, and content that nothing names. `needed` is never removed.
     pub fn purge(&self, limits: &BackupLimits, needed: &HashSet<Digest>) -> Result<usize> {
-        let oldest = super::now_millis() - i64::try_from(limits.age_max.as_millis()).unwrap_or(i64::MAX);
+        let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+        let oldest = super::now_millis().saturating_sub(age_max);
         let doomed = beyond(&self.backups()?, limits, oldest);
         let mut database = self.database.lock();
         database.write(|tx| {
@@ -48,7 +42,7 @@ fn beyond(backups: &[Backup], limits: &BackupLimits, oldest: i64) -> Vec<String>
         if counted.insert(backup.digest) {
             bytes += backup.size;
         }
-        if backup.created < oldest || *number > limits.per_path_max || bytes > limits.quota_bytes {
+        if backup.created < oldest || *number > limits.per_path_max as usize || bytes > limits.quota_bytes {
             doomed.push(backup.name.clone());
         }
     }

@@ -134,7 +134,7 @@ impl Store {
     /// Removes upper files that no row speaks of: their landing was recorded, their removal was not reached.
     fn sweep_stage(&self) -> Result<usize> {
         let owned: HashSet<UpperId> =
-            self.load_upper()?.iter().filter(|row| row.what == What::File).map(|row| row.id).collect();
+            self.load_upper()?.iter().filter(|row| row.what != What::Whiteout).map(|row| row.id).collect();
         let mut swept = 0;
         for id in self.dirs.stage_files()?.into_iter().filter(|id| !owned.contains(id)) {
             self.dirs.remove_stage_file(id)?;

@@ -44,7 +44,8 @@ pub struct UpperFile {
 pub enum What {
     /// Its content and metadata are those of its file in `stage/`.
     File,
-    Symlink { target: Vec<u8>, uid: u32, gid: u32 },
+    /// Its target, owner and times are those of the symlink in `stage/`.
+    Symlink,
     /// Nothing is at the path, though lower has something.
     Whiteout,
 }

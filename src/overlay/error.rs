@@ -1,0 +1,58 @@
+//! Why an operation failed: an errno for the program, words for the log.
+
+use std::io;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An everyday refusal, such as `ENOENT`; nothing to log.
+    #[error("{}", io::Error::from_raw_os_error(*.0))]
+    Errno(i32),
+    #[error("{doing}: {cause}")]
+    Io { doing: String, cause: io::Error },
+    #[error(transparent)]
+    Store(#[from] crate::store::Error),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub fn errno(errno: i32) -> Self {
+        Self::Errno(errno)
+    }
+
+    /// What the waiting program is told.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Errno(errno) => *errno,
+            Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
+            Self::Store(err) => err.errno(),
+        }
+    }
+
+    /// Whether somebody should read of it: a fault of the machine or of ours, not of the caller.
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Self::Errno(_))
+            && !matches!(self.code(), libc::ENOENT | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA | libc::ERANGE)
+    }
+}
+
+/// A refusal below that the caller is simply told, such as `ENOTEMPTY` of a directory.
+impl From<io::Error> for Error {
+    fn from(err: io::Error) -> Self {
+        match err.raw_os_error() {
+            Some(errno) => Self::Errno(errno),
+            None => Self::Io { doing: "work below".to_owned(), cause: err },
+        }
+    }
+}
+
+/// Says what was being done when an I/O error came.
+pub(super) trait Context<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|cause| Error::Io { doing: what(), cause })
+    }
+}

@@ -1,0 +1,170 @@
+//! Names and listings: lower's, less what is hidden, plus what is in upper.
+
+use std::ffi::{OsStr, OsString};
+
+use super::error::Context;
+use super::nodes::NodeId;
+use super::{Attributes, Error, Overlay, ROOT, Result, State};
+use crate::model::RelPath;
+use crate::store::{STATE_DIR_NAME, UpperId, What, is_temp_name};
+use crate::sys::file::{FileKind, Meta};
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub node: NodeId,
+    pub attributes: Attributes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListEntry {
+    pub name: OsString,
+    pub inode: u64,
+    pub kind: FileKind,
+}
+
+/// Where the view takes a path from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin {
+    Nothing,
+    Lower(Meta),
+    Upper(UpperId, Meta),
+    /// Lower has something that the view does not show.
+    Hidden(UpperId),
+}
+
+impl Overlay {
+    /// The node of `parent`/`name`, which the kernel then knows until it forgets it.
+    pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        loop {
+            let (path, epoch) = {
+                let state = self.state.lock();
+                (state.nodes.child_path(parent, name)?, state.epoch)
+            };
+            let origin = self.origin(&path)?;
+            let mut state = self.state.lock();
+            if state.epoch != epoch {
+                continue;
+            }
+            let entry = self.enter(&mut state, parent, name, &origin)?;
+            state.nodes.looked_up(entry.node);
+            return Ok(entry);
+        }
+    }
+
+    /// What the view has at a path.
+    pub(super) fn origin(&self, path: &RelPath) -> Result<Origin> {
+        if is_reserved(path) {
+            return Ok(Origin::Nothing);
+        }
+        let upper = self.state.lock().uppers.at(path);
+        match upper {
+            Some(id) => self.origin_of_upper(path, id),
+            None => self.origin_below(path),
+        }
+    }
+
+    fn origin_of_upper(&self, path: &RelPath, id: UpperId) -> Result<Origin> {
+        let what = self.state.lock().uppers.get(id).map(|upper| upper.row.what.clone());
+        match what {
+            // Landed a moment ago, and lower has it.
+            None => self.origin_below(path),
+            Some(What::Whiteout) => Ok(Origin::Hidden(id)),
+            Some(What::File | What::Symlink) => Ok(Origin::Upper(id, self.upper_meta(path, id)?)),
+        }
+    }
+
+    pub(super) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
+        let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(Origin::Nothing) };
+        if meta.is_file() && meta.links > 1 {
+            let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
+            if let Some(id) = upper {
+                return Ok(Origin::Upper(id, self.upper_meta(path, id)?));
+            }
+        }
+        Ok(Origin::Lower(meta))
+    }
+
+    fn enter(&self, state: &mut State, parent: NodeId, name: &OsStr, origin: &Origin) -> Result<Entry> {
+        let (meta, lower) = match origin {
+            Origin::Nothing | Origin::Hidden(_) => {
+                state.nodes.unname(parent, name);
+                return Err(Error::Errno(libc::ENOENT));
+            }
+            Origin::Lower(meta) => (meta, Some(meta.key())),
+            Origin::Upper(_, meta) => (meta, None),
+        };
+        let node = state.nodes.resolve(parent, name, meta, lower);
+        Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
+    }
+
+    pub fn forget(&self, node: NodeId, lookups: u64) {
+        self.state.lock().nodes.forget(node, lookups);
+    }
+
+    /// A directory's entries in the view.
+    pub fn list(&self, dir: NodeId) -> Result<Vec<ListEntry>> {
+        let path = self.state.lock().nodes.path(dir)?;
+        let below = match self.lower.list(&path) {
+            Ok(entries) => entries,
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(err) => return Err(err).doing(|| format!("list {path}")),
+        };
+        let state = self.state.lock();
+        let mut entries: Vec<ListEntry> = below
+            .into_iter()
+            .filter(|entry| !is_reserved_name(&path, &entry.name))
+            .map(|entry| ListEntry { name: entry.name, inode: entry.inode, kind: entry.kind })
+            .collect();
+        let shadowed: std::collections::HashMap<&OsStr, UpperId> = state.uppers.in_dir(&path).collect();
+        entries.retain(|entry| !shadowed.contains_key(entry.name.as_os_str()));
+        for (name, id) in shadowed {
+            let what = state.uppers.get(id).map(|upper| upper.row.what.clone());
+            let kind = match what {
+                Some(What::File) => FileKind::Regular,
+                Some(What::Symlink) => FileKind::Symlink,
+                Some(What::Whiteout) | None => continue,
+            };
+            entries.push(ListEntry { name: name.to_owned(), inode: 0, kind });
+        }
+        for entry in &mut entries {
+            if let Some(node) = state.nodes.child(dir, &entry.name) {
+                entry.inode = state.nodes.shown_inode(node);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The target of a symlink.
+    pub fn read_symlink(&self, node: NodeId) -> Result<OsString> {
+        let (path, upper) = {
+            let state = self.state.lock();
+            let path = state.nodes.path(node)?;
+            (path.clone(), state.uppers.at(&path))
+        };
+        match upper {
+            Some(id) => self.store.upper_place(id)?.read_symlink().doing(|| format!("read symlink {path}")),
+            None => self.lower.place(&path)?.read_symlink().doing(|| format!("read symlink {path}")),
+        }
+    }
+
+    /// The path of a node, for messages and for the control side.
+    pub fn path_of(&self, node: NodeId) -> Result<RelPath> {
+        self.state.lock().nodes.path(node)
+    }
+
+    /// Where the directory above a node is.
+    pub fn parent_of(&self, node: NodeId) -> NodeId {
+        let state = self.state.lock();
+        state.nodes.get(node).ok().and_then(|node| node.names.first().map(|(parent, _)| *parent)).unwrap_or(ROOT)
+    }
+}
+
+/// What the view never shows of lower: our state, and entries that are about to take a path.
+pub(super) fn is_reserved(path: &RelPath) -> bool {
+    path.parent().zip(path.name()).is_some_and(|(dir, name)| is_reserved_name(&dir, name))
+}
+
+fn is_reserved_name(dir: &RelPath, name: &OsStr) -> bool {
+    (dir.is_root() && name == STATE_DIR_NAME) || is_temp_name(name)
+}

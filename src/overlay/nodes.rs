@@ -1,0 +1,259 @@
+//! Which inode the kernel speaks of, and what its names are.
+//!
+//! A node id is the inode number that programs see. It is lower's, unless that number is taken by a node that still
+//! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
+//!
+//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use crate::model::RelPath;
+use crate::sys::file::{FileKind, InodeKey, Meta};
+use crate::sys::tree::Tree;
+
+use super::open::OpenFile;
+use super::{Error, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+/// The kernel's name for the root, whatever its inode number.
+pub const ROOT: NodeId = NodeId(1);
+
+/// Synthetic numbers lie where no file system's own do, and below 2^53, so that programs that keep inode numbers in
+/// floating point still tell them apart.
+const SYNTHETIC_FIRST: u64 = 1 << 51;
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub kind: FileKind,
+    /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
+    pub names: Vec<(NodeId, OsString)>,
+    /// References the kernel holds.
+    lookups: u64,
+    children: usize,
+    /// The lower inode it stands for, while it does.
+    lower: Option<InodeKey>,
+    /// Shared by all handles on it.
+    pub open: Option<Arc<OpenFile>>,
+}
+
+pub(super) struct Nodes {
+    nodes: HashMap<NodeId, Node>,
+    children: HashMap<(NodeId, OsString), NodeId>,
+    by_lower: HashMap<InodeKey, NodeId>,
+    /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
+    kept: HashMap<InodeKey, NodeId>,
+    synthetic_next: u64,
+    device: u64,
+    pub root_inode: u64,
+}
+
+impl Nodes {
+    pub fn new(lower: &Tree) -> Result<Self> {
+        let meta = Meta::of(lower.root())?;
+        let root = Node {
+            kind: FileKind::Directory,
+            names: Vec::new(),
+            // The kernel never forgets the root.
+            lookups: 1,
+            children: 0,
+            lower: Some(meta.key()),
+            open: None,
+        };
+        Ok(Self {
+            nodes: HashMap::from([(ROOT, root)]),
+            children: HashMap::new(),
+            by_lower: HashMap::from([(meta.key(), ROOT)]),
+            kept: HashMap::new(),
+            synthetic_next: SYNTHETIC_FIRST,
+            device: meta.device,
+            root_inode: meta.inode,
+        })
+    }
+
+    /// A node the kernel names; `ESTALE` for one that was never told.
+    pub fn get(&self, id: NodeId) -> Result<&Node> {
+        self.nodes.get(&id).ok_or(Error::Errno(libc::ESTALE))
+    }
+
+    pub fn get_mut(&mut self, id: NodeId) -> Result<&mut Node> {
+        self.nodes.get_mut(&id).ok_or(Error::Errno(libc::ESTALE))
+    }
+
+    pub fn child(&self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
+        self.children.get(&(parent, name.to_owned())).copied()
+    }
+
+    /// The path of a node by its first name; `ENOENT` for one that has none any more.
+    pub fn path(&self, id: NodeId) -> Result<RelPath> {
+        let mut names: Vec<&OsStr> = Vec::new();
+        let mut at = id;
+        while at != ROOT {
+            let (parent, name) = self.get(at)?.names.first().ok_or(Error::Errno(libc::ENOENT))?;
+            names.push(name);
+            at = *parent;
+        }
+        let mut bytes = Vec::new();
+        for name in names.iter().rev() {
+            if !bytes.is_empty() {
+                bytes.push(b'/');
+            }
+            bytes.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(*name));
+        }
+        RelPath::parse(&bytes).map_err(|_| Error::Errno(libc::ENOENT))
+    }
+
+    pub fn child_path(&self, parent: NodeId, name: &OsStr) -> Result<RelPath> {
+        use crate::model::PathError;
+        self.path(parent)?.join(name).map_err(|err| match err {
+            PathError::NameTooLong => Error::Errno(libc::ENAMETOOLONG),
+            PathError::Absolute | PathError::Component | PathError::Nul => Error::Errno(libc::EINVAL),
+        })
+    }
+
+    /// The node at `path`, if the kernel knows it.
+    pub fn at(&self, path: &RelPath) -> Option<NodeId> {
+        path.components().try_fold(ROOT, |node, name| self.child(node, name))
+    }
+
+    /// The node for what `parent`/`name` is now, made where there is none. `lower` is none for an upper entry.
+    pub fn resolve(&mut self, parent: NodeId, name: &OsStr, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
+        if let Some(id) = self.child(parent, name) {
+            if self.stands_for(id, meta.kind, lower) {
+                return id;
+            }
+            // Replaced below: old descriptors keep the old node.
+            self.unname(parent, name);
+        }
+        let known = lower.and_then(|key| self.by_lower.get(&key).copied());
+        let id = match known {
+            Some(id) if self.nodes.get(&id).is_some_and(|node| node.kind == meta.kind) => id,
+            _ => self.insert(meta, lower),
+        };
+        self.name(id, parent, name);
+        id
+    }
+
+    /// Whether a known node is still what stands at its name.
+    fn stands_for(&self, id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> bool {
+        let Some(node) = self.nodes.get(&id) else { return false };
+        node.kind == kind && (lower.is_none() || node.lower.is_none() || node.lower == lower)
+    }
+
+    fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
+        let id = self.free_number(meta, lower);
+        let node = Node { kind: meta.kind, names: Vec::new(), lookups: 0, children: 0, lower, open: None };
+        self.nodes.insert(id, node);
+        if let Some(key) = lower {
+            self.by_lower.insert(key, id);
+        }
+        id
+    }
+
+    fn free_number(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
+        let kept = lower.and_then(|key| self.kept.get(&key).copied());
+        let own = (meta.device == self.device && meta.inode != ROOT.0 && meta.inode < SYNTHETIC_FIRST)
+            .then_some(NodeId(meta.inode));
+        match kept.or(own) {
+            Some(id) if !self.nodes.contains_key(&id) => id,
+            _ => {
+                self.synthetic_next += 1;
+                NodeId(self.synthetic_next)
+            }
+        }
+    }
+
+    /// Gives a node a name, and takes the name from whatever had it.
+    pub fn name(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
+        if self.child(parent, name) == Some(id) {
+            return;
+        }
+        self.unname(parent, name);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.names.push((parent, name.to_owned()));
+            self.children.insert((parent, name.to_owned()), id);
+            if let Some(parent) = self.nodes.get_mut(&parent) {
+                parent.children += 1;
+            }
+        }
+    }
+
+    /// Takes a name away; a node without any lives on only for who has it open.
+    pub fn unname(&mut self, parent: NodeId, name: &OsStr) {
+        let Some(id) = self.children.remove(&(parent, name.to_owned())) else { return };
+        if let Some(above) = self.nodes.get_mut(&parent) {
+            above.children -= 1;
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.names.retain(|(at, called)| (*at, called.as_os_str()) != (parent, name));
+            if node.names.is_empty()
+                && let Some(key) = node.lower
+            {
+                self.by_lower.remove(&key);
+            }
+        }
+        self.drop_if_unneeded(id);
+        self.drop_if_unneeded(parent);
+    }
+
+    /// The node now stands for another lower inode, or for none.
+    pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let old = std::mem::replace(&mut node.lower, lower);
+        if let Some(key) = old
+            && self.by_lower.get(&key) == Some(&id)
+        {
+            self.by_lower.remove(&key);
+        }
+        if let Some(key) = lower {
+            self.by_lower.insert(key, id);
+            self.kept.insert(key, id);
+        }
+    }
+
+    pub fn looked_up(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups += 1;
+        }
+    }
+
+    pub fn forget(&mut self, id: NodeId, lookups: u64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(lookups);
+        }
+        self.drop_if_unneeded(id);
+    }
+
+    pub fn set_open(&mut self, id: NodeId, open: Option<Arc<OpenFile>>) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.open = open;
+        }
+        self.drop_if_unneeded(id);
+    }
+
+    fn drop_if_unneeded(&mut self, id: NodeId) {
+        let mut next = Some(id);
+        while let Some(id) = next.take() {
+            let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && node.open.is_none();
+            if id == ROOT || !self.nodes.get(&id).is_some_and(unneeded) {
+                return;
+            }
+            let Some(node) = self.nodes.remove(&id) else { return };
+            if let Some(key) = node.lower
+                && self.by_lower.get(&key) == Some(&id)
+            {
+                self.by_lower.remove(&key);
+            }
+            for (parent, name) in node.names {
+                self.children.remove(&(parent, name));
+                if let Some(above) = self.nodes.get_mut(&parent) {
+                    above.children -= 1;
+                }
+                next = Some(parent);
+            }
+        }
+    }
+}

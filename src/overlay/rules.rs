@@ -1,0 +1,190 @@
+//! What a path is to the view: the rules of the project, the user and git, read from lower and then fixed (SPEC §6).
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use parking_lot::Mutex;
+
+use crate::model::{Digest, RelPath};
+use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
+use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
+use crate::policy::settings::{Approve, Layer, Settings, SettingsError, SettingsFile, untrusted};
+use crate::sys::OFlags;
+use crate::sys::file;
+use crate::sys::tree::Tree;
+
+/// Where settings come from besides the project's own file. Kept, so that `reload` reads the same places again.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSource {
+    pub user_file: Option<PathBuf>,
+    /// Hashes of project files that a person has trusted, one a line.
+    pub trusted_file: Option<PathBuf>,
+    pub environment: Layer,
+    pub flags: Layer,
+}
+
+/// Settings and rules as they are until the next `reload`.
+pub struct Policy {
+    pub settings: Settings,
+    /// What is ignored for want of trust, for people.
+    pub notices: Vec<String>,
+    rules: RuleSet,
+    git: GitView,
+}
+
+/// What git ignores and tracks, as it was when first looked at.
+struct GitView {
+    root: IgnoreScope,
+    /// None: the index cannot be read, so nothing passes by being ignored.
+    tracked: Option<TrackedSet>,
+    dirs: Mutex<HashMap<RelPath, DirScope>>,
+}
+
+#[derive(Clone)]
+struct DirScope {
+    scope: IgnoreScope,
+    /// The topmost directory, here or above, that passes because git ignores it.
+    passing: Option<RelPath>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Rules(#[from] RuleError),
+    #[error("read {what}: {cause}")]
+    Read { what: String, cause: std::io::Error },
+}
+
+/// A settings or ignore file larger than this is somebody's mistake, or an attack on the daemon's memory.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+const PROJECT_FILE: &str = ".fettle.toml";
+
+impl Policy {
+    pub fn load(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
+        let user_text = source.user_file.as_ref().map_or(Ok(None), |path| read_outside(path))?;
+        let user_name = source.user_file.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        let user = SettingsFile::parse(&user_name, user_text.as_deref().unwrap_or_default())?;
+        let project_text = read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)?;
+        let project = SettingsFile::parse(PROJECT_FILE, project_text.as_deref().unwrap_or_default())?;
+        let trust = match project_text {
+            Some(text) if !is_trusted(source, Digest::of(&text))? => Trust::Untrusted,
+            _ => Trust::Trusted,
+        };
+        let defaults = Settings::defaults(Approve::Anyone);
+        let (project, notices) = match trust {
+            Trust::Trusted => (project, Vec::new()),
+            Trust::Untrusted => untrusted(project, &user.values, &defaults),
+        };
+        let layers = [&user.values, &project.values, &source.environment, &source.flags];
+        let settings = Settings::layered(defaults, layers)?;
+        let rules = compile(&user.rules, &project.rules, trust)?;
+        Ok(Self { settings, notices, rules, git: GitView::read(lower)? })
+    }
+
+    /// What to do with a write to `path`. Reads ignore files of directories seen for the first time, nothing else.
+    pub fn action(&self, lower: &Tree, path: &RelPath, entry: Entry) -> Action {
+        let dir = match entry {
+            Entry::Dir => path.clone(),
+            Entry::Symlink | Entry::File => path.parent().unwrap_or_default(),
+        };
+        let ignored = self.git.scope(lower, &dir).passing;
+        self.rules.action(&Place { path, entry, ignored: ignored.as_ref() }, None)
+    }
+
+    /// Whether something frozen may stand below a directory.
+    pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
+        self.rules.may_freeze_below(dir)
+    }
+}
+
+fn compile(user: &[Rule], project: &[Rule], trust: Trust) -> Result<RuleSet, RuleError> {
+    RuleSet::compile(user, project, trust)
+}
+
+impl GitView {
+    fn read(lower: &Tree) -> Result<Self, PolicyError> {
+        let exclude = read_below(lower, ".git/info/exclude", FILE_BYTES_MAX)?;
+        let gitignore = read_below(lower, ".gitignore", FILE_BYTES_MAX)?;
+        let excludes: Vec<&[u8]> = exclude.as_deref().into_iter().collect();
+        let root = IgnoreScope::root(&excludes, gitignore.as_deref());
+        Ok(Self { root, tracked: read_index(lower)?, dirs: Mutex::default() })
+    }
+
+    fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
+        let (Some(above), Some(name)) = (dir.parent(), dir.name()) else {
+            return DirScope { scope: self.root.clone(), passing: None };
+        };
+        if let Some(known) = self.dirs.lock().get(dir) {
+            return known.clone();
+        }
+        let above = self.scope(lower, &above);
+        let made = self.enter(lower, &above, dir, name);
+        self.dirs.lock().entry(dir.clone()).or_insert(made).clone()
+    }
+
+    fn enter(&self, lower: &Tree, above: &DirScope, dir: &RelPath, name: &OsStr) -> DirScope {
+        if above.passing.is_some() {
+            return above.clone();
+        }
+        let untracked = self.tracked.as_ref().is_some_and(|tracked| !tracked.any_within(dir));
+        if untracked && above.scope.ignores_dir(name) {
+            return DirScope { scope: above.scope.clone(), passing: Some(dir.clone()) };
+        }
+        let gitignore = dir.join(OsStr::new(".gitignore")).ok().and_then(|path| {
+            // An unreadable ignore file ignores nothing: what is below is judged.
+            read_path(lower, &path, FILE_BYTES_MAX).ok().flatten()
+        });
+        DirScope { scope: above.scope.child(name, gitignore.as_deref()), passing: None }
+    }
+}
+
+/// What git tracks; empty in a repository that has nothing yet, none where it cannot be told.
+fn read_index(lower: &Tree) -> Result<Option<TrackedSet>, PolicyError> {
+    match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
+        Some(index) => Ok(tracked_paths(&index).ok()),
+        None if is_unborn(lower) => Ok(Some(TrackedSet::default())),
+        None => Ok(None),
+    }
+}
+
+/// A repository without index and without any commit tracks nothing.
+fn is_unborn(lower: &Tree) -> bool {
+    let there = |path: &str| RelPath::parse(path.as_bytes()).is_ok_and(|path| lower.exists(&path).unwrap_or(true));
+    there(".git/HEAD") && !there(".git/logs/HEAD") && !there(".git/packed-refs")
+}
+
+fn is_trusted(source: &RuleSource, digest: Digest) -> Result<bool, PolicyError> {
+    let text = source.trusted_file.as_ref().map_or(Ok(None), |path| read_outside(path))?.unwrap_or_default();
+    let wanted = digest.to_string();
+    Ok(text.split(|byte| *byte == b'\n').any(|line| line == wanted.as_bytes()))
+}
+
+fn read_outside(path: &PathBuf) -> Result<Option<Vec<u8>>, PolicyError> {
+    match std::fs::read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(PolicyError::Read { what: path.display().to_string(), cause }),
+    }
+}
+
+fn read_below(lower: &Tree, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, PolicyError> {
+    let failed = |cause| PolicyError::Read { what: path.to_owned(), cause };
+    let parsed = RelPath::parse(path.as_bytes()).map_err(|err| failed(std::io::Error::other(err)))?;
+    read_path(lower, &parsed, bytes_max).map_err(failed)
+}
+
+/// A regular file's content; none where there is none, or something that is not a regular file.
+fn read_path(lower: &Tree, path: &RelPath, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
+    match lower.stat(path)? {
+        Some(meta) if meta.is_file() && meta.size <= bytes_max => {
+            let fd = lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            file::read_all(&std::fs::File::from(fd)).map(Some)
+        }
+        Some(meta) if meta.is_file() => Err(std::io::Error::other(format!("larger than {bytes_max} bytes"))),
+        _ => Ok(None),
+    }
+}

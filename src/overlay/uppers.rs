@@ -1,0 +1,139 @@
+//! What the view takes from upper: each entry once, found by its id and by each of its names.
+//!
+//! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
+//! further names, under which the view must show the same content.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+
+use crate::model::{ChangeId, RelPath};
+use crate::store::{Below, UpperId, UpperRow};
+
+#[derive(Debug)]
+pub(super) struct Upper {
+    pub row: UpperRow,
+    /// Written since it was last judged.
+    pub dirty: bool,
+    /// The database has a row of it. It has none between a landing and the next write through a handle still open.
+    pub saved: bool,
+    /// Being judged or reviewed: nobody else may touch it.
+    pub busy: bool,
+    /// An fsync was asked for since the last landing: the next one must be durable.
+    pub synced: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Uppers {
+    entries: HashMap<UpperId, Upper>,
+    /// Directory, then name: a directory's entries are read and moved together.
+    by_name: BTreeMap<RelPath, BTreeMap<OsString, UpperId>>,
+    by_inode: HashMap<(u64, u64), UpperId>,
+}
+
+impl Uppers {
+    pub fn get(&self, id: UpperId) -> Option<&Upper> {
+        self.entries.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
+        self.entries.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Upper> {
+        self.entries.values()
+    }
+
+    pub fn at(&self, path: &RelPath) -> Option<UpperId> {
+        self.by_name.get(&path.parent()?)?.get(path.name()?).copied()
+    }
+
+    /// The entry that stands for a lower inode with several names.
+    pub fn of_inode(&self, device: u64, inode: u64) -> Option<UpperId> {
+        self.by_inode.get(&(device, inode)).copied()
+    }
+
+    pub fn in_dir(&self, dir: &RelPath) -> impl Iterator<Item = (&OsStr, UpperId)> {
+        self.by_name.get(dir).into_iter().flatten().map(|(name, id)| (name.as_os_str(), *id))
+    }
+
+    /// Entries at or below `path`.
+    pub fn within(&self, path: &RelPath) -> Vec<UpperId> {
+        let below = self.by_name.range(path.clone()..).take_while(|(dir, _)| dir.is_within(path));
+        let mut ids: Vec<UpperId> = below.flat_map(|(_, names)| names.values().copied()).chain(self.at(path)).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+
+    /// An entry the database already has.
+    pub fn restore(&mut self, row: UpperRow) {
+        self.insert(Upper { dirty: row.held.is_none(), row, saved: true, busy: false, synced: false });
+    }
+
+    pub fn insert(&mut self, upper: Upper) {
+        let id = upper.row.id;
+        for name in &upper.row.names {
+            self.put_name(name, id);
+        }
+        if let Below::Entry { stamp, links, .. } = upper.row.base.below
+            && links > 1
+        {
+            self.by_inode.insert((stamp.device, stamp.inode), id);
+        }
+        self.entries.insert(id, upper);
+    }
+
+    pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
+        let upper = self.entries.remove(&id)?;
+        upper.row.names.iter().for_each(|name| self.take_name(name, id));
+        self.by_inode.retain(|_, of| *of != id);
+        Some(upper)
+    }
+
+    /// The entry is called `to` where it was called `from`.
+    pub fn rename(&mut self, id: UpperId, from: &RelPath, to: &RelPath) {
+        self.take_name(from, id);
+        self.put_name(to, id);
+        if let Some(upper) = self.entries.get_mut(&id) {
+            upper.row.names.iter_mut().filter(|name| *name == from).for_each(|name| *name = to.clone());
+        }
+    }
+
+    pub fn add_name(&mut self, id: UpperId, name: &RelPath) {
+        self.put_name(name, id);
+        if let Some(upper) = self.entries.get_mut(&id) {
+            upper.row.names.push(name.clone());
+        }
+    }
+
+    /// Takes one of several names away.
+    pub fn drop_name(&mut self, id: UpperId, name: &RelPath) {
+        self.take_name(name, id);
+        if let Some(upper) = self.entries.get_mut(&id) {
+            upper.row.names.retain(|known| known != name);
+        }
+    }
+
+    pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
+        let held = |upper: &&Upper| upper.row.held.as_ref().is_some_and(|held| held.id == *id);
+        self.entries.values().find(held).map(|upper| upper.row.id)
+    }
+
+    fn put_name(&mut self, path: &RelPath, id: UpperId) {
+        if let (Some(dir), Some(name)) = (path.parent(), path.name()) {
+            self.by_name.entry(dir).or_default().insert(name.to_owned(), id);
+        }
+    }
+
+    fn take_name(&mut self, path: &RelPath, id: UpperId) {
+        let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return };
+        if let Some(names) = self.by_name.get_mut(&dir) {
+            if names.get(name) == Some(&id) {
+                names.remove(name);
+            }
+            if names.is_empty() {
+                self.by_name.remove(&dir);
+            }
+        }
+    }
+}
