@@ -1,1 +1,5 @@
-
+pub mod daemon;
+pub mod mount;
+pub mod process;
+pub mod signals;
+pub mod sqlite;

@@ -1,0 +1,198 @@
+//! Into the background, with word back to whoever waits in front.
+//!
+//! The parent stays until the child says that it is ready, or why not, or dies. A start that ends without a word is a
+//! failure: dropping the [`ReadySignal`] says so. Begin with [`fork`].
+//!
+//! ```text
+//!   fork ─► Parent(Readiness) ── wait ◄────────────┐ one message on a pipe
+//!     └───► Child(ReadySignal) ── ready | failed ──┘
+//! ```
+#![allow(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+
+/// Which side of the fork this is.
+#[derive(Debug)]
+pub enum Forked {
+    Parent(Readiness),
+    Child(ReadySignal),
+}
+
+/// The parent's end: the child and the word awaited from it.
+#[derive(Debug)]
+#[must_use = "a start nobody waits for may have failed"]
+pub struct Readiness {
+    child: Pid,
+    word: File,
+}
+
+/// The child's end.
+///
+/// Invariant: `word` is there until something was said or the duty passed on.
+#[derive(Debug)]
+#[must_use = "the parent waits for it"]
+pub struct ReadySignal {
+    word: Option<File>,
+}
+
+/// Where standard output and error go once the child is ready. Standard input is always `/dev/null`.
+#[derive(Clone, Copy, Debug)]
+pub enum Output<'fd> {
+    Null,
+    Log(BorrowedFd<'fd>),
+}
+
+/// First byte of a message; a failure is followed by the length of its text (4 bytes) and the text.
+const READY: u8 = b'R';
+const FAILED: u8 = b'F';
+
+/// Longer than any error we write; a broken child must not make the parent allocate at will.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// Forks; the child becomes the leader of a session of its own and stands in `/`, so resolve relative paths before.
+///
+/// Refused when the process has more than one thread: the others would be missing in the child with their locks held.
+pub fn fork() -> io::Result<Forked> {
+    match thread_count()? {
+        1 => fork_among_threads(),
+        count => Err(io::Error::other(format!("fork with {count} threads running"))),
+    }
+}
+
+impl Readiness {
+    pub fn child_pid(&self) -> u32 {
+        self.child.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits for the child's word: ready, or its reason. A child that dies first is an error naming how it ended.
+    ///
+    /// Sees the death only when every copy of the [`ReadySignal`] is closed, see [`ReadySignal::pass_on`].
+    pub fn wait(mut self) -> io::Result<Result<(), String>> {
+        let mut first = [0];
+        match self.word.read(&mut first)? {
+            0 => Err(io::Error::other(format!("the background process {} before it was ready", self.fate()?))),
+            _ if first[0] == READY => Ok(Ok(())),
+            _ => read_reason(&mut self.word).map(Err),
+        }
+    }
+
+    fn fate(&self) -> io::Result<String> {
+        let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.child), WaitOptions::empty()))?;
+        Ok(status.map_or_else(|| "vanished".to_owned(), |(_, status)| describe(status)))
+    }
+}
+
+impl ReadySignal {
+    /// Turns the standard descriptors away from the caller's terminal and tells the parent to go.
+    ///
+    /// EPIPE means that the parent is gone, for instance interrupted; the child may go on or give up.
+    pub fn ready(mut self, output: Output<'_>) -> io::Result<()> {
+        redirect_standard_descriptors(output)?;
+        self.say(&[READY])
+    }
+
+    /// Tells the parent why there will be no service. The caller then exits.
+    pub fn failed(mut self, reason: &str) -> io::Result<()> {
+        self.say(&failure_message(reason))
+    }
+
+    /// Closes this copy without a word, because another process, forked since, has one and will report.
+    pub fn pass_on(mut self) {
+        self.word = None;
+    }
+
+    fn say(&mut self, message: &[u8]) -> io::Result<()> {
+        match self.word.take() {
+            Some(mut word) => word.write_all(message),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for ReadySignal {
+    fn drop(&mut self) {
+        if let Err(error) = self.say(&failure_message("the start was abandoned")) {
+            log::warn!("tell the waiting process that the start was abandoned: {error}");
+        }
+    }
+}
+
+fn failure_message(reason: &str) -> Vec<u8> {
+    let reason = &reason.as_bytes()[..reason.len().min(MESSAGE_BYTES_MAX)];
+    let length = u32::try_from(reason.len()).expect("at most MESSAGE_BYTES_MAX");
+    [&[FAILED][..], &length.to_ne_bytes(), reason].concat()
+}
+
+fn read_reason(word: &mut File) -> io::Result<String> {
+    let mut length = [0; 4];
+    word.read_exact(&mut length)?;
+    let length = usize::try_from(u32::from_ne_bytes(length)).unwrap_or(MESSAGE_BYTES_MAX);
+    let mut reason = vec![0; length.min(MESSAGE_BYTES_MAX)];
+    word.read_exact(&mut reason)?;
+    Ok(String::from_utf8_lossy(&reason).into_owned())
+}
+
+fn describe(status: WaitStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "stopped".to_owned(),
+    }
+}
+
+fn thread_count() -> io::Result<usize> {
+    Ok(fs::read_dir("/proc/self/task")?.count())
+}
+
+/// [`fork`] without its check, for tests, whose process has threads.
+fn fork_among_threads() -> io::Result<Forked> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // SAFETY: `fork` asked for one thread, so the child's memory is whole; tests keep to system calls in the child.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child(become_background(write)?)),
+        raw => {
+            let child = Pid::from_raw(raw).ok_or_else(|| io::Error::other("fork gave no pid"))?;
+            Ok(Forked::Parent(Readiness { child, word: File::from(read) }))
+        }
+    }
+}
+
+fn become_background(write: OwnedFd) -> io::Result<ReadySignal> {
+    let signal = ReadySignal { word: Some(File::from(write)) };
+    let outcome = rustix::process::setsid().and_then(|_| rustix::process::chdir("/"));
+    match outcome {
+        Ok(()) => Ok(signal),
+        Err(errno) => {
+            let error = io::Error::from(errno);
+            signal.failed(&format!("leave the session: {error}"))?;
+            Err(error)
+        }
+    }
+}
+
+fn redirect_standard_descriptors(output: Output<'_>) -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let target = match output {
+        Output::Null => null.as_raw_fd(),
+        Output::Log(log) => log.as_raw_fd(),
+    };
+    replace(null.as_raw_fd(), libc::STDIN_FILENO)?;
+    replace(target, libc::STDOUT_FILENO)?;
+    replace(target, libc::STDERR_FILENO)
+}
+
+fn replace(source: i32, standard: i32) -> io::Result<()> {
+    // SAFETY: `source` is open here, and nobody owns the standard descriptors as an `OwnedFd`.
+    if unsafe { libc::dup2(source, standard) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

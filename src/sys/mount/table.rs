@@ -1,0 +1,122 @@
+//! The mount table of the calling thread's namespace, as `/proc/thread-self/mountinfo` tells it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The device number of a file system. For FUSE the minor number names the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    pub major: u32,
+    pub minor: u32,
+}
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    pub id: u32,
+    pub parent: u32,
+    pub device: Device,
+    /// The directory of the file system that is shown: `/`, or something else for a bind mount.
+    pub root: PathBuf,
+    pub mountpoint: PathBuf,
+    pub fs_type: OsString,
+    pub source: OsString,
+    /// Of this mount: `rw,nosuid,…`.
+    pub options: OsString,
+    /// Of the file system: `rw,user_id=0,…`.
+    pub super_options: OsString,
+}
+
+/// All mounts, parents before children.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    let table = fs::read("/proc/thread-self/mountinfo")?;
+    let lines = table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| parse_line(line).ok_or_else(|| not_understood(line))).collect()
+}
+
+/// The mount whose root `path` is, the topmost if there are several; `None` for a path inside a mount or one that does
+/// not exist.
+///
+/// Sends no request to the file system, so a dead or stuck one is found too, unless `path` ends in `/.`, which looks
+/// into it.
+pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
+    let place = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(place) => place,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let id = mount_id(&place)?;
+    // As the kernel names it: without links, doubled slashes and dots.
+    let resolved = fs::read_link(format!("/proc/thread-self/fd/{}", place.as_raw_fd()))?;
+    Ok(mounts()?.into_iter().find(|mount| mount.id == id && mount.mountpoint == resolved))
+}
+
+fn mount_id(place: &OwnedFd) -> io::Result<u32> {
+    let facts = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", place.as_raw_fd()))?;
+    let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| not_understood(facts.as_bytes()))
+}
+
+fn not_understood(text: &[u8]) -> io::Error {
+    let text = OsStr::from_bytes(text);
+    io::Error::new(io::ErrorKind::InvalidData, format!("mount table: not understood: {text:?}"))
+}
+
+/// `36 35 98:0 /root /mountpoint rw,noatime master:1 - type source rw,…`: optional fields up to a dash, see
+/// proc_pid_mountinfo(5).
+pub(super) fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+    let device = parse_device(fields.next()?)?;
+    let (root, mountpoint) = (unescape(fields.next()?), unescape(fields.next()?));
+    let options = unescape(fields.next()?);
+    fields.find(|&field| field == b"-")?;
+    Some(MountEntry {
+        id,
+        parent,
+        device,
+        root: root.into(),
+        mountpoint: mountpoint.into(),
+        fs_type: unescape(fields.next()?),
+        source: unescape(fields.next()?),
+        options,
+        super_options: unescape(fields.next()?),
+    })
+}
+
+fn number(field: &[u8]) -> Option<u32> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn parse_device(field: &[u8]) -> Option<Device> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+/// Space, tab, newline, backslash and `#` come as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        if let Some(escaped) = octal(rest) {
+            plain.push(escaped);
+            rest = &rest[4..];
+        } else {
+            plain.push(byte);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+fn octal(text: &[u8]) -> Option<u8> {
+    let &[b'\\', high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', ..] = text else { return None };
+    Some((high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'))
+}

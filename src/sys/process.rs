@@ -1,0 +1,155 @@
+//! Facts about processes, from `/proc`.
+//!
+//! Reading `/proc/<pid>/{exe,cmdline,environ}` waits for a process that is in `execve`, and that process may be waiting
+//! for our answer to a FLUSH: both would hang for good. Only [`exe`], [`cmdline`] and
+//! [`ProcessFacts::with_exe_and_cmdline`] read them. Call those at OPEN or off the request path, never while a FLUSH,
+//! RELEASE or page write of that process is being answered. Everything else here is safe at any time.
+//!
+//! A process may end between two looks, so every fact is an `Option`: absent means gone or not ours to see.
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// What a person wants to know about the process behind a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessFacts {
+    pub pid: u32,
+    pub name: OsString,
+    /// Absent for kernel threads and for processes of other users.
+    pub exe: Option<PathBuf>,
+    pub cmdline: Vec<OsString>,
+    pub uid: u32,
+}
+
+impl ProcessFacts {
+    /// Reads `exe` and `cmdline`: not while a request of that process waits for us, see the head of this file.
+    pub fn with_exe_and_cmdline(pid: u32) -> Option<Self> {
+        Some(Self { pid, name: name(pid)?, exe: exe(pid), cmdline: cmdline(pid).unwrap_or_default(), uid: uid(pid)? })
+    }
+}
+
+/// The thread group of a thread: what everybody else calls its pid. FUSE requests carry thread ids.
+pub fn tgid(tid: u32) -> Option<u32> {
+    status_number(tid, "Tgid:")
+}
+
+/// Whether two threads belong to one process. Two ids that are gone are nobody's.
+pub fn same_thread_group(a: u32, b: u32) -> bool {
+    a != 0 && (a == b || tgid(a).is_some_and(|group| tgid(b) == Some(group)))
+}
+
+/// The name the kernel keeps (`comm`), at most 15 bytes.
+pub fn name(pid: u32) -> Option<OsString> {
+    let mut bytes = read(pid, "comm")?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    Some(OsString::from_vec(bytes))
+}
+
+/// The parent's pid; 0 for the first process of a pid namespace.
+pub fn parent(pid: u32) -> Option<u32> {
+    status_number(pid, "PPid:")
+}
+
+/// The pid of the session's leader: the shell of a terminal, or what called `setsid`.
+pub fn session_leader(pid: u32) -> Option<u32> {
+    parse_session(&read(pid, "stat")?)
+}
+
+/// The real user id.
+pub fn uid(pid: u32) -> Option<u32> {
+    status_number(pid, "Uid:")
+}
+
+/// The executable's path. May hang, see the head of this file.
+pub fn exe(pid: u32) -> Option<PathBuf> {
+    fs::read_link(proc_path(pid, "exe")).ok()
+}
+
+/// The arguments. May hang, see the head of this file.
+pub fn cmdline(pid: u32) -> Option<Vec<OsString>> {
+    Some(parse_cmdline(&read(pid, "cmdline")?))
+}
+
+/// A process that stands in a directory tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bystander {
+    pub pid: u32,
+    pub name: OsString,
+}
+
+/// More is nobody's list to read.
+const BYSTANDERS_MAX: usize = 200;
+
+/// A process with more open files than this is judged by the first of them.
+const DESCRIPTORS_PER_PROCESS_MAX: usize = 4096;
+
+/// Who has its working directory, root or an open file in `dir` or below, this process excepted.
+///
+/// `dir` is absolute and resolved, as the kernel shows it. Compares names only and touches no file, so a dead mount
+/// elsewhere cannot block it. A process in another mount namespace is listed when its path reads the same.
+pub fn standing_in(dir: &Path) -> Vec<Bystander> {
+    let own = std::process::id();
+    all_pids()
+        .filter(|&pid| pid != own && stands_in(pid, dir))
+        .filter_map(|pid| Some(Bystander { pid, name: name(pid)? }))
+        .take(BYSTANDERS_MAX)
+        .collect()
+}
+
+fn stands_in(pid: u32, dir: &Path) -> bool {
+    let inside = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
+    inside(proc_path(pid, "cwd")) || inside(proc_path(pid, "root")) || descriptors(pid).any(inside)
+}
+
+fn descriptors(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(proc_path(pid, "fd")).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).take(DESCRIPTORS_PER_PROCESS_MAX)
+}
+
+fn all_pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn proc_path(pid: u32, file: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{file}"))
+}
+
+/// 0 is the kernel, or a caller from outside our pid namespace: `/proc/0` does not exist.
+fn read(pid: u32, file: &str) -> Option<Vec<u8>> {
+    fs::read(proc_path(pid, file)).ok()
+}
+
+fn status_number(pid: u32, field: &str) -> Option<u32> {
+    parse_status(&read(pid, "status")?, field)
+}
+
+/// The first number after `field` at the beginning of a line. `Name:` is escaped by the kernel, so it has no newline.
+fn parse_status(status: &[u8], field: &str) -> Option<u32> {
+    let mut lines = status.split(|&byte| byte == b'\n');
+    let values = lines.find_map(|line| line.strip_prefix(field.as_bytes()))?;
+    std::str::from_utf8(values).ok()?.split_whitespace().next()?.parse().ok()
+}
+
+/// The sixth field of `stat`. The second is the name in parentheses, which may itself contain both.
+fn parse_session(stat: &[u8]) -> Option<u32> {
+    let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;
+    rest.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Arguments end with a zero byte. A program that rewrote its title may leave the last one out.
+fn parse_cmdline(bytes: &[u8]) -> Vec<OsString> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    bytes.split(|&byte| byte == 0).map(|argument| OsStr::from_bytes(argument).to_owned()).collect()
+}

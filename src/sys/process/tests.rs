@@ -1,0 +1,103 @@
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+
+/// A child that waits for its standard input to end, which dropping it does.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Returns once the program runs: `spawn` returns a little before the kernel gives it its name.
+    fn answer(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        self.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_child_is_described() {
+    let mut child = Waiting::start(Command::new("cat").args(["-u", "-"]).stdout(Stdio::piped()));
+    child.answer();
+    let facts = ProcessFacts::with_exe_and_cmdline(child.pid()).unwrap();
+    assert_eq!((facts.pid, facts.name.to_str()), (child.pid(), Some("cat")));
+    assert_eq!(facts.cmdline, ["cat", "-u", "-"]);
+    assert!(facts.exe.unwrap().ends_with("cat"));
+    assert_eq!(Some(facts.uid), uid(std::process::id()));
+    assert_eq!(parent(child.pid()), Some(std::process::id()));
+    assert_eq!(session_leader(child.pid()), session_leader(std::process::id()));
+}
+
+#[test]
+fn a_thread_belongs_to_its_process_and_not_to_another() {
+    let own = std::process::id();
+    let child = Waiting::start(&mut Command::new("cat"));
+    let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    assert_eq!(tgid(tid), Some(own));
+    assert!(same_thread_group(tid, own));
+    assert!(!same_thread_group(tid, child.pid()));
+}
+
+#[test]
+fn pid_zero_and_pids_that_are_gone_are_nobody() {
+    for pid in [0, u32::MAX] {
+        assert_eq!(tgid(pid), None);
+        assert_eq!(ProcessFacts::with_exe_and_cmdline(pid), None);
+    }
+    assert!(!same_thread_group(0, 0));
+    assert!(!same_thread_group(u32::MAX, u32::MAX - 1));
+}
+
+#[test]
+fn who_stands_in_a_tree_is_listed_by_directory_and_by_open_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().canonicalize().unwrap();
+    std::fs::create_dir_all(dir.join("project/src")).unwrap();
+    std::fs::create_dir_all(dir.join("project-2")).unwrap();
+    let by_directory = Waiting::start(Command::new("cat").current_dir(dir.join("project/src")));
+    let open = File::create(dir.join("project/file")).unwrap();
+    let by_file = Waiting::start(Command::new("cat").stdout(open));
+    let _beside = Waiting::start(Command::new("cat").current_dir(dir.join("project-2")));
+    let _own = File::open(dir.join("project")).unwrap();
+    let mut found: Vec<u32> = standing_in(&dir.join("project")).into_iter().map(|one| one.pid).collect();
+    found.sort_unstable();
+    let mut want = [by_directory.pid(), by_file.pid()];
+    want.sort_unstable();
+    assert_eq!(found, want);
+}
+
+#[test]
+fn status_fields_are_found_at_the_beginning_of_a_line() {
+    let status = b"Name:\tUid: 7\nTgid:\t41\nUid:\t1000\t0\t0\t0\n";
+    assert_eq!(parse_status(status, "Uid:"), Some(1000));
+    assert_eq!(parse_status(status, "Tgid:"), Some(41));
+    assert_eq!(parse_status(status, "PPid:"), None);
+}
+
+#[test]
+fn a_name_with_parentheses_does_not_shift_the_session() {
+    assert_eq!(parse_session(b"12 (a) S 1 (b)) S 1 2 77 0"), Some(77));
+    assert_eq!(parse_session(b"12 (a"), None);
+}
+
+#[test]
+fn arguments_end_with_zero_bytes() {
+    assert_eq!(parse_cmdline(b""), Vec::<OsString>::new());
+    assert_eq!(parse_cmdline(b"a\0\0"), ["a", ""]);
+    assert_eq!(parse_cmdline(b"a b"), ["a b"]);
+}

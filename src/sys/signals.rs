@@ -1,0 +1,167 @@
+//! Waiting for the signals that end the daemon.
+//!
+//! They are blocked, so that none interrupts a landing half done, and read from a descriptor by the one thread that
+//! waits. A blocked signal stays blocked across `exec`: every program started after [`Termination::block`] needs
+//! [`unblock_in`], or it cannot be interrupted.
+#![allow(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+
+/// A signal that asks the program to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    Terminate,
+    Interrupt,
+    HangUp,
+}
+
+impl Signal {
+    const ALL: [Self; 3] = [Self::Terminate, Self::Interrupt, Self::HangUp];
+
+    fn number(self) -> libc::c_int {
+        match self {
+            Self::Terminate => libc::SIGTERM,
+            Self::Interrupt => libc::SIGINT,
+            Self::HangUp => libc::SIGHUP,
+        }
+    }
+}
+
+/// Why the wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakeup {
+    Signal(Signal),
+    /// Another thread called [`Waker::wake`], for instance because the mount ended by itself.
+    Woken,
+}
+
+/// The blocked signals and the means to wait for them.
+#[derive(Debug)]
+pub struct Termination {
+    signals: OwnedFd,
+    woken: Arc<OwnedFd>,
+}
+
+/// Ends the wait from another thread. A wake before the wait is not lost.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Termination {
+    /// Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and in those it starts: call it before any is started.
+    pub fn block() -> io::Result<Self> {
+        let set = signal_set();
+        change_mask(libc::SIG_BLOCK, &set)?;
+        let woken = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { signals: signal_descriptor(&set)?, woken: Arc::new(woken) })
+    }
+
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.woken))
+    }
+
+    /// Sleeps until a signal comes or somebody wakes it. Both are consumed, and it can be called again.
+    pub fn wait(&self) -> io::Result<Wakeup> {
+        loop {
+            self.sleep()?;
+            if let Some(signal) = read_signal(&self.signals)? {
+                return Ok(Wakeup::Signal(signal));
+            }
+            if take_wake(&self.woken)? {
+                return Ok(Wakeup::Woken);
+            }
+        }
+    }
+
+    fn sleep(&self) -> io::Result<()> {
+        let mut sources = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(self.woken.as_ref(), PollFlags::IN)];
+        match rustix::event::poll(&mut sources, None) {
+            // Interrupted by a signal that is not ours: the descriptors say whether there is something.
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Waker {
+    pub fn wake(&self) -> io::Result<()> {
+        match rustix::io::write(self.0.as_ref(), &1_u64.to_ne_bytes()) {
+            // A full counter means that it was woken often enough.
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// Lets the program that `command` will start receive the signals blocked here.
+pub fn unblock_in(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only `sigemptyset`, `sigaddset` and `pthread_sigmask` are called, none of which allocates.
+    unsafe { command.pre_exec(|| change_mask(libc::SIG_UNBLOCK, &signal_set())) }
+}
+
+fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is initialised, and the old mask is not asked for.
+    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+fn signal_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set; both calls get a valid pointer and valid signal numbers.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in Signal::ALL {
+            libc::sigaddset(set.as_mut_ptr(), signal.number());
+        }
+        set.assume_init()
+    }
+}
+
+fn signal_descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised; -1 asks for a new descriptor.
+    let fd = unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call gave us this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn read_signal(signals: &OwnedFd) -> io::Result<Option<Signal>> {
+    let mut record = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+    let bytes = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the buffer is as long as said.
+    let read = unsafe { libc::read(signals.as_raw_fd(), record.as_mut_ptr().cast(), bytes) };
+    if read < 0 {
+        return none_if_would_block(io::Error::last_os_error());
+    }
+    // SAFETY: plain integers, zeroed at first and then filled by the kernel.
+    let number = unsafe { record.assume_init() }.ssi_signo;
+    Ok(Signal::ALL.into_iter().find(|signal| u32::try_from(signal.number()) == Ok(number)))
+}
+
+fn none_if_would_block(error: io::Error) -> io::Result<Option<Signal>> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+        _ => Err(error),
+    }
+}
+
+fn take_wake(woken: &OwnedFd) -> io::Result<bool> {
+    match rustix::io::read(woken, &mut [0_u8; 8]) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,149 @@
+//! A SQLite database reached through a directory descriptor, whatever is mounted over the directory's path.
+//!
+//! The state directory lies below the mount that shows the view. A path into it leads into the view, so the database is
+//! opened as `/proc/self/fd/N/NAME`. SQLite's own VFS follows that link and goes on with the real path, which is the
+//! view again: our VFS is a copy of it whose `xFullPathname` leaves the path as it is. The names of the write-ahead log
+//! and of the journal are made from that path, so they stay beside the database. The unix VFS opens everything with
+//! O_NOFOLLOW, which concerns the last component only, never the `/proc/self/fd/N` before it.
+//!
+//! Never opens or closes the database file itself: closing any descriptor of it would drop the process's POSIX locks,
+//! and with them the locks of another connection. Begin with [`open_database`].
+#![allow(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{CStr, c_char, c_int};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, ffi};
+use rustix::fs::{FileType, Mode};
+
+const VFS_NAME: &CStr = c"fettle-unix";
+
+/// An open database and the directory descriptor its path goes through.
+///
+/// Invariant: `connection` is dropped before `_dir` (fields drop in order). Closing it checkpoints and removes the log
+/// by name, through the descriptor.
+#[derive(Debug)]
+pub struct Database {
+    connection: Connection,
+    _dir: OwnedFd,
+}
+
+impl Deref for Database {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Database {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// Opens the database `name` in `dir`, creating it with mode 0600, and sets how it keeps its data.
+///
+/// - `locking_mode=EXCLUSIVE`: one process owns the state, so the log's index lives in its heap and there is no `-shm`
+///   file. Another connection, in this process too, is told that the database is locked.
+/// - `journal_mode=WAL`, `synchronous=NORMAL`: a commit is in the page cache when it returns, so a killed process loses
+///   nothing; what must outlast the power sets `synchronous=FULL` or syncs the log itself.
+/// - `temp_store=MEMORY`: the directory for temporary files may lie in the view, which must not be touched from here.
+pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> rusqlite::Result<Database> {
+    if name.is_empty() || name.contains(['/', '\0']) {
+        return Err(rusqlite::Error::InvalidPath(name.into()));
+    }
+    register_vfs()?;
+    let dir = rustix::io::fcntl_dupfd_cloexec(dir, FIRST_FREE_DESCRIPTOR).map_err(cannot_open)?;
+    create_private(&dir, name)?;
+    let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)?;
+    connection.busy_timeout(BUSY_WAIT)?;
+    set_pragmas(&connection)?;
+    Ok(Database { connection, _dir: dir })
+}
+
+/// 0 to 2 are replaced when the process goes into the background.
+const FIRST_FREE_DESCRIPTOR: i32 = 3;
+
+/// Long enough for somebody's `sqlite3` to finish a look; another owner stays longer than anyone waits.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// SQLite would create the file with 0644. `mknod` makes it without a descriptor, whose closing would drop locks.
+fn create_private(dir: &OwnedFd, name: &str) -> rusqlite::Result<()> {
+    match rustix::fs::mknodat(dir, name, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(cannot_open(errno)),
+    }
+}
+
+fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
+    // Exclusive first: it decides, at the first look at the log, whether a `-shm` file is made.
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(failure(format!("journal mode is {mode}, not wal")));
+    }
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "temp_store", "MEMORY")
+}
+
+fn cannot_open(errno: rustix::io::Errno) -> rusqlite::Error {
+    failure(io::Error::from(errno).to_string())
+}
+
+fn failure(message: String) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(message))
+}
+
+/// Registers the VFS at the first call; later calls give the same answer.
+fn register_vfs() -> rusqlite::Result<()> {
+    static OUTCOME: OnceLock<c_int> = OnceLock::new();
+    match *OUTCOME.get_or_init(copy_unix_vfs) {
+        ffi::SQLITE_OK => Ok(()),
+        code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
+    }
+}
+
+/// A copy rather than a wrapper: the unix VFS reads nothing of its own struct but `pAppData` and `mxPathname`, and both
+/// are copied.
+fn copy_unix_vfs() -> c_int {
+    // SAFETY: the name is a C string; `vfs_find` initialises SQLite first if need be.
+    let unix = unsafe { ffi::sqlite3_vfs_find(c"unix".as_ptr()) };
+    if unix.is_null() {
+        return ffi::SQLITE_NOTFOUND;
+    }
+    // SAFETY: not null, and SQLite's registered VFS structs live as long as the program.
+    let mut copy = unsafe { *unix };
+    copy.zName = VFS_NAME.as_ptr();
+    copy.pNext = std::ptr::null_mut();
+    copy.xFullPathname = Some(keep_path);
+    // SAFETY: the struct and its name are never freed, as registration asks; 0 leaves the default VFS alone.
+    unsafe { ffi::sqlite3_vfs_register(Box::leak(Box::new(copy)), 0) }
+}
+
+/// `xFullPathname`: the path as given.
+unsafe extern "C" fn keep_path(
+    _: *mut ffi::sqlite3_vfs,
+    path: *const c_char,
+    out_bytes: c_int,
+    out: *mut c_char,
+) -> c_int {
+    // SAFETY: SQLite passes a C string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
+    if usize::try_from(out_bytes).is_ok_and(|room| path.len() <= room) {
+        // SAFETY: `out` has room for `out_bytes` bytes, checked above, and is SQLite's own buffer.
+        unsafe { out.cast::<u8>().copy_from_nonoverlapping(path.as_ptr(), path.len()) };
+        ffi::SQLITE_OK
+    } else {
+        ffi::SQLITE_CANTOPEN
+    }
+}

@@ -1,0 +1,154 @@
+//! The database under a real covering mount. These tests need root and fail without it.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::{Database, open_database};
+
+const NAME: &str = "fettle.db";
+
+/// A directory, a descriptor of it, and a tmpfs mounted over its path.
+struct Covered {
+    dir: File,
+    cover: PathBuf,
+    _temp: tempfile::TempDir,
+}
+
+impl Covered {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let cover = temp.path().join("state");
+        fs::create_dir(&cover).unwrap();
+        let dir = File::open(&cover).unwrap();
+        rustix::mount::mount("cover", &cover, "tmpfs", MountFlags::empty(), None).expect("these tests need root");
+        Self { dir, cover, _temp: temp }
+    }
+
+    fn open(&self) -> Database {
+        open_database(self.dir.as_fd(), NAME).unwrap()
+    }
+
+    fn names_below(&self) -> Vec<String> {
+        names(&descriptor_path(&self.dir))
+    }
+}
+
+impl Drop for Covered {
+    fn drop(&mut self) {
+        assert_eq!(names(&self.cover), Vec::<String>::new(), "something was created in the cover");
+        rustix::mount::unmount(&self.cover, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+fn descriptor_path(dir: &File) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}/.", dir.as_raw_fd()))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn fill(database: &Database, rows: usize) {
+    database.execute_batch("CREATE TABLE IF NOT EXISTS t (text TEXT); BEGIN").unwrap();
+    for _ in 0..rows {
+        database.execute("INSERT INTO t VALUES (hex(randomblob(500)))", ()).unwrap();
+    }
+    database.execute_batch("COMMIT").unwrap();
+}
+
+fn rows(database: &Database) -> i64 {
+    database.query_row("SELECT count(*) FROM t", (), |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_database_below_a_mount_is_created_written_and_opened_again() {
+    let covered = Covered::new();
+    let database = covered.open();
+    fill(&database, 1000);
+    assert_eq!(covered.names_below(), [NAME, "fettle.db-wal"]);
+    drop(database);
+    assert_eq!(covered.names_below(), [NAME]);
+    assert_eq!(rows(&covered.open()), 1000);
+}
+
+#[test]
+fn a_checkpoint_reaches_the_file_below() {
+    let covered = Covered::new();
+    let database = covered.open();
+    fill(&database, 1000);
+    database.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(())).unwrap();
+    let below = descriptor_path(&covered.dir);
+    assert_eq!(fs::metadata(below.join("fettle.db-wal")).unwrap().len(), 0);
+    assert!(fs::metadata(below.join(NAME)).unwrap().len() > 1_000_000);
+}
+
+#[test]
+fn what_a_killed_process_committed_is_there_and_the_rest_is_not() {
+    let (killed, next) = (Covered::new(), Covered::new());
+    let database = killed.open();
+    fill(&database, 1000);
+    database.execute_batch("BEGIN; DELETE FROM t").unwrap();
+    // A kill leaves the files as they are: that is what a copy of them shows.
+    for name in killed.names_below() {
+        fs::copy(descriptor_path(&killed.dir).join(&name), descriptor_path(&next.dir).join(&name)).unwrap();
+    }
+    let recovered = next.open();
+    assert_eq!(rows(&recovered), 1000);
+    fill(&recovered, 1);
+    assert_eq!(rows(&recovered), 1001);
+}
+
+#[test]
+fn rolled_back_and_vacuumed_without_a_file_elsewhere() {
+    let covered = Covered::new();
+    let database = covered.open();
+    fill(&database, 1000);
+    database.execute_batch("BEGIN; SAVEPOINT s; DELETE FROM t; ROLLBACK TO s; COMMIT; VACUUM").unwrap();
+    assert_eq!(rows(&database), 1000);
+    assert_eq!(covered.names_below(), [NAME, "fettle.db-wal"]);
+}
+
+#[test]
+fn the_file_and_its_log_are_private() {
+    let covered = Covered::new();
+    let database = covered.open();
+    fill(&database, 1);
+    for name in covered.names_below() {
+        let mode = fs::metadata(descriptor_path(&covered.dir).join(&name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn a_second_connection_is_told_that_the_database_is_locked() {
+    let covered = Covered::new();
+    let first = covered.open();
+    fill(&first, 1);
+    let error = open_database(covered.dir.as_fd(), NAME).unwrap_err();
+    assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
+    fill(&first, 1);
+    assert_eq!(rows(&first), 2);
+}
+
+#[test]
+fn a_link_in_place_of_the_database_is_not_followed() {
+    let covered = Covered::new();
+    std::os::unix::fs::symlink("/etc/passwd", descriptor_path(&covered.dir).join(NAME)).unwrap();
+    open_database(covered.dir.as_fd(), NAME).unwrap_err();
+}
+
+#[test]
+fn a_name_is_one_component() {
+    let covered = Covered::new();
+    for name in ["", "a/b", "/etc/passwd", "a\0b"] {
+        open_database(covered.dir.as_fd(), name).unwrap_err();
+    }
+}
