@@ -14,7 +14,6 @@ use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -102,17 +101,18 @@ pub fn open_fuse_device() -> io::Result<OwnedFd> {
 /// a dead mount behind.
 pub fn mount_fuse(mountpoint: &Path, options: &FuseMount<'_>) -> io::Result<OwnedFd> {
     let device = open_fuse_device()?;
-    let data = kernel_data(mountpoint, options, &device)?;
+    let data = kernel_data(options, &device)?;
     let source = rustix::path::Arg::into_c_str(options.source)?;
     rustix::mount::mount(source.as_ref(), mountpoint, FS_TYPE, mount_flags(options)?, Some(data.as_c_str()))?;
     Ok(device)
 }
 
-fn kernel_data(mountpoint: &Path, options: &FuseMount<'_>, device: &OwnedFd) -> io::Result<CString> {
+fn kernel_data(options: &FuseMount<'_>, device: &OwnedFd) -> io::Result<CString> {
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={}",
         device.as_raw_fd(),
-        std::fs::metadata(mountpoint)?.mode() & libc::S_IFMT,
+        // Not asked of the mount point, which may be another mount that does not answer. A file there gives ENOTDIR.
+        libc::S_IFDIR,
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );

@@ -44,7 +44,8 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 /// The mount whose root `path` is, the topmost if there are several; `None` for a path inside a mount or one that does
 /// not exist.
 ///
-/// Sends no request to the file system, so a dead or stuck one is found too.
+/// Sends no request to the file system, so a dead or stuck one is found too, unless `path` ends in `/.`, which looks
+/// into it.
 pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
     let place = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(place) => place,

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,13 +27,33 @@ fn private_namespace() {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
 }
 
+/// A temporary directory that detaches what is mounted below it before it goes away.
+struct Scratch(TempDir);
+
+impl Scratch {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mounts = mounts().unwrap_or_default();
+        for mount in mounts.iter().rev().filter(|mount| mount.mountpoint.starts_with(self.path())) {
+            if let Err(error) = unmount(&mount.mountpoint, UnmountMode::Detach) {
+                eprintln!("unmount {}: {error}", mount.mountpoint.display());
+            }
+        }
+    }
+}
+
 /// A directory to mount on, in a namespace of its own.
-fn scratch() -> (TempDir, PathBuf) {
+fn scratch() -> (Scratch, PathBuf) {
     private_namespace();
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().canonicalize().unwrap().join("mount point");
     fs::create_dir(&dir).unwrap();
-    (temp, dir)
+    (Scratch(temp), dir)
 }
 
 fn mounted(dir: &Path) -> MountEntry {
@@ -129,6 +149,15 @@ fn suid_and_dev_are_given_only_when_asked_for() {
 }
 
 #[test]
+fn a_file_is_no_mount_point() {
+    let (temp, _dir) = scratch();
+    let file = temp.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = mount_fuse(&file, &FuseMount::new(OsStr::new("x"))).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+}
+
+#[test]
 fn an_unknown_option_is_named_and_nothing_is_mounted() {
     let (_temp, dir) = scratch();
     for word in ["noatme", "max_read=1,allow_other", "fd=3"] {
@@ -141,8 +170,8 @@ fn an_unknown_option_is_named_and_nothing_is_mounted() {
 #[test]
 fn the_topmost_mount_is_found_by_any_name_of_the_place() {
     let (temp, dir) = scratch();
-    let _lower = mount_fuse(&dir, &FuseMount::new(OsStr::new("first"))).unwrap();
-    let _upper = mount_fuse(&dir.join("."), &FuseMount::new(OsStr::new("second"))).unwrap();
+    serve(mount_fuse(&dir, &FuseMount::new(OsStr::new("first"))).unwrap());
+    serve(mount_fuse(&dir, &FuseMount::new(OsStr::new("second"))).unwrap());
     let link = temp.path().join("link");
     symlink(&dir, &link).unwrap();
     for name in [dir.clone(), dir.join("."), link] {
@@ -150,6 +179,16 @@ fn the_topmost_mount_is_found_by_any_name_of_the_place() {
     }
     unmount(&dir, UnmountMode::Plain).unwrap();
     assert_eq!(mounted(&dir).source, "first");
+}
+
+#[test]
+fn a_mount_that_does_not_answer_is_found_and_covered_without_asking_it() {
+    let (_temp, dir) = scratch();
+    let _silent = mount_fuse(&dir, &FuseMount::new(OsStr::new("silent"))).unwrap();
+    let _other = mount_fuse(&dir, &FuseMount::new(OsStr::new("other"))).unwrap();
+    assert_eq!(mounted(&dir).source, "other");
+    unmount(&dir, UnmountMode::Plain).unwrap();
+    assert_eq!(mounted(&dir).source, "silent");
 }
 
 #[test]
@@ -277,14 +316,18 @@ fn mount_as_user(dir: &Path) {
 }
 
 fn complaints_are_passed_on(dir: &Path) {
+    let usual = FuseMount::new(OsStr::new("x"));
     let refused = [
-        (Path::new("/proc"), FuseMount::new(OsStr::new("x"))),
-        (dir, FuseMount { suid: true, ..FuseMount::new(OsStr::new("x")) }),
-        (dir, FuseMount { extra: &["no-such-option"], ..FuseMount::new(OsStr::new("x")) }),
+        (Path::new("/proc"), usual, "fusermount3: "),
+        (dir, FuseMount { allow_other: true, ..usual }, "user_allow_other"),
+        (dir, FuseMount { suid: true, ..usual }, "only root"),
+        (dir, FuseMount { extra: &["no-such-option"], ..usual }, "no-such-option"),
     ];
-    for (place, options) in refused {
-        println!("{}", mount_fuse_with_helper(place, &options).unwrap_err());
+    for (place, options, want) in refused {
+        let error = mount_fuse_with_helper(place, &options).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
     }
-    println!("{}", unmount_with_helper(dir, UnmountMode::Plain).unwrap_err());
+    let error = unmount_with_helper(dir, UnmountMode::Plain).unwrap_err().to_string();
+    assert!(error.contains("fusermount3: "), "{error}");
     assert_eq!(mount_at(dir).unwrap(), None);
 }
