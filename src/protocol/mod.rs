@@ -1,1 +1,46 @@
+//! What clients and the daemon say to each other, as values for JSON. `docs/PROTOCOL.md` is the same for people.
+//!
+//! Nothing here does I/O or reads a clock. Requests are refused here when they are malformed; whether they are
+//! permitted or can be done is decided elsewhere. Begin with [`Request::parse`] and [`Response`].
 
+mod error;
+mod event;
+mod op;
+mod page;
+mod reply;
+mod request;
+mod response;
+mod status;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use error::{ErrorBody, ErrorCode, Exit};
+pub use event::{Event, EventName, Program};
+pub use op::Op;
+pub use page::{Page, page};
+pub use reply::{
+    Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, ExternalReply, FlushReply,
+    LogReply, Note, Outcome, ReloadReply, UnmountReply, VersionReply,
+};
+pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
+pub use response::{Reply, Response, ResponseError};
+pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Status, Writer, WritingNow};
+
+/// The version of the protocol that this program speaks (`"v":1`).
+pub const VERSION: u64 = 1;
+
+/// The largest request, so that a client can neither fill the daemon's memory nor need more than one write (SPEC §11).
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// The largest reply line, end of line included (SPEC §11). What is longer comes in pages.
+pub const REPLY_BYTES_MAX: usize = 8 << 20;
+
+/// Names under which clients reach a daemon: the view's virtual file, and the socket in the state directory.
+pub const STATE_DIRECTORY: &str = ".fettle";
+pub const CONTROL_FILE: &str = "control";
+pub const CONTROL_SOCKET: &str = "control.sock";
+
+/// A symbolic link in a state directory outside the project, which names the project. Without it a client below a
+/// subdirectory of the project could not tell what its relative paths are relative to.
+pub const PROJECT_LINK: &str = "project";

@@ -1,0 +1,82 @@
+//! Refusals and failures: their codes, their exit statuses, and how they travel.
+
+use crate::model::RelPath;
+use serde::{Deserialize, Serialize};
+
+/// Why a request was not done (SPEC §17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    UnknownId,
+    UnknownPath,
+    UnknownBackup,
+    Ambiguous,
+    Superseded,
+    Expired,
+    AlreadyApplied,
+    AlreadyDiscarded,
+    Conflict,
+    Busy,
+    NotPermitted,
+    NotMounted,
+    BadRequest,
+    TooLarge,
+    UnsupportedVersion,
+    WriteFailed,
+    Io,
+    HookDenied,
+}
+
+/// The exit statuses of the command line (SPEC §12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exit {
+    Done = 0,
+    /// Also: something is held, where `--exit-code` asked for it.
+    Failed = 1,
+    Usage = 2,
+    NotMounted = 3,
+    Unknown = 4,
+    Refused = 5,
+    NotPermitted = 6,
+}
+
+impl ErrorCode {
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::BadRequest => Exit::Usage,
+            Self::NotMounted => Exit::NotMounted,
+            Self::UnknownId | Self::UnknownPath | Self::UnknownBackup => Exit::Unknown,
+            Self::Ambiguous | Self::Superseded | Self::Expired | Self::AlreadyApplied => Exit::Refused,
+            Self::AlreadyDiscarded | Self::Conflict | Self::Busy => Exit::Refused,
+            Self::NotPermitted | Self::HookDenied => Exit::NotPermitted,
+            Self::TooLarge | Self::UnsupportedVersion | Self::WriteFailed | Self::Io => Exit::Failed,
+        }
+    }
+}
+
+/// One refusal. `id` and `path` say what it is about, where it is about one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub code: ErrorCode,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(flatten)]
+    pub path: Option<RelPath>,
+    /// The live id that took the place of a superseded one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_id: Option<String>,
+    /// More than a line: the hunks of a conflict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl ErrorBody {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), id: None, path: None, new_id: None, detail: None }
+    }
+
+    pub fn about(self, id: impl Into<String>) -> Self {
+        Self { id: Some(id.into()), ..self }
+    }
+}

@@ -1,0 +1,70 @@
+//! What can be asked, and which fields each question takes.
+
+/// One operation of the control protocol (SPEC §11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    Status,
+    Diff,
+    Confirm,
+    Discard,
+    Rollback,
+    Undo,
+    Backups,
+    Log,
+    External,
+    Reload,
+    Read,
+    Patch,
+    Flush,
+    Unmount,
+    Version,
+}
+
+/// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
+/// refused: `dry_run` must never be ignored by something that acts.
+const OPS: [(Op, &str, &[&str]); 15] = [
+    (Op::Status, "status", &["offset", "limit"]),
+    (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
+    (
+        Op::Confirm,
+        "confirm",
+        &["ids", "paths", "args", "all", "operation", "hunks", "force", "wait", "renew", "dry_run"],
+    ),
+    (Op::Discard, "discard", &["ids", "paths", "args", "all", "operation", "hunks", "dry_run"]),
+    (Op::Rollback, "rollback", &["name", "path", "path_b64", "to", "to_b64", "force", "dry_run"]),
+    (Op::Undo, "undo", &["operation", "force", "dry_run"]),
+    (Op::Backups, "backups", &["name", "paths", "args", "offset", "limit"]),
+    (Op::Log, "log", &["paths", "args", "operation", "session", "offset", "limit"]),
+    (Op::External, "external", &["paths", "args", "offset", "limit"]),
+    (Op::Reload, "reload", &["dry_run"]),
+    (Op::Read, "read", &["path", "path_b64", "session", "offset", "limit"]),
+    (Op::Patch, "patch", &["session", "dry_run"]),
+    (Op::Flush, "flush", &["wait", "timeout"]),
+    (Op::Unmount, "unmount", &["held", "timeout", "force", "dry_run"]),
+    (Op::Version, "version", &[]),
+];
+
+impl Op {
+    pub fn from_name(name: &str) -> Option<Self> {
+        OPS.iter().find(|(_, known, _)| *known == name).map(|(op, ..)| *op)
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The fields this operation takes beside `v` and `op`.
+    pub fn fields(self) -> &'static [&'static str] {
+        self.row().2
+    }
+
+    fn row(self) -> &'static (Op, &'static str, &'static [&'static str]) {
+        OPS.iter().find(|(op, ..)| *op == self).expect("every operation has a row in the table")
+    }
+}
+
+impl std::fmt::Display for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

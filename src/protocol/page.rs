@@ -1,0 +1,37 @@
+//! Cutting long lists into replies that fit.
+
+use serde::Serialize;
+
+/// Bytes of entries a page may have. Half of a reply, so that what stands around the entries always fits.
+const PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 2;
+
+/// Some entries of a longer list, and where the next page begins if this is not the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    pub entries: Vec<T>,
+    pub next: Option<u64>,
+}
+
+/// The page of `entries` that begins at entry `offset`, of at most `limit` entries. It has at least one entry while
+/// there are any, so that a reader always gets on.
+pub fn page<T: Serialize>(entries: Vec<T>, offset: u64, limit: Option<u64>) -> Page<T> {
+    let limit = limit.unwrap_or(u64::MAX);
+    let mut room = PAGE_BYTES_MAX;
+    let mut next = offset;
+    let mut taken = Vec::new();
+    for entry in entries.into_iter().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+        let bytes = json_bytes(&entry);
+        if next - offset == limit || (bytes > room && !taken.is_empty()) {
+            return Page { entries: taken, next: Some(next) };
+        }
+        room = room.saturating_sub(bytes);
+        next += 1;
+        taken.push(entry);
+    }
+    Page { entries: taken, next: None }
+}
+
+/// What does not serialise is cut out as if it were too large; the reply itself then tells the error.
+fn json_bytes<T: Serialize>(entry: &T) -> usize {
+    serde_json::to_vec(entry).map_or(PAGE_BYTES_MAX, |json| json.len() + 1)
+}

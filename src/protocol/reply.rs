@@ -1,0 +1,254 @@
+//! What the operations answer, other than `status`.
+
+use super::words;
+use super::{Backup, Event, External, Held, WritingNow};
+use crate::model::{ChangeId, ChangeKind, RelPath};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What became of one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// A held change landed.
+    Applied,
+    /// A held change landed together with what had changed below.
+    Merged,
+    Discarded,
+    /// A backup is back in its place.
+    Restored,
+    Unchanged,
+    /// A write landed by itself.
+    Landed,
+    Held,
+}
+
+/// What a summary says in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Note {
+    NewFile,
+    Binary,
+    Large,
+}
+
+/// Lines of one change. Absent in an [`Outcome`] where no lines were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    pub insertions: u64,
+    pub deletions: u64,
+    /// Changed lines to old lines; 0 where there are none.
+    pub ratio: f64,
+}
+
+/// What was done to one path; with `dry_run`, what would be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub action: Action,
+    #[serde(flatten)]
+    pub path: RelPath,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<ChangeId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ChangeKind>,
+    /// Bytes and lines of the content that is now there; absent where nothing is (a deletion).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u64>,
+    #[serde(flatten)]
+    pub counts: Option<Counts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<Note>,
+    /// Where the replaced or discarded content is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<String>,
+    /// Restored: from this backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The rest of a change of which some hunks were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_id: Option<ChangeId>,
+    /// Held: the diff.
+    #[serde(flatten)]
+    pub diff: Option<DiffText>,
+}
+
+impl Outcome {
+    /// An outcome with nothing but action and path; the caller fills in what is known.
+    pub fn new(action: Action, path: RelPath) -> Self {
+        Self {
+            action,
+            path,
+            id: None,
+            kind: None,
+            size: None,
+            lines: None,
+            counts: None,
+            note: None,
+            backup: None,
+            from: None,
+            new_id: None,
+            diff: None,
+        }
+    }
+}
+
+/// Answer of `confirm`, `discard`, `rollback` and `undo`.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct Acted {
+    pub outcomes: Vec<Outcome>,
+    /// Nothing was done; this is what would be.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Unified diffs of held changes. `offset` and `next` count bytes of diff text over all changes in their order; a
+/// change that a page cuts goes on under the same id in the next.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct DiffReply {
+    pub changes: Vec<ChangeDiff>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeDiff {
+    #[serde(flatten)]
+    pub held: Held,
+    #[serde(flatten)]
+    pub text: DiffText,
+}
+
+/// Diff text, as bytes: `diff`, and `diff_b64` beside it when it is not UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DiffText(pub Vec<u8>);
+
+impl DiffReply {
+    /// Text bytes in one page. An eighth of a reply: JSON may spell one byte with six characters.
+    pub const PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 8;
+
+    /// The page that begins at byte `offset` of the text, of at most `limit` bytes.
+    pub fn page(self, offset: u64, limit: Option<u64>) -> Self {
+        let limit = limit.unwrap_or(u64::MAX).clamp(1, Self::PAGE_BYTES_MAX as u64);
+        let end = offset.saturating_add(limit);
+        let mut start = 0;
+        let mut changes = Vec::new();
+        for mut change in self.changes {
+            let stop = start + change.text.0.len() as u64;
+            if start >= end {
+                return Self { changes, next: Some(end) };
+            }
+            // An empty diff (a bare change of type) belongs to the page in which its place lies.
+            if stop > offset || (start == stop && start >= offset) {
+                let from = offset.saturating_sub(start) as usize;
+                let to = (end.min(stop) - start) as usize;
+                change.text = DiffText(change.text.0[from..to].to_vec());
+                changes.push(change);
+            }
+            if stop > end {
+                return Self { changes, next: Some(end) };
+            }
+            start = stop;
+        }
+        Self { changes, next: None }
+    }
+
+    /// Puts the page that follows this one behind it.
+    pub fn append(&mut self, page: Self) {
+        for change in page.changes {
+            match self.changes.last_mut() {
+                Some(last) if last.held.id == change.held.id => last.text.0.extend(change.text.0),
+                _ => self.changes.push(change),
+            }
+        }
+        self.next = page.next;
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct DiffFields {
+    diff: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    diff_b64: Option<String>,
+}
+
+impl Serialize for DiffText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (diff, diff_b64) = words::text_and_base64(&self.0);
+        DiffFields { diff, diff_b64 }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for DiffText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = DiffFields::deserialize(deserializer)?;
+        words::bytes_of(fields.diff, fields.diff_b64.as_deref()).map(Self).map_err(D::Error::custom)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct BackupsReply {
+    /// Newest first.
+    pub backups: Vec<Backup>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LogReply {
+    /// Newest first, so that `offset` 0 and a `limit` give the latest.
+    pub events: Vec<Event>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ExternalReply {
+    pub external: Vec<External>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ReloadReply {
+    /// What of the settings is ignored and why; what else a person should know.
+    pub notices: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct FlushReply {
+    /// What became of the writes that the flush settled.
+    pub outcomes: Vec<Outcome>,
+    /// Who was still writing when it returned.
+    pub writers: Vec<WritingNow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct UnmountReply {
+    /// What `held: confirm` or `held: discard` did.
+    pub outcomes: Vec<Outcome>,
+    /// What waits for the next mount.
+    pub held: Vec<Held>,
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionReply {
+    pub version: String,
+    /// The version of this protocol.
+    pub protocol: u64,
+    /// The program that answers for the mount, where another one asked it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<DaemonVersion>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonVersion {
+    pub version: String,
+    pub protocol: u64,
+    pub pid: Option<u32>,
+}

@@ -1,0 +1,340 @@
+//! One request: read from bytes that anybody may have sent, or written for the daemon.
+
+use super::{ErrorBody, ErrorCode, Op, words};
+use crate::model::{PathError, RelPath};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// What somebody asks for. Fields that an operation does not take have their defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub op: Op,
+    /// What it is about, in the order given. Empty and `all` unset: everything, where the operation only reads.
+    pub targets: Vec<Target>,
+    pub all: bool,
+    pub force: bool,
+    pub wait: bool,
+    pub renew: bool,
+    pub dry_run: bool,
+    /// Counted from 1, as the diff shows them; empty means the whole change.
+    pub hunks: Vec<u32>,
+    /// A backup's name, or a glob of names.
+    pub name: Option<String>,
+    pub path: Option<RelPath>,
+    pub to: Option<RelPath>,
+    pub operation: Option<String>,
+    pub session: Option<String>,
+    pub offset: u64,
+    pub limit: Option<u64>,
+    pub held: HeldAtUnmount,
+    /// How long to wait for writers.
+    pub timeout_seconds: Option<u64>,
+}
+
+/// One argument and the ways in which it may be read. The daemon takes the exact path first, then the id (a unique
+/// prefix, or an operation), then the glob; a path and an id at once is ambiguous (SPEC §8).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Target {
+    pub id: Option<String>,
+    /// A directory stands for everything below it.
+    pub path: Option<RelPath>,
+    pub glob: Option<String>,
+}
+
+/// What `unmount` does with held changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldAtUnmount {
+    #[default]
+    Keep,
+    Confirm,
+    Discard,
+}
+
+/// Why some bytes are not a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    #[error("the request has {0} bytes; the limit is {limit}", limit = super::REQUEST_BYTES_MAX)]
+    TooLarge(usize),
+    #[error("the request is not a JSON object: {0}")]
+    Json(String),
+    #[error("protocol version {0} is not spoken here; this is version {ours}", ours = super::VERSION)]
+    Version(String),
+    #[error("the request has no `{0}`")]
+    Missing(&'static str),
+    #[error("unknown operation {0}")]
+    Op(String),
+    #[error("`{op}` takes no field {field:?}")]
+    Field { op: Op, field: String },
+    #[error("a field has a wrong value: {0}")]
+    Value(String),
+    #[error("{field} {text:?}: {cause}")]
+    Path { field: &'static str, text: String, cause: PathError },
+}
+
+/// The JSON of a request. Absent and null are the same.
+#[derive(Default, Serialize, Deserialize)]
+struct Fields {
+    v: u64,
+    op: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ids: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paths: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    args: Option<Vec<ArgFields>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    all: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    force: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wait: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    renew: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dry_run: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hunks: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to_b64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    operation: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held: Option<HeldAtUnmount>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout: Option<u64>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArgFields {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    glob: Option<String>,
+}
+
+impl Request {
+    /// A request for `op` and nothing else.
+    pub fn new(op: Op) -> Self {
+        Self {
+            op,
+            targets: Vec::new(),
+            all: false,
+            force: false,
+            wait: false,
+            renew: false,
+            dry_run: false,
+            hunks: Vec::new(),
+            name: None,
+            path: None,
+            to: None,
+            operation: None,
+            session: None,
+            offset: 0,
+            limit: None,
+            held: HeldAtUnmount::Keep,
+            timeout_seconds: None,
+        }
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        if bytes.len() > super::REQUEST_BYTES_MAX {
+            return Err(ProtocolError::TooLarge(bytes.len()));
+        }
+        let object: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(|err| ProtocolError::Json(err.to_string()))?;
+        // The version is asked first: what a later version means by a field is not ours to judge.
+        check_version(&object)?;
+        let op = op_of(&object)?;
+        check_fields(op, &object)?;
+        let fields: Fields = serde_json::from_value(Value::Object(object)).map_err(wrong_value)?;
+        Self::from_fields(op, fields)
+    }
+
+    /// The request as one line. Fails only when it is too large for one write.
+    pub fn to_line(&self) -> Result<Vec<u8>, ProtocolError> {
+        let mut line = serde_json::to_vec(&self.fields()).map_err(wrong_value)?;
+        line.push(b'\n');
+        match line.len() > super::REQUEST_BYTES_MAX {
+            true => Err(ProtocolError::TooLarge(line.len())),
+            false => Ok(line),
+        }
+    }
+
+    fn from_fields(op: Op, fields: Fields) -> Result<Self, ProtocolError> {
+        let mut targets = Vec::new();
+        targets.extend(fields.ids.unwrap_or_default().into_iter().map(Target::id));
+        for path in fields.paths.unwrap_or_default() {
+            targets.push(Target::path_or_glob(path)?);
+        }
+        for arg in fields.args.unwrap_or_default() {
+            targets.push(Target::from_fields(arg)?);
+        }
+        Ok(Self {
+            op,
+            targets,
+            all: fields.all.unwrap_or_default(),
+            force: fields.force.unwrap_or_default(),
+            wait: fields.wait.unwrap_or_default(),
+            renew: fields.renew.unwrap_or_default(),
+            dry_run: fields.dry_run.unwrap_or_default(),
+            hunks: check_hunks(fields.hunks.unwrap_or_default())?,
+            name: fields.name,
+            path: path_field("path", fields.path, fields.path_b64)?,
+            to: path_field("to", fields.to, fields.to_b64)?,
+            operation: fields.operation,
+            session: fields.session,
+            offset: fields.offset.unwrap_or_default(),
+            limit: fields.limit,
+            held: fields.held.unwrap_or_default(),
+            timeout_seconds: fields.timeout,
+        })
+    }
+
+    fn fields(&self) -> Fields {
+        let (path, path_b64) = spell(self.path.as_ref());
+        let (to, to_b64) = spell(self.to.as_ref());
+        let set = |flag: bool| flag.then_some(true);
+        Fields {
+            v: super::VERSION,
+            op: self.op.name().to_owned(),
+            ids: None,
+            paths: None,
+            args: (!self.targets.is_empty()).then(|| self.targets.iter().map(Target::fields).collect()),
+            all: set(self.all),
+            force: set(self.force),
+            wait: set(self.wait),
+            renew: set(self.renew),
+            dry_run: set(self.dry_run),
+            hunks: (!self.hunks.is_empty()).then(|| self.hunks.clone()),
+            name: self.name.clone(),
+            path,
+            path_b64,
+            to,
+            to_b64,
+            operation: self.operation.clone(),
+            session: self.session.clone(),
+            offset: (self.offset > 0).then_some(self.offset),
+            limit: self.limit,
+            held: (self.held != HeldAtUnmount::Keep).then_some(self.held),
+            timeout: self.timeout_seconds,
+        }
+    }
+}
+
+impl Target {
+    pub fn id(id: String) -> Self {
+        Self { id: Some(id), ..Self::default() }
+    }
+
+    /// An element of `paths`: the path of that name, or what it matches.
+    fn path_or_glob(text: String) -> Result<Self, ProtocolError> {
+        let path = path_field("paths", Some(text.clone()), None)?;
+        Ok(Self { id: None, path, glob: Self::is_glob(&text).then_some(text) })
+    }
+
+    /// Whether a text can match more than itself.
+    pub fn is_glob(text: &str) -> bool {
+        text.contains(['*', '?', '[', '{'])
+    }
+
+    fn from_fields(fields: ArgFields) -> Result<Self, ProtocolError> {
+        let path = path_field("path", fields.path, fields.path_b64)?;
+        let target = Self { id: fields.id, path, glob: fields.glob };
+        match target == Self::default() {
+            true => Err(ProtocolError::Value("an element of `args` is empty".into())),
+            false => Ok(target),
+        }
+    }
+
+    fn fields(&self) -> ArgFields {
+        let (path, path_b64) = spell(self.path.as_ref());
+        ArgFields { id: self.id.clone(), path, path_b64, glob: self.glob.clone() }
+    }
+}
+
+fn check_version(object: &Map<String, Value>) -> Result<(), ProtocolError> {
+    match object.get("v") {
+        None => Err(ProtocolError::Missing("v")),
+        Some(v) if v.as_u64() == Some(super::VERSION) => Ok(()),
+        Some(v) => Err(ProtocolError::Version(v.to_string())),
+    }
+}
+
+fn op_of(object: &Map<String, Value>) -> Result<Op, ProtocolError> {
+    let op = object.get("op").ok_or(ProtocolError::Missing("op"))?;
+    op.as_str().and_then(Op::from_name).ok_or_else(|| ProtocolError::Op(op.to_string()))
+}
+
+fn check_fields(op: Op, object: &Map<String, Value>) -> Result<(), ProtocolError> {
+    let known = |field: &str| matches!(field, "v" | "op") || op.fields().contains(&field);
+    match object.keys().find(|field| !known(field)) {
+        Some(field) => Err(ProtocolError::Field { op, field: field.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn check_hunks(hunks: Vec<u32>) -> Result<Vec<u32>, ProtocolError> {
+    match hunks.contains(&0) {
+        true => Err(ProtocolError::Value("hunks are counted from 1".into())),
+        false => Ok(hunks),
+    }
+}
+
+fn path_field(
+    field: &'static str, text: Option<String>, base64: Option<String>,
+) -> Result<Option<RelPath>, ProtocolError> {
+    if text.is_none() && base64.is_none() {
+        return Ok(None);
+    }
+    let text = text.unwrap_or_default();
+    let bytes = words::bytes_of(text.clone(), base64.as_deref()).map_err(wrong_value)?;
+    RelPath::parse(&bytes).map(Some).map_err(|cause| ProtocolError::Path { field, text, cause })
+}
+
+fn spell(path: Option<&RelPath>) -> (Option<String>, Option<String>) {
+    match path.map(|path| words::text_and_base64(path.as_bytes())) {
+        Some((text, base64)) => (Some(text), base64),
+        None => (None, None),
+    }
+}
+
+fn wrong_value(err: impl std::fmt::Display) -> ProtocolError {
+    ProtocolError::Value(err.to_string())
+}
+
+impl ProtocolError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::TooLarge(_) => ErrorCode::TooLarge,
+            Self::Version(_) => ErrorCode::UnsupportedVersion,
+            Self::Json(_) | Self::Missing(_) | Self::Op(_) | Self::Field { .. } => ErrorCode::BadRequest,
+            Self::Value(_) | Self::Path { .. } => ErrorCode::BadRequest,
+        }
+    }
+}
+
+impl From<ProtocolError> for ErrorBody {
+    fn from(err: ProtocolError) -> Self {
+        Self::new(err.code(), err.to_string())
+    }
+}

@@ -1,0 +1,177 @@
+//! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
+
+use super::{
+    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, ExternalReply, FlushReply, LogReply, ReloadReply, Status,
+    UnmountReply, VersionReply,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a request came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Response {
+    Done(Box<Reply>),
+    Failed(Box<ErrorBody>),
+}
+
+/// An answer, told apart by `op`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Reply {
+    Status(Status),
+    Diff(DiffReply),
+    Confirm(Acted),
+    Discard(Acted),
+    Rollback(Acted),
+    Undo(Acted),
+    Backups(BackupsReply),
+    Log(LogReply),
+    External(ExternalReply),
+    Reload(ReloadReply),
+    Flush(FlushReply),
+    Unmount(UnmountReply),
+    Version(VersionReply),
+}
+
+/// Why some bytes are not a response.
+#[derive(Debug, thiserror::Error)]
+pub enum ResponseError {
+    #[error("the answer is not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the answer is empty")]
+    Empty,
+    #[error("the daemon speaks protocol version {0}, this program version {ours}", ours = super::VERSION)]
+    Version(u64),
+    #[error("the answer says neither what was done nor what failed")]
+    Neither,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    v: u64,
+    ok: bool,
+    #[serde(flatten)]
+    reply: Option<&'a Reply>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a ErrorBody>,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    v: u64,
+    ok: bool,
+    error: Option<ErrorBody>,
+}
+
+impl Response {
+    pub fn done(reply: Reply) -> Self {
+        Self::Done(Box::new(reply))
+    }
+
+    pub fn failed(error: impl Into<ErrorBody>) -> Self {
+        Self::Failed(Box::new(error.into()))
+    }
+
+    /// The response as one line. An answer that is too long, or that JSON cannot say, becomes an error that says so.
+    pub fn to_line(&self) -> Vec<u8> {
+        let line = self.line().unwrap_or_else(|err| self.refusal(ErrorCode::Io, &format!("encode the reply: {err}")));
+        match line.len() > super::REPLY_BYTES_MAX {
+            true => self.refusal(ErrorCode::TooLarge, "the reply is longer than 8 MiB; ask for less with `limit`"),
+            false => line,
+        }
+    }
+
+    pub fn parse(line: &[u8]) -> Result<Self, ResponseError> {
+        if line.trim_ascii().is_empty() {
+            return Err(ResponseError::Empty);
+        }
+        let value: serde_json::Value = serde_json::from_slice(line)?;
+        let head = Head::deserialize(&value)?;
+        match head {
+            Head { v, .. } if v != super::VERSION => Err(ResponseError::Version(v)),
+            Head { ok: true, .. } => Ok(Self::done(serde_json::from_value(value)?)),
+            Head { error: Some(error), .. } => Ok(Self::failed(error)),
+            Head { error: None, .. } => Err(ResponseError::Neither),
+        }
+    }
+
+    fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let line = match self {
+            Self::Done(reply) => Line { v: super::VERSION, ok: true, reply: Some(reply), error: None },
+            Self::Failed(error) => Line { v: super::VERSION, ok: false, reply: None, error: Some(error) },
+        };
+        let mut bytes = serde_json::to_vec(&line)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Written by hand: it must come out even when nothing else can be encoded.
+    fn refusal(&self, code: ErrorCode, message: &str) -> Vec<u8> {
+        let code = if code == ErrorCode::TooLarge { "too_large" } else { "io" };
+        let message = serde_json::Value::from(message);
+        format!("{{\"v\":1,\"ok\":false,\"error\":{{\"code\":\"{code}\",\"message\":{message}}}}}\n").into_bytes()
+    }
+}
+
+impl From<Result<Reply, ErrorBody>> for Response {
+    fn from(result: Result<Reply, ErrorBody>) -> Self {
+        match result {
+            Ok(reply) => Self::done(reply),
+            Err(error) => Self::failed(error),
+        }
+    }
+}
+
+impl Reply {
+    /// Where the next page begins; none when this is the last.
+    pub fn next(&self) -> Option<u64> {
+        match self {
+            Self::Status(status) => status.next,
+            Self::Diff(reply) => reply.next,
+            Self::Backups(reply) => reply.next,
+            Self::Log(reply) => reply.next,
+            Self::External(reply) => reply.next,
+            Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
+            Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
+        }
+    }
+
+    /// Puts the page that follows this one behind it. A page of another operation, which no daemon sends, is the
+    /// last one, so that nobody asks for ever.
+    pub fn append(&mut self, page: Self) {
+        match (self, page) {
+            (Self::Status(all), Self::Status(page)) => {
+                all.held.extend(page.held);
+                all.external.extend(page.external);
+                all.backups.extend(page.backups);
+                all.writers.extend(page.writers);
+                all.next = page.next;
+            }
+            (Self::Diff(all), Self::Diff(page)) => all.append(page),
+            (Self::Backups(all), Self::Backups(page)) => {
+                all.backups.extend(page.backups);
+                all.next = page.next;
+            }
+            (Self::Log(all), Self::Log(page)) => {
+                all.events.extend(page.events);
+                all.next = page.next;
+            }
+            (Self::External(all), Self::External(page)) => {
+                all.external.extend(page.external);
+                all.next = page.next;
+            }
+            (all, _) => all.end(),
+        }
+    }
+
+    fn end(&mut self) {
+        match self {
+            Self::Status(status) => status.next = None,
+            Self::Diff(reply) => reply.next = None,
+            Self::Backups(reply) => reply.next = None,
+            Self::Log(reply) => reply.next = None,
+            Self::External(reply) => reply.next = None,
+            Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
+            Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
+        }
+    }
+}

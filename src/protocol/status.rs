@@ -1,0 +1,197 @@
+//! The state of a project, as `status` and `.fettle/status.json` tell it (SPEC §17).
+
+use super::words;
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Always [`Status::SCHEMA`].
+    pub schema: String,
+    /// Absolute, for people: bytes that are not UTF-8 are escaped.
+    pub project: String,
+    pub mountpoint: Option<String>,
+    pub mounted: bool,
+    pub pid: Option<u32>,
+    pub session: Option<String>,
+    pub seq: u64,
+    pub held: Vec<Held>,
+    pub external: Vec<External>,
+    /// Newest first.
+    pub backups: Vec<Backup>,
+    pub writers: Vec<WritingNow>,
+    pub counters: Counters,
+    /// Why nothing can be written, when nothing can.
+    pub readonly: Option<String>,
+    /// Remarks for people: settings that are ignored for want of trust, a caller who stands below the mount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
+    /// Where the next page begins. One count through `held`, `external`, `backups` and `writers`, in this order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// One held change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    pub id: ChangeId,
+    #[serde(flatten)]
+    pub path: RelPath,
+    pub kind: ChangeKind,
+    #[serde(flatten)]
+    pub also: Also,
+    pub reason: Reason,
+    /// What a hook or a rule said about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    pub insertions: u64,
+    pub deletions: u64,
+    pub old_lines: u64,
+    /// Changed lines to old lines; 0 where there are none.
+    pub ratio: f64,
+    pub hunks: u64,
+    pub base_sha256: Option<Digest>,
+    pub new_sha256: Option<Digest>,
+    pub externally_modified: bool,
+    pub expired: bool,
+    pub operation: Option<String>,
+    pub writer: Option<Writer>,
+    pub created: jiff::Timestamp,
+    /// Whether the held content is already in git's HEAD (SPEC §8).
+    #[serde(default)]
+    pub in_head: bool,
+}
+
+/// Further names of the same inode: `also`, and `also_b64` with all of them when one is not UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Also(pub Vec<RelPath>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writer {
+    pub pid: u32,
+    pub exe: Option<String>,
+    pub uid: u32,
+}
+
+/// A path that someone other than fettlefs changed below.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct External {
+    #[serde(flatten)]
+    pub path: RelPath,
+    pub kind: ExternalKind,
+    pub hint: String,
+    /// The held change of the same path, if there is one.
+    pub held: Option<ChangeId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExternalKind {
+    Modified,
+    Deleted,
+    Replaced,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backup {
+    /// `{basename}.{time}`; bytes that are not UTF-8 are escaped, and accepted back so.
+    pub name: String,
+    #[serde(flatten)]
+    pub path: RelPath,
+    pub kind: BackupKind,
+    pub size: u64,
+    pub sha256: Digest,
+    pub created: jiff::Timestamp,
+    /// Who replaced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Writer>,
+}
+
+/// A file that somebody has open and has written to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WritingNow {
+    #[serde(flatten)]
+    pub path: RelPath,
+    pub pid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counters {
+    pub landed: u64,
+    pub held: u64,
+    pub denied: u64,
+}
+
+impl External {
+    /// The one wording of the hint (SPEC §9).
+    pub const HINT: &str = "modified externally since the last operation";
+}
+
+impl Status {
+    pub const SCHEMA: &str = "fettlefs.status/1";
+
+    /// The page that begins at entry `offset`: one count through all four lists.
+    pub fn page(self, offset: u64, limit: Option<u64>) -> Self {
+        let mut entries = Vec::new();
+        entries.extend(self.held.into_iter().map(Entry::Held));
+        entries.extend(self.external.into_iter().map(Entry::External));
+        entries.extend(self.backups.into_iter().map(Entry::Backup));
+        entries.extend(self.writers.into_iter().map(Entry::Writer));
+        let cut = super::page(entries, offset, limit);
+        let empty = Self { held: vec![], external: vec![], backups: vec![], writers: vec![], next: cut.next, ..self };
+        cut.entries.into_iter().fold(empty, Self::with)
+    }
+
+    fn with(mut self, entry: Entry) -> Self {
+        match entry {
+            Entry::Held(held) => self.held.push(held),
+            Entry::External(external) => self.external.push(external),
+            Entry::Backup(backup) => self.backups.push(backup),
+            Entry::Writer(writer) => self.writers.push(writer),
+        }
+        self
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry {
+    Held(Held),
+    External(External),
+    Backup(Backup),
+    Writer(WritingNow),
+}
+
+#[derive(Serialize, Deserialize)]
+struct AlsoFields {
+    also: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    also_b64: Option<Vec<String>>,
+}
+
+impl Serialize for Also {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let spelled: Vec<_> = self.0.iter().map(|path| words::text_and_base64(path.as_bytes())).collect();
+        let exact = spelled.iter().all(|(_, base64)| base64.is_none());
+        let all_in_base64 = || self.0.iter().map(|path| words::encode(path.as_bytes())).collect();
+        AlsoFields {
+            also: spelled.into_iter().map(|(text, _)| text).collect(),
+            also_b64: (!exact).then(all_in_base64),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Also {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = AlsoFields::deserialize(deserializer)?;
+        let bytes: Result<Vec<Vec<u8>>, _> = match fields.also_b64 {
+            Some(names) => names.iter().map(|name| words::decode(name)).collect(),
+            None => Ok(fields.also.into_iter().map(String::into_bytes).collect()),
+        };
+        let bytes = bytes.map_err(D::Error::custom)?;
+        let paths: Result<Vec<_>, _> = bytes.iter().map(|bytes| RelPath::parse(bytes)).collect();
+        Ok(Self(paths.map_err(D::Error::custom)?))
+    }
+}

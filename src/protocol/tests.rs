@@ -1,0 +1,308 @@
+use super::*;
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
+use serde_json::json;
+
+fn path(text: &str) -> RelPath {
+    RelPath::parse(text.as_bytes()).expect(text)
+}
+
+fn time() -> jiff::Timestamp {
+    "2026-03-12T14:30:22.471Z".parse().unwrap()
+}
+
+fn held(id: &str, name: &str) -> Held {
+    Held {
+        id: ChangeId::parse(id).unwrap(),
+        path: path(name),
+        kind: ChangeKind::Modify,
+        also: Also::default(),
+        reason: Reason::Size,
+        detail: None,
+        insertions: 47,
+        deletions: 32,
+        old_lines: 127,
+        ratio: 0.62,
+        hunks: 3,
+        base_sha256: Some(Digest::of(b"old")),
+        new_sha256: None,
+        externally_modified: false,
+        expired: false,
+        operation: None,
+        writer: Some(Writer { pid: 4711, exe: Some("/usr/bin/python3".into()), uid: 1000 }),
+        created: time(),
+        in_head: false,
+    }
+}
+
+fn status() -> Status {
+    Status {
+        schema: Status::SCHEMA.into(),
+        project: "/home/u/p".into(),
+        mountpoint: Some("/home/u/p".into()),
+        mounted: true,
+        pid: Some(41),
+        session: Some("s1".into()),
+        seq: 412,
+        held: vec![held("a1b2c3d4", "src/a.rs"), held("b1b2c3d4", "src/b.rs")],
+        external: vec![External {
+            path: path("Cargo.toml"),
+            kind: ExternalKind::Modified,
+            hint: External::HINT.into(),
+            held: None,
+        }],
+        backups: vec![Backup {
+            name: "main.rs.20260312_143022_471".into(),
+            path: path("src/main.rs"),
+            kind: BackupKind::RolledBack,
+            size: 2104,
+            sha256: Digest::of(b"x"),
+            created: time(),
+            by: None,
+        }],
+        writers: vec![WritingNow { path: path("src/b.rs"), pid: 99 }],
+        counters: Counters { landed: 12, held: 1, denied: 0 },
+        readonly: None,
+        notices: vec![],
+        next: None,
+    }
+}
+
+#[test]
+fn a_request_survives_its_own_line() {
+    let odd = RelPath::parse(b"src/\xff.rs").unwrap();
+    for request in [
+        Request::new(Op::Status),
+        Request {
+            targets: vec![
+                Target::id("a1b2".into()),
+                Target { id: Some("x".into()), path: Some(odd.clone()), glob: Some("src/*.rs".into()) },
+                Target { path: Some(RelPath::root()), ..Target::default() },
+            ],
+            hunks: vec![1, 3],
+            force: true,
+            wait: true,
+            renew: true,
+            dry_run: true,
+            ..Request::new(Op::Confirm)
+        },
+        Request { name: Some("a".into()), path: Some(path("a")), to: Some(odd), ..Request::new(Op::Rollback) },
+        Request { held: HeldAtUnmount::Confirm, timeout_seconds: Some(3), force: true, ..Request::new(Op::Unmount) },
+        Request { offset: 7, limit: Some(9), session: Some("s".into()), ..Request::new(Op::Log) },
+    ] {
+        assert_eq!(Request::parse(&request.to_line().unwrap()), Ok(request));
+    }
+}
+
+#[test]
+fn ids_and_paths_are_read_as_targets() {
+    let request = Request::parse(br#"{"v":1,"op":"discard","ids":["a1b2c3d4"],"paths":["src/a.rs","*.rs"]}"#).unwrap();
+    assert_eq!(
+        request.targets,
+        [
+            Target::id("a1b2c3d4".into()),
+            Target { path: Some(path("src/a.rs")), ..Target::default() },
+            Target { path: Some(path("*.rs")), glob: Some("*.rs".into()), id: None },
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_request_is_refused_with_its_reason() {
+    for (line, code, message) in [
+        ("", ErrorCode::BadRequest, "the request is not a JSON object: EOF"),
+        ("[1]", ErrorCode::BadRequest, "not a JSON object"),
+        (r#"{"v":1,"op":"status"} {"#, ErrorCode::BadRequest, "trailing characters"),
+        (r#"{"op":"status"}"#, ErrorCode::BadRequest, "the request has no `v`"),
+        (r#"{"v":2,"op":"status","new":1}"#, ErrorCode::UnsupportedVersion, "protocol version 2 is not spoken"),
+        (r#"{"v":"1","op":"status"}"#, ErrorCode::UnsupportedVersion, "version \"1\" is not"),
+        (r#"{"v":1}"#, ErrorCode::BadRequest, "no `op`"),
+        (r#"{"v":1,"op":"explode"}"#, ErrorCode::BadRequest, "unknown operation \"explode\""),
+        (r#"{"v":1,"op":7}"#, ErrorCode::BadRequest, "unknown operation 7"),
+        (r#"{"v":1,"op":"status","idz":[]}"#, ErrorCode::BadRequest, "`status` takes no field \"idz\""),
+        (r#"{"v":1,"op":"flush","dry_run":true}"#, ErrorCode::BadRequest, "`flush` takes no field \"dry_run\""),
+        (r#"{"v":1,"op":"confirm","all":"yes"}"#, ErrorCode::BadRequest, "invalid type: string \"yes\""),
+        (r#"{"v":1,"op":"confirm","hunks":[0]}"#, ErrorCode::BadRequest, "hunks are counted from 1"),
+        (r#"{"v":1,"op":"confirm","args":[{}]}"#, ErrorCode::BadRequest, "an element of `args` is empty"),
+        (r#"{"v":1,"op":"confirm","args":[{"raw":1}]}"#, ErrorCode::BadRequest, "unknown field `raw`"),
+        (r#"{"v":1,"op":"confirm","paths":["../x"]}"#, ErrorCode::BadRequest, "paths \"../x\": path has"),
+        (r#"{"v":1,"op":"confirm","paths":["/x"]}"#, ErrorCode::BadRequest, "path is absolute"),
+        (r#"{"v":1,"op":"rollback","path_b64":"!"}"#, ErrorCode::BadRequest, "a field has a wrong value"),
+    ] {
+        let err = Request::parse(line.as_bytes()).expect_err(line);
+        assert_eq!(err.code(), code, "{line}");
+        assert!(err.to_string().contains(message), "{line}: {err}");
+    }
+}
+
+#[test]
+fn a_request_of_more_than_64_kib_is_neither_read_nor_sent() {
+    let err = Request::parse(&vec![b' '; REQUEST_BYTES_MAX + 1]).unwrap_err();
+    assert_eq!(err.code(), ErrorCode::TooLarge);
+    let request = Request { name: Some("n".repeat(REQUEST_BYTES_MAX)), ..Request::new(Op::Rollback) };
+    assert!(matches!(request.to_line(), Err(ProtocolError::TooLarge(_))));
+}
+
+#[test]
+fn deep_nesting_is_refused_rather_than_followed() {
+    let line = format!(r#"{{"v":1,"op":"confirm","ids":{}"#, "[".repeat(60_000));
+    assert_eq!(Request::parse(line.as_bytes()).unwrap_err().code(), ErrorCode::BadRequest);
+}
+
+#[test]
+fn every_error_code_has_its_spelling_and_exit_status() {
+    for (code, name, exit) in [
+        (ErrorCode::UnknownId, "unknown_id", 4),
+        (ErrorCode::UnknownPath, "unknown_path", 4),
+        (ErrorCode::UnknownBackup, "unknown_backup", 4),
+        (ErrorCode::Ambiguous, "ambiguous", 5),
+        (ErrorCode::Superseded, "superseded", 5),
+        (ErrorCode::Expired, "expired", 5),
+        (ErrorCode::AlreadyApplied, "already_applied", 5),
+        (ErrorCode::AlreadyDiscarded, "already_discarded", 5),
+        (ErrorCode::Conflict, "conflict", 5),
+        (ErrorCode::Busy, "busy", 5),
+        (ErrorCode::NotPermitted, "not_permitted", 6),
+        (ErrorCode::NotMounted, "not_mounted", 3),
+        (ErrorCode::BadRequest, "bad_request", 2),
+        (ErrorCode::TooLarge, "too_large", 1),
+        (ErrorCode::UnsupportedVersion, "unsupported_version", 1),
+        (ErrorCode::WriteFailed, "write_failed", 1),
+        (ErrorCode::Io, "io", 1),
+        (ErrorCode::HookDenied, "hook_denied", 6),
+    ] {
+        assert_eq!(serde_json::to_value(code).unwrap(), name);
+        assert_eq!(code.exit() as u8, exit, "{name}");
+    }
+}
+
+#[test]
+fn status_has_the_field_names_of_the_contract() {
+    let value = serde_json::to_value(status()).unwrap();
+    assert_eq!(
+        value["held"][0],
+        json!({"id":"a1b2c3d4","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":47,
+            "deletions":32,"old_lines":127,"ratio":0.62,"hunks":3,"base_sha256":Digest::of(b"old").to_string(),
+            "new_sha256":null,"externally_modified":false,"expired":false,"operation":null,
+            "writer":{"pid":4711,"exe":"/usr/bin/python3","uid":1000},"created":"2026-03-12T14:30:22.471Z",
+            "in_head":false})
+    );
+    assert_eq!(
+        value["external"][0],
+        json!({"path":"Cargo.toml","kind":"modified","hint":"modified externally since the last operation","held":null})
+    );
+    assert_eq!(value["backups"][0]["kind"], "rolled_back");
+    assert_eq!(value["writers"], json!([{"path":"src/b.rs","pid":99}]));
+    assert_eq!(value["counters"], json!({"landed":12,"held":1,"denied":0}));
+    assert_eq!((&value["schema"], &value["readonly"]), (&json!("fettlefs.status/1"), &json!(null)));
+    assert!(value.get("next").is_none());
+}
+
+#[test]
+fn a_path_that_is_not_utf8_travels_as_base64_beside_its_text() {
+    let odd = RelPath::parse(b"a\xff").unwrap();
+    let change = Held { path: odd.clone(), also: Also(vec![path("b"), odd]), ..held("a1b2c3d4", "x") };
+    let value = serde_json::to_value(&change).unwrap();
+    assert_eq!((&value["path"], &value["path_b64"]), (&json!("a\\xff"), &json!("Yf8=")));
+    assert_eq!((&value["also"], &value["also_b64"]), (&json!(["b", "a\\xff"]), &json!(["Yg==", "Yf8="])));
+    assert_eq!(serde_json::from_value::<Held>(value).unwrap(), change);
+}
+
+#[test]
+fn responses_survive_their_own_line() {
+    let outcome = Outcome {
+        id: ChangeId::parse("a1b2c3d4"),
+        counts: Some(Counts { insertions: 3, deletions: 2, ratio: 0.1 }),
+        diff: Some(DiffText(b"+\xff\n".to_vec())),
+        note: Some(Note::NewFile),
+        ..Outcome::new(Action::Held, path("src/a.rs"))
+    };
+    let event = Event { path: Some(path("a")), pid: Some(7), ..Event::new(1, time(), EventName::WriteHeld) };
+    let change = ChangeDiff { held: held("a1b2c3d4", "a"), text: DiffText(b"diff".to_vec()) };
+    for response in [
+        Response::done(Reply::Status(status())),
+        Response::done(Reply::Confirm(Acted {
+            outcomes: vec![outcome, Outcome::new(Action::Merged, path("b"))],
+            dry_run: true,
+        })),
+        Response::done(Reply::Diff(DiffReply { changes: vec![change], next: Some(3) })),
+        Response::done(Reply::Log(LogReply { events: vec![event], next: None })),
+        Response::done(Reply::Unmount(UnmountReply { held: vec![held("a1b2c3d4", "a")], ..Default::default() })),
+        Response::done(Reply::Version(VersionReply { version: "1".into(), protocol: 1, daemon: None, pid: Some(3) })),
+        Response::failed(ErrorBody::new(ErrorCode::Expired, "expired 5 minutes ago").about("a1b2c3d4")),
+        Response::failed(ErrorBody { path: Some(path("a")), ..ErrorBody::new(ErrorCode::Busy, "busy") }),
+    ] {
+        assert_eq!(Response::parse(&response.to_line()).unwrap(), response);
+    }
+}
+
+#[test]
+fn errors_look_as_the_contract_shows_them() {
+    let response = Response::failed(ErrorBody::new(ErrorCode::Expired, "…").about("a1b2c3d4"));
+    assert_eq!(
+        String::from_utf8(response.to_line()).unwrap(),
+        "{\"v\":1,\"ok\":false,\"error\":{\"code\":\"expired\",\"message\":\"…\",\"id\":\"a1b2c3d4\"}}\n"
+    );
+}
+
+#[test]
+fn a_reply_longer_than_8_mib_becomes_an_error_that_says_so() {
+    let reply = ReloadReply { notices: vec!["n".repeat(REPLY_BYTES_MAX)] };
+    match Response::parse(&Response::done(Reply::Reload(reply)).to_line()).unwrap() {
+        Response::Failed(error) => assert_eq!(error.code, ErrorCode::TooLarge),
+        Response::Done(reply) => panic!("{reply:?}"),
+    }
+}
+
+#[test]
+fn pages_of_status_join_to_the_whole() {
+    let mut joined = Reply::Status(status().page(0, Some(2)));
+    while let Some(next) = joined.next() {
+        joined.append(Reply::Status(status().page(next, Some(2))));
+    }
+    assert_eq!(joined, Reply::Status(status()));
+}
+
+#[test]
+fn pages_of_diffs_join_to_the_whole_wherever_they_are_cut() {
+    let texts: [(&str, &[u8]); 4] = [("aaaa", b"one\n"), ("bbbb", b""), ("cccc", b"three\xff\n"), ("dddd", b"four\n")];
+    let whole = || DiffReply {
+        changes: texts
+            .iter()
+            .map(|(id, text)| ChangeDiff { held: held(id, id), text: DiffText(text.to_vec()) })
+            .collect(),
+        next: None,
+    };
+    for limit in 1..20 {
+        let mut joined = whole().page(0, Some(limit));
+        while let Some(next) = joined.next {
+            joined.append(whole().page(next, Some(limit)));
+        }
+        assert_eq!(joined, whole(), "limit {limit}");
+    }
+}
+
+#[test]
+fn a_page_is_bounded_in_bytes_and_always_gets_on() {
+    let entries = vec!["n".repeat(REPLY_BYTES_MAX), "small".into(), "n".repeat(REPLY_BYTES_MAX)];
+    let mut sizes = Vec::new();
+    let mut offset = Some(0);
+    while let Some(start) = offset {
+        let cut = page(entries.clone(), start, None);
+        sizes.push(cut.entries.len());
+        offset = cut.next;
+    }
+    assert_eq!(sizes, [1, 1, 1]);
+    assert_eq!(page(vec![1], u64::MAX, None), Page { entries: vec![], next: None });
+}
+
+#[test]
+fn event_names_are_those_of_the_contract() {
+    let names: Vec<String> =
+        EventName::ALL.iter().map(|name| serde_json::to_value(name).unwrap().as_str().unwrap().to_owned()).collect();
+    assert_eq!(
+        names.join(" "),
+        "session_started write_landed write_held write_denied confirmed confirm_failed discarded rolled_back undone \
+         expired external_modified check_started check_passed check_failed promote_started promote_succeeded \
+         promote_failed recovered session_ended"
+    );
+}
