@@ -25,9 +25,7 @@ pub fn target(place: &Place, argument: &OsStr) -> Result<Target, OutsideProject>
     let id = text.filter(|text| !text.is_empty() && !text.contains('/')).map(str::to_owned);
     let glob = text.filter(|text| Target::is_glob(text)).and_then(|text| project_glob(place, text));
     match (path, &id) {
-        (None, None) => {
-            Err(OutsideProject { argument: PathBuf::from(argument), root: place.root.clone() })
-        }
+        (None, None) => Err(OutsideProject { argument: PathBuf::from(argument), root: place.root.clone() }),
         (path, _) => Ok(Target { id, path, glob }),
     }
 }
