@@ -29,12 +29,36 @@ pub struct Chosen {
     pub hunks: Vec<u32>,
 }
 
-/// Asks for `request` on what was chosen, and prints what became of it. `verb` begins the question to a person.
-pub fn act(chosen: &Chosen, request: Request, verb: &str, desk: &Desk) -> Result<Exit, Failure> {
+/// What is to become of the changes that were chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Confirm,
+    Discard,
+}
+
+impl Act {
+    /// How the question to a person begins.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Confirm => "Apply",
+            Self::Discard => "Discard",
+        }
+    }
+
+    /// The answer when there is nothing to act on.
+    fn nothing(self) -> Reply {
+        match self {
+            Self::Confirm => Reply::Confirm(Acted::default()),
+            Self::Discard => Reply::Discard(Acted::default()),
+        }
+    }
+}
+
+/// Asks for `request` on what was chosen, and prints what became of it.
+pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
-    let op = request.op;
-    if chosen.all && !agreed(chosen, verb, &mut client, desk)? {
-        return print(nothing(op, chosen), desk);
+    if chosen.all && !agreed(chosen, act, &mut client, desk)? {
+        return print(act.nothing(), desk);
     }
     let request = Request {
         targets: targets(&client, &chosen.targets)?,
@@ -47,24 +71,16 @@ pub fn act(chosen: &Chosen, request: Request, verb: &str, desk: &Desk) -> Result
 }
 
 /// Whether to go on: false when nothing is held, which is tested first (SPEC §12).
-fn agreed(chosen: &Chosen, verb: &str, client: &mut Client, desk: &Desk) -> Result<bool, Failure> {
+fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result<bool, Failure> {
     let Reply::Status(status) = client.ask(&Request::new(Op::Status))? else {
         return Err(Failure::other_answer());
     };
     if status.held.is_empty() || chosen.yes || chosen.dry_run {
         return Ok(!status.held.is_empty());
     }
-    match desk.agreed(&format!("{verb} {}?", plural(status.held.len() as u64, "held change")))? {
+    match desk.agreed(&format!("{} {}?", act.verb(), plural(status.held.len() as u64, "held change")))? {
         Answer::Yes => Ok(true),
         Answer::No => Err(Failure::new(ErrorCode::Io, "nothing was done")),
-    }
-}
-
-fn nothing(op: Op, chosen: &Chosen) -> Reply {
-    let acted = Acted { outcomes: Vec::new(), dry_run: chosen.dry_run };
-    match op {
-        Op::Discard => Reply::Discard(acted),
-        _ => Reply::Confirm(acted),
     }
 }
 

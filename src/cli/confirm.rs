@@ -1,6 +1,6 @@
 //! `fettlefs confirm`: land held changes.
 
-use super::act::{Chosen, act};
+use super::act::{Act, Chosen, act};
 use super::{Desk, Failure};
 use crate::protocol::{Exit, Op, Request};
 
@@ -22,5 +22,5 @@ pub struct Arguments {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let Arguments { chosen, force, wait, renew } = arguments;
-    act(&chosen, Request { force, wait, renew, ..Request::new(Op::Confirm) }, "Apply", desk)
+    act(&chosen, Request { force, wait, renew, ..Request::new(Op::Confirm) }, Act::Confirm, desk)
 }

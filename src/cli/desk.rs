@@ -30,12 +30,6 @@ pub struct Desk {
     stderr: Style,
 }
 
-impl Format {
-    pub fn wanted(json: bool) -> Self {
-        if json { Self::Json } else { Self::Human }
-    }
-}
-
 impl Desk {
     pub fn new(directory: Option<PathBuf>, format: Format) -> Self {
         Self {

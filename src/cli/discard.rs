@@ -1,6 +1,6 @@
 //! `fettlefs discard`: drop held changes from the view.
 
-use super::act::{Chosen, act};
+use super::act::{Act, Chosen, act};
 use super::{Desk, Failure};
 use crate::protocol::{Exit, Op, Request};
 
@@ -12,5 +12,5 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    act(&arguments.chosen, Request::new(Op::Discard), "Discard", desk)
+    act(&arguments.chosen, Request::new(Op::Discard), Act::Discard, desk)
 }

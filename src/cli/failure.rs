@@ -100,13 +100,8 @@ fn hint(body: &ErrorBody) -> Option<String> {
 /// What clap says about a command line: help and version are answers, the rest are errors.
 pub fn report_usage(err: &clap::Error, argv: &[OsString]) -> Exit {
     let is_error = err.use_stderr();
-    let printed = match is_error && wants_json(argv) {
-        true => {
-            let message = err.render().to_string();
-            let message = message.trim_end().trim_start_matches("error: ");
-            let response = Response::failed(ErrorBody::new(ErrorCode::BadRequest, message));
-            io::stdout().write_all(&response.to_line())
-        }
+    let printed = match is_error {
+        true => print_usage(&err.render().to_string(), argv),
         false => err.print(),
     };
     match (is_error, printed) {
@@ -114,6 +109,19 @@ pub fn report_usage(err: &clap::Error, argv: &[OsString]) -> Exit {
         (false, Ok(())) => Exit::Done,
         (false, Err(_)) => Exit::Failed,
     }
+}
+
+/// Clap repeats the words of the command line, which may be file names that a shell's glob brought in.
+fn print_usage(message: &str, argv: &[OsString]) -> io::Result<()> {
+    if wants_json(argv) {
+        let message = message.trim_end().trim_start_matches("error: ");
+        let response = Response::failed(ErrorBody::new(ErrorCode::BadRequest, message));
+        return io::stdout().write_all(&response.to_whole_line());
+    }
+    let style = Style::of(&io::stderr());
+    let mut text = Text::new(&style);
+    text.content(message.as_bytes());
+    io::stderr().write_all(&text.into_bytes())
 }
 
 /// The arguments made no sense, so `--json` is looked for by its looks, up to the `--` that ends the options.

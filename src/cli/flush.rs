@@ -24,9 +24,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 }
 
 fn render(reply: &FlushReply, text: &mut Text) {
-    for settled in &reply.outcomes {
-        outcome::render(settled, text);
-    }
+    outcome::render_all(&reply.outcomes, outcome::Tense::Done, text);
     if !reply.writers.is_empty() {
         text.put("Still being written:\n");
     }

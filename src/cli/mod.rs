@@ -40,7 +40,7 @@ mod words;
 pub use failure::Failure;
 
 use crate::protocol::Exit;
-use desk::Desk;
+use desk::{Desk, Format};
 
 /// Reviews what programs write in a project before it lands.
 #[derive(Parser)]
@@ -60,6 +60,12 @@ struct Global {
     /// Print JSON, errors included, on stdout
     #[arg(long, global = true)]
     json: bool,
+}
+
+impl Global {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Human }
+    }
 }
 
 #[derive(Subcommand)]
@@ -85,7 +91,8 @@ enum Command {
 pub fn run(argv: Vec<OsString>) -> ExitCode {
     let exit = match Arguments::try_parse_from(&argv) {
         Ok(arguments) => {
-            let desk = Desk::new(arguments.global.directory, desk::Format::wanted(arguments.global.json));
+            let format = arguments.global.format();
+            let desk = Desk::new(arguments.global.directory, format);
             dispatch(arguments.command, &desk).unwrap_or_else(|failure| desk.report(&failure))
         }
         Err(err) => failure::report_usage(&err, &argv),

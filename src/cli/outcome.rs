@@ -13,10 +13,21 @@ pub fn render_acted(acted: &Acted, text: &mut Text) {
     if acted.outcomes.is_empty() {
         text.put("fettlefs: Nothing is held\n");
     }
-    for outcome in &acted.outcomes {
-        match acted.dry_run {
-            true => render_planned(outcome, text),
-            false => render(outcome, text),
+    render_all(&acted.outcomes, if acted.dry_run { Tense::Planned } else { Tense::Done }, text);
+}
+
+/// Whether outcomes are told as done, or as what a dry run would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tense {
+    Done,
+    Planned,
+}
+
+pub fn render_all(outcomes: &[Outcome], tense: Tense, text: &mut Text) {
+    for outcome in outcomes {
+        match tense {
+            Tense::Done => render(outcome, text),
+            Tense::Planned => render_planned(outcome, text),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `fettlefs unmount`: end a mount; what is held waits for the next one.
 
 use super::desk::Length;
+use super::outcome::Tense;
 use super::text::Text;
 use super::{Desk, Failure, held, outcome};
 use crate::client::{Client, ClientError, Reach};
@@ -62,9 +63,8 @@ fn request(arguments: &Arguments) -> Request {
 }
 
 pub fn render(reply: &UnmountReply, text: &mut Text) {
-    for outcome in &reply.outcomes {
-        outcome::render(outcome, text);
-    }
+    let tense = if reply.dry_run { Tense::Planned } else { Tense::Done };
+    outcome::render_all(&reply.outcomes, tense, text);
     text.put(if reply.dry_run { "fettlefs: Would unmount\n" } else { "fettlefs: Unmounted\n" });
     if !reply.held.is_empty() {
         text.put("\nHeld for review, also without a mount:\n");
