@@ -3,6 +3,9 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
+/// Rows of a terminal that does not tell, as of a VT100.
+const ROWS_DEFAULT: usize = 24;
+
 /// Shows text that is already safe for a terminal.
 pub fn show(bytes: &[u8]) -> io::Result<()> {
     match pager().filter(|_| is_long(bytes)) {
@@ -19,7 +22,9 @@ fn pager() -> Option<String> {
 
 fn is_long(bytes: &[u8]) -> bool {
     let stdout = io::stdout();
-    let rows = rustix::termios::tcgetwinsize(&stdout).map_or(24, |size| usize::from(size.ws_row));
+    let rows = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_row));
+    // A terminal that does not tell its size says 0.
+    let rows = if rows == 0 { ROWS_DEFAULT } else { rows };
     stdout.is_terminal() && bytes.iter().filter(|byte| **byte == b'\n').count() >= rows
 }
 
