@@ -1,1 +1,121 @@
+//! The command line: one file a subcommand, each with its arguments, its act and its rendering.
+//!
+//! Owns how things are asked for and how they look. What is done is decided by whoever answers the client, in the
+//! daemon or offline. Begin with [`run`].
 
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+mod act;
+mod backups;
+mod confirm;
+mod desk;
+mod diff;
+mod discard;
+mod external;
+mod failure;
+mod flush;
+mod held;
+mod log;
+pub mod mount;
+mod mount_start;
+mod offline;
+mod outcome;
+mod pager;
+mod ps;
+mod reload;
+mod rollback;
+mod show;
+mod status;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod text;
+mod unmount;
+mod version;
+mod words;
+
+pub use failure::Failure;
+
+use crate::protocol::Exit;
+use desk::{Desk, Format};
+
+/// Reviews what programs write in a project before it lands.
+#[derive(Parser)]
+#[command(name = "fettlefs", version, propagate_version = false, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct Global {
+    /// Work as if started in DIR
+    #[arg(short = 'C', value_name = "DIR", global = true)]
+    directory: Option<PathBuf>,
+    /// Print JSON, errors included, on stdout
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl Global {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Human }
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Mount(mount::Arguments),
+    Unmount(unmount::Arguments),
+    Ps(ps::Arguments),
+    Status(status::Arguments),
+    Diff(diff::Arguments),
+    Show(show::Arguments),
+    Confirm(confirm::Arguments),
+    Discard(discard::Arguments),
+    Rollback(rollback::Arguments),
+    Backups(backups::Arguments),
+    Log(log::Arguments),
+    External(external::Arguments),
+    Reload(reload::Arguments),
+    Flush(flush::Arguments),
+    Version(version::Arguments),
+}
+
+/// Runs one command line, its first word the program's name, and answers with its exit status (SPEC §12).
+pub fn run(argv: Vec<OsString>) -> ExitCode {
+    let exit = match Arguments::try_parse_from(&argv) {
+        Ok(arguments) => {
+            let format = arguments.global.format();
+            let desk = Desk::new(arguments.global.directory, format);
+            dispatch(arguments.command, &desk).unwrap_or_else(|failure| desk.report(&failure))
+        }
+        Err(err) => failure::report_usage(&err, &argv),
+    };
+    ExitCode::from(exit as u8)
+}
+
+fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
+    match command {
+        Command::Mount(arguments) => mount::run(arguments, desk),
+        Command::Unmount(arguments) => unmount::run(arguments, desk),
+        Command::Ps(arguments) => ps::run(arguments, desk),
+        Command::Status(arguments) => status::run(arguments, desk),
+        Command::Diff(arguments) => diff::run(arguments, desk),
+        Command::Show(arguments) => show::run(arguments, desk),
+        Command::Confirm(arguments) => confirm::run(arguments, desk),
+        Command::Discard(arguments) => discard::run(arguments, desk),
+        Command::Rollback(arguments) => rollback::run(arguments, desk),
+        Command::Backups(arguments) => backups::run(arguments, desk),
+        Command::Log(arguments) => log::run(arguments, desk),
+        Command::External(arguments) => external::run(arguments, desk),
+        Command::Reload(arguments) => reload::run(arguments, desk),
+        Command::Flush(arguments) => flush::run(arguments, desk),
+        Command::Version(arguments) => version::run(arguments, desk),
+    }
+}

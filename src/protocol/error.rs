@@ -66,9 +66,9 @@ pub struct ErrorBody {
     /// The live id that took the place of a superseded one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_id: Option<String>,
-    /// More than a line: the hunks of a conflict.
+    /// More than a line: the hunks of a conflict. Boxed, so that an error stays small enough to return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
+    pub detail: Option<Box<str>>,
 }
 
 impl ErrorBody {

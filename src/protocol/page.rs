@@ -12,20 +12,19 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-/// The page of `entries` that begins at entry `offset`, of at most `limit` entries. It has at least one entry while
+/// The page of `entries` that begins at entry `offset`, of at most `limit` entries (0 counts as 1). It has at least one entry while
 /// there are any, so that a reader always gets on.
 pub fn page<T: Serialize>(entries: Vec<T>, offset: u64, limit: Option<u64>) -> Page<T> {
-    let limit = limit.unwrap_or(u64::MAX);
+    let limit = limit.unwrap_or(u64::MAX).max(1);
     let mut room = PAGE_BYTES_MAX;
-    let mut next = offset;
     let mut taken = Vec::new();
-    for entry in entries.into_iter().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    for (index, entry) in entries.into_iter().enumerate().skip(start) {
         let bytes = json_bytes(&entry);
-        if next - offset == limit || (bytes > room && !taken.is_empty()) {
-            return Page { entries: taken, next: Some(next) };
+        if taken.len() as u64 == limit || (bytes > room && !taken.is_empty()) {
+            return Page { entries: taken, next: Some(index as u64) };
         }
         room = room.saturating_sub(bytes);
-        next += 1;
         taken.push(entry);
     }
     Page { entries: taken, next: None }

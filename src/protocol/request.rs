@@ -301,7 +301,9 @@ fn check_hunks(hunks: Vec<u32>) -> Result<Vec<u32>, ProtocolError> {
 }
 
 fn path_field(
-    field: &'static str, text: Option<String>, base64: Option<String>,
+    field: &'static str,
+    text: Option<String>,
+    base64: Option<String>,
 ) -> Result<Option<RelPath>, ProtocolError> {
     if text.is_none() && base64.is_none() {
         return Ok(None);

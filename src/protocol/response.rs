@@ -17,7 +17,7 @@ pub enum Response {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Reply {
-    Status(Status),
+    Status(Box<Status>),
     Diff(DiffReply),
     Confirm(Acted),
     Discard(Acted),
@@ -73,11 +73,16 @@ impl Response {
 
     /// The response as one line. An answer that is too long, or that JSON cannot say, becomes an error that says so.
     pub fn to_line(&self) -> Vec<u8> {
-        let line = self.line().unwrap_or_else(|err| self.refusal(ErrorCode::Io, &format!("encode the reply: {err}")));
+        let line = self.to_whole_line();
         match line.len() > super::REPLY_BYTES_MAX {
-            true => self.refusal(ErrorCode::TooLarge, "the reply is longer than 8 MiB; ask for less with `limit`"),
+            true => refusal(ErrorCode::TooLarge, "the reply is longer than 8 MiB; ask for less with `limit`"),
             false => line,
         }
+    }
+
+    /// The response as one line of any length, for what is printed and not sent.
+    pub fn to_whole_line(&self) -> Vec<u8> {
+        self.line().unwrap_or_else(|err| refusal(ErrorCode::Io, &format!("encode the reply: {err}")))
     }
 
     pub fn parse(line: &[u8]) -> Result<Self, ResponseError> {
@@ -103,13 +108,13 @@ impl Response {
         bytes.push(b'\n');
         Ok(bytes)
     }
+}
 
-    /// Written by hand: it must come out even when nothing else can be encoded.
-    fn refusal(&self, code: ErrorCode, message: &str) -> Vec<u8> {
-        let code = if code == ErrorCode::TooLarge { "too_large" } else { "io" };
-        let message = serde_json::Value::from(message);
-        format!("{{\"v\":1,\"ok\":false,\"error\":{{\"code\":\"{code}\",\"message\":{message}}}}}\n").into_bytes()
-    }
+/// Written by hand: it must come out even when nothing else can be encoded.
+fn refusal(code: ErrorCode, message: &str) -> Vec<u8> {
+    let code = if code == ErrorCode::TooLarge { "too_large" } else { "io" };
+    let message = serde_json::Value::from(message);
+    format!("{{\"v\":1,\"ok\":false,\"error\":{{\"code\":\"{code}\",\"message\":{message}}}}}\n").into_bytes()
 }
 
 impl From<Result<Reply, ErrorBody>> for Response {

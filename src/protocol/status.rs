@@ -175,11 +175,8 @@ impl Serialize for Also {
         let spelled: Vec<_> = self.0.iter().map(|path| words::text_and_base64(path.as_bytes())).collect();
         let exact = spelled.iter().all(|(_, base64)| base64.is_none());
         let all_in_base64 = || self.0.iter().map(|path| words::encode(path.as_bytes())).collect();
-        AlsoFields {
-            also: spelled.into_iter().map(|(text, _)| text).collect(),
-            also_b64: (!exact).then(all_in_base64),
-        }
-        .serialize(serializer)
+        AlsoFields { also: spelled.into_iter().map(|(text, _)| text).collect(), also_b64: (!exact).then(all_in_base64) }
+            .serialize(serializer)
     }
 }
 

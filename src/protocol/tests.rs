@@ -219,7 +219,7 @@ fn responses_survive_their_own_line() {
     let event = Event { path: Some(path("a")), pid: Some(7), ..Event::new(1, time(), EventName::WriteHeld) };
     let change = ChangeDiff { held: held("a1b2c3d4", "a"), text: DiffText(b"diff".to_vec()) };
     for response in [
-        Response::done(Reply::Status(status())),
+        Response::done(Reply::Status(Box::new(status()))),
         Response::done(Reply::Confirm(Acted {
             outcomes: vec![outcome, Outcome::new(Action::Merged, path("b"))],
             dry_run: true,
@@ -255,11 +255,11 @@ fn a_reply_longer_than_8_mib_becomes_an_error_that_says_so() {
 
 #[test]
 fn pages_of_status_join_to_the_whole() {
-    let mut joined = Reply::Status(status().page(0, Some(2)));
+    let mut joined = Reply::Status(Box::new(status().page(0, Some(2))));
     while let Some(next) = joined.next() {
-        joined.append(Reply::Status(status().page(next, Some(2))));
+        joined.append(Reply::Status(Box::new(status().page(next, Some(2)))));
     }
-    assert_eq!(joined, Reply::Status(status()));
+    assert_eq!(joined, Reply::Status(Box::new(status())));
 }
 
 #[test]

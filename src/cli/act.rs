@@ -1,0 +1,95 @@
+//! What `confirm` and `discard` have in common: which changes, and whether a person agrees.
+
+use super::Failure;
+use super::desk::{Answer, Desk, Length, targets};
+use super::outcome::render_acted;
+use super::words::plural;
+use crate::client::Client;
+use crate::protocol::{Acted, ErrorCode, Exit, Op, Reply, Request};
+use clap::Args;
+use std::ffi::OsString;
+
+#[derive(Args)]
+pub struct Chosen {
+    /// Ids (4 digits are enough where unique), paths, directories or globs
+    #[arg(value_name = "ID|PATH|GLOB", required_unless_present = "all", conflicts_with = "all")]
+    pub targets: Vec<OsString>,
+    /// Everything held; asks first
+    #[arg(long)]
+    pub all: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Only these hunks, counted from 1
+    #[arg(long = "hunk", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "all")]
+    pub hunks: Vec<u32>,
+}
+
+/// What is to become of the changes that were chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Confirm,
+    Discard,
+}
+
+impl Act {
+    /// How the question to a person begins.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Confirm => "Apply",
+            Self::Discard => "Discard",
+        }
+    }
+
+    /// The answer when there is nothing to act on.
+    fn nothing(self) -> Reply {
+        match self {
+            Self::Confirm => Reply::Confirm(Acted::default()),
+            Self::Discard => Reply::Discard(Acted::default()),
+        }
+    }
+}
+
+/// Asks for `request` on what was chosen, and prints what became of it.
+pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<Exit, Failure> {
+    let mut client = desk.client()?;
+    if chosen.all && !agreed(chosen, act, &mut client, desk)? {
+        return print(act.nothing(), desk);
+    }
+    let request = Request {
+        targets: targets(&client, &chosen.targets)?,
+        all: chosen.all,
+        dry_run: chosen.dry_run,
+        hunks: chosen.hunks.clone(),
+        ..request
+    };
+    print(client.ask(&request)?, desk)
+}
+
+/// Whether to go on: false when nothing is held, which is tested first (SPEC §12).
+fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result<bool, Failure> {
+    let Reply::Status(status) = client.ask(&Request::new(Op::Status))? else {
+        return Err(Failure::other_answer());
+    };
+    if status.held.is_empty() || chosen.yes || chosen.dry_run {
+        return Ok(!status.held.is_empty());
+    }
+    match desk.agreed(&format!("{} {}?", act.verb(), plural(status.held.len() as u64, "held change")))? {
+        Answer::Yes => Ok(true),
+        Answer::No => Err(Failure::new(ErrorCode::Io, "nothing was done")),
+    }
+}
+
+/// Prints what was acted on.
+pub fn print(reply: Reply, desk: &Desk) -> Result<Exit, Failure> {
+    let acted = match &reply {
+        Reply::Confirm(acted) | Reply::Discard(acted) | Reply::Rollback(acted) | Reply::Undo(acted) => acted.clone(),
+        _ => return Err(Failure::other_answer()),
+    };
+    desk.answer(reply, Length::Short, |_, text| render_acted(&acted, text))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,124 @@
+//! What every command works with: where it looks, and how it prints.
+
+use super::terminal::Style;
+use super::text::Text;
+use super::{Failure, failure, offline, pager};
+use crate::client::{self, Client};
+use crate::protocol::{Exit, Reply, Response, Target};
+use std::ffi::OsString;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Human,
+    Json,
+}
+
+/// Whether an answer may be long enough for a pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    Short,
+    Long,
+}
+
+pub struct Desk {
+    /// `-C`, or where the program was started.
+    pub directory: PathBuf,
+    pub format: Format,
+    stdout: Style,
+    stderr: Style,
+}
+
+impl Desk {
+    pub fn new(directory: Option<PathBuf>, format: Format) -> Self {
+        Self {
+            directory: directory.unwrap_or_else(|| PathBuf::from(".")),
+            format,
+            stdout: Style::of(&io::stdout()),
+            stderr: Style::of(&io::stderr()),
+        }
+    }
+
+    pub fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::open(&self.directory, offline::answer)?)
+    }
+
+    /// Prints an answer: the reply itself as JSON, or what `render` makes of it.
+    pub fn answer(&self, reply: Reply, length: Length, render: impl FnOnce(&Reply, &mut Text)) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => self.print(&Response::done(reply).to_whole_line(), Length::Short),
+            Format::Human => {
+                let mut text = Text::new(&self.stdout);
+                render(&reply, &mut text);
+                self.print(&text.into_bytes(), length)
+            }
+        }
+    }
+
+    /// Prints an answer that is no reply of the protocol.
+    pub fn answer_value(&self, value: serde_json::Value, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => self.print(format!("{value}\n").as_bytes(), Length::Short),
+            Format::Human => {
+                let mut text = Text::new(&self.stdout);
+                render(&mut text);
+                self.print(&text.into_bytes(), Length::Short)
+            }
+        }
+    }
+
+    /// Prints a failure and answers with the exit status it deserves.
+    pub fn report(&self, failure: &Failure) -> Exit {
+        let printed = match (failure, self.format) {
+            (Failure::Told(body), Format::Json) => {
+                io::stdout().write_all(&Response::failed((**body).clone()).to_whole_line())
+            }
+            (Failure::Told(body), Format::Human) => io::stderr().write_all(&failure::render(body, &self.stderr)),
+            // Whoever read our output has had enough.
+            (Failure::Print(err), _) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            (Failure::Print(err), _) => writeln!(io::stderr(), "fettlefs: print the answer: {err}"),
+        };
+        match printed {
+            Ok(()) => failure.exit(),
+            Err(_) => Exit::Failed,
+        }
+    }
+
+    /// Asks a person. Where none can be asked, says which flag answers instead.
+    pub fn agreed(&self, question: &str) -> Result<Answer, Failure> {
+        if self.format == Format::Json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return Err(Failure::usage("--all needs --yes where there is no terminal to ask"));
+        }
+        write!(io::stderr(), "fettlefs: {question} [y/N] ")?;
+        let mut line = String::new();
+        io::stdin().lock().read_line(&mut line)?;
+        Ok(match line.trim() {
+            "y" | "Y" | "yes" => Answer::Yes,
+            _ => Answer::No,
+        })
+    }
+
+    fn print(&self, bytes: &[u8], length: Length) -> Result<(), Failure> {
+        match length {
+            Length::Long if io::stdout().is_terminal() => pager::show(bytes)?,
+            Length::Long | Length::Short => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(bytes)?;
+                stdout.flush()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Yes,
+    No,
+}
+
+/// Every argument in all its readings.
+pub fn targets(client: &Client, arguments: &[OsString]) -> Result<Vec<Target>, Failure> {
+    arguments.iter().map(|argument| Ok(client::target(client.place(), argument)?)).collect()
+}

@@ -1,0 +1,44 @@
+//! `fettlefs diff`: what held changes would do.
+
+use super::desk::{Length, targets};
+use super::text::Text;
+use super::{Desk, Failure};
+use crate::protocol::{DiffReply, Exit, Op, Reply, Request};
+use std::ffi::OsString;
+
+/// Show what held changes would do, as a patch that `git apply` takes
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Ids, paths, directories or globs; everything held if none
+    #[arg(value_name = "ID|PATH|GLOB")]
+    targets: Vec<OsString>,
+    /// End with status 1 when there is something to show
+    #[arg(long)]
+    exit_code: bool,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let diff = ask(&arguments.targets, desk)?;
+    let exit = match arguments.exit_code && !diff.changes.is_empty() {
+        true => Exit::Failed,
+        false => Exit::Done,
+    };
+    desk.answer(Reply::Diff(diff.clone()), Length::Long, |_, text| render(&diff, text))?;
+    Ok(exit)
+}
+
+/// The diffs of `arguments`, of everything if there are none.
+pub fn ask(arguments: &[OsString], desk: &Desk) -> Result<DiffReply, Failure> {
+    let mut client = desk.client()?;
+    let targets = targets(&client, arguments)?;
+    match client.ask(&Request { all: targets.is_empty(), targets, ..Request::new(Op::Diff) })? {
+        Reply::Diff(diff) => Ok(diff),
+        _ => Err(Failure::other_answer()),
+    }
+}
+
+fn render(diff: &DiffReply, text: &mut Text) {
+    for change in &diff.changes {
+        text.diff(&change.text.0);
+    }
+}

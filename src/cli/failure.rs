@@ -1,0 +1,130 @@
+//! Failures of a command: what is printed and with which status the program ends.
+
+use super::terminal::{Ink, Style};
+use super::text::Text;
+use crate::client::{ClientError, OutsideProject};
+use crate::protocol::{ErrorBody, ErrorCode, Exit, ProtocolError, Response};
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+#[derive(Debug)]
+pub enum Failure {
+    /// Something was refused or failed.
+    Told(Box<ErrorBody>),
+    /// The answer could not be printed.
+    Print(io::Error),
+}
+
+impl Failure {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::Told(Box::new(ErrorBody::new(code, message)))
+    }
+
+    /// What a command line asks for makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::BadRequest, message)
+    }
+
+    /// The daemon answered another question than was asked.
+    pub fn other_answer() -> Self {
+        Self::new(ErrorCode::Io, "the daemon answered another question; are its version and this program's the same?")
+    }
+
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Told(body) => body.code.exit(),
+            Self::Print(_) => Exit::Failed,
+        }
+    }
+}
+
+impl From<ErrorBody> for Failure {
+    fn from(body: ErrorBody) -> Self {
+        Self::Told(Box::new(body))
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(err: ClientError) -> Self {
+        ErrorBody::from(err).into()
+    }
+}
+
+impl From<ProtocolError> for Failure {
+    fn from(err: ProtocolError) -> Self {
+        ErrorBody::from(err).into()
+    }
+}
+
+impl From<OutsideProject> for Failure {
+    fn from(err: OutsideProject) -> Self {
+        Self::new(ErrorCode::UnknownPath, err.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(err: io::Error) -> Self {
+        Self::Print(err)
+    }
+}
+
+/// An error as a person reads it: what, its details, and what can be done.
+pub fn render(body: &ErrorBody, style: &Style) -> Vec<u8> {
+    let mut text = Text::new(style);
+    text.ink(Ink::Warning, "fettlefs: ").name(&body.message).put("\n");
+    if let Some(detail) = &body.detail {
+        text.diff(detail.as_bytes());
+        if !detail.ends_with('\n') {
+            text.put("\n");
+        }
+    }
+    if let Some(hint) = hint(body) {
+        text.put("  ").name(hint).put("\n");
+    }
+    text.into_bytes()
+}
+
+fn hint(body: &ErrorBody) -> Option<String> {
+    match (body.code, body.id.as_deref(), body.new_id.as_deref()) {
+        (ErrorCode::Superseded, _, Some(new)) => Some(format!("To see what it became: fettlefs diff {new}")),
+        (ErrorCode::Expired, Some(id), _) => Some(format!("To look again: fettlefs diff {id}")),
+        (ErrorCode::Expired, None, _) => Some("To look again: fettlefs diff; to go on without: --renew".to_owned()),
+        (ErrorCode::Conflict, Some(_), _) => {
+            Some("To land it anyway, keeping the other as a backup: --force".to_owned())
+        }
+        (ErrorCode::Busy, _, _) => Some("To wait for the writer: --wait".to_owned()),
+        (_, _, _) => None,
+    }
+}
+
+/// What clap says about a command line: help and version are answers, the rest are errors.
+pub fn report_usage(err: &clap::Error, argv: &[OsString]) -> Exit {
+    let is_error = err.use_stderr();
+    let printed = match is_error {
+        true => print_usage(&err.render().to_string(), argv),
+        false => err.print(),
+    };
+    match (is_error, printed) {
+        (true, _) => Exit::Usage,
+        (false, Ok(())) => Exit::Done,
+        (false, Err(_)) => Exit::Failed,
+    }
+}
+
+/// Clap repeats the words of the command line, which may be file names that a shell's glob brought in.
+fn print_usage(message: &str, argv: &[OsString]) -> io::Result<()> {
+    if wants_json(argv) {
+        let message = message.trim_end().trim_start_matches("error: ");
+        let response = Response::failed(ErrorBody::new(ErrorCode::BadRequest, message));
+        return io::stdout().write_all(&response.to_whole_line());
+    }
+    let style = Style::of(&io::stderr());
+    let mut text = Text::new(&style);
+    text.content(message.as_bytes());
+    io::stderr().write_all(&text.into_bytes())
+}
+
+/// The arguments made no sense, so `--json` is looked for by its looks, up to the `--` that ends the options.
+fn wants_json(argv: &[OsString]) -> bool {
+    argv.iter().take_while(|word| *word != "--").any(|word| word == "--json")
+}

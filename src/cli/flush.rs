@@ -1,0 +1,38 @@
+//! `fettlefs flush`: judge what has been written, now.
+
+use super::desk::Length;
+use super::text::Text;
+use super::{Desk, Failure, outcome};
+use crate::protocol::{Exit, FlushReply, Op, Reply, Request, WritingNow};
+
+/// Wait for releases under way, so that everything closed is judged
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Wait for open writers too
+    #[arg(long)]
+    wait: bool,
+    /// Seconds to wait at most
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let request = Request { wait: arguments.wait, timeout_seconds: arguments.timeout, ..Request::new(Op::Flush) };
+    let Reply::Flush(reply) = desk.client()?.ask(&request)? else { return Err(Failure::other_answer()) };
+    desk.answer(Reply::Flush(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    Ok(Exit::Done)
+}
+
+fn render(reply: &FlushReply, text: &mut Text) {
+    outcome::render_all(&reply.outcomes, outcome::Tense::Done, text);
+    if !reply.writers.is_empty() {
+        text.put("Still being written:\n");
+    }
+    for writer in &reply.writers {
+        render_writer(writer, text);
+    }
+}
+
+pub fn render_writer(writer: &WritingNow, text: &mut Text) {
+    text.put("  ").name(writer.path.as_bytes()).put(format!("  by pid {}\n", writer.pid));
+}

@@ -1,0 +1,48 @@
+//! Held changes as a table, shared by what lists them.
+
+use super::terminal::Ink;
+use super::text::Text;
+use super::words::{age, percent};
+use crate::protocol::Held;
+
+/// Columns a path may take before the columns behind it move.
+const PATH_COLUMNS_MAX: usize = 48;
+
+/// One line a change: id, path, lines, share of the file, why, since when.
+pub fn render_table(held: &[Held], text: &mut Text) {
+    let width = held.iter().map(columns).max().unwrap_or(0).min(PATH_COLUMNS_MAX);
+    for change in held {
+        render_row(change, width, text);
+    }
+}
+
+fn render_row(change: &Held, width: usize, text: &mut Text) {
+    text.put("  ").ink(Ink::Strong, change.id.as_str()).put("  ").name(change.path.as_bytes());
+    text.put(" ".repeat(width.saturating_sub(columns(change)) + 2));
+    text.ink(Ink::Added, format!("+{}", change.insertions)).put(" ");
+    text.ink(Ink::Removed, format!("-{}", change.deletions));
+    if change.ratio > 0.0 {
+        text.put(format!("  {}", percent(change.ratio)));
+    }
+    text.put(format!("  {}  {}", change.reason, age(change.created, text.style().now)));
+    for mark in marks(change) {
+        text.ink(Ink::Warning, format!("  [{mark}]"));
+    }
+    text.put("\n");
+}
+
+fn marks(change: &Held) -> Vec<String> {
+    let kind = format!("{}", change.kind);
+    let marks = [
+        (kind != "modify", kind),
+        (change.expired, "expired".to_owned()),
+        (change.externally_modified, "changed outside".to_owned()),
+        (change.in_head, "in HEAD".to_owned()),
+    ];
+    marks.into_iter().filter(|(applies, _)| *applies).map(|(_, mark)| mark).collect()
+}
+
+/// How wide the path is, near enough: one column a character.
+fn columns(change: &Held) -> usize {
+    super::terminal::escape_name(change.path.as_bytes()).chars().count()
+}

@@ -1,0 +1,93 @@
+//! `fettlefs log`: what happened, the latest last.
+
+use super::desk::{Length, targets};
+use super::terminal::Ink;
+use super::text::Text;
+use super::words::moment;
+use super::{Desk, Failure};
+use crate::protocol::{Event, EventName, Exit, Op, Reply, Request};
+use std::ffi::OsString;
+
+/// Events that are shown when nobody says how many.
+const EVENTS_SHOWN: u64 = 50;
+
+/// Show what happened, the latest last
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only what happened to these
+    #[arg(value_name = "ID|PATH|GLOB")]
+    targets: Vec<OsString>,
+    /// The latest N events; 0 means all
+    #[arg(short = 'n', long, value_name = "N", default_value_t = EVENTS_SHOWN)]
+    limit: u64,
+    /// Only of this operation
+    #[arg(long, value_name = "OP")]
+    operation: Option<String>,
+    /// Only of this session
+    #[arg(long, value_name = "SESSION")]
+    session: Option<String>,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let mut client = desk.client()?;
+    let request = Request {
+        targets: targets(&client, &arguments.targets)?,
+        limit: (arguments.limit > 0).then_some(arguments.limit),
+        operation: arguments.operation,
+        session: arguments.session,
+        ..Request::new(Op::Log)
+    };
+    let Reply::Log(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
+    desk.answer(Reply::Log(reply.clone()), Length::Long, |_, text| {
+        reply.events.iter().rev().for_each(|event| render(event, text));
+    })?;
+    Ok(Exit::Done)
+}
+
+pub fn render(event: &Event, text: &mut Text) {
+    text.ink(Ink::Faint, moment(event.time)).put(format!("  {:<17}", name(event.event)));
+    if let Some(id) = &event.id {
+        text.put("  ").name(id);
+    }
+    if let Some(path) = &event.path {
+        text.put("  ").name(path.as_bytes());
+    }
+    if let (Some(insertions), Some(deletions)) = (event.insertions, event.deletions) {
+        text.put(format!("  +{insertions} -{deletions}"));
+    }
+    if let Some(reason) = event.reason {
+        text.put(format!("  {reason}"));
+    }
+    if let Some(program) = event.written_by.as_ref().or(event.opened_by.as_ref()) {
+        text.put("  by ").name(&program.exe);
+    }
+    if let Some(message) = &event.message {
+        text.put("  ").name(message);
+    }
+    text.put("\n");
+}
+
+/// The events' own names, with blanks for a person.
+fn name(event: EventName) -> &'static str {
+    match event {
+        EventName::SessionStarted => "session started",
+        EventName::WriteLanded => "write landed",
+        EventName::WriteHeld => "write held",
+        EventName::WriteDenied => "write denied",
+        EventName::Confirmed => "confirmed",
+        EventName::ConfirmFailed => "confirm failed",
+        EventName::Discarded => "discarded",
+        EventName::RolledBack => "rolled back",
+        EventName::Undone => "undone",
+        EventName::Expired => "expired",
+        EventName::ExternalModified => "external modified",
+        EventName::CheckStarted => "check started",
+        EventName::CheckPassed => "check passed",
+        EventName::CheckFailed => "check failed",
+        EventName::PromoteStarted => "promote started",
+        EventName::PromoteSucceeded => "promote succeeded",
+        EventName::PromoteFailed => "promote failed",
+        EventName::Recovered => "recovered",
+        EventName::SessionEnded => "session ended",
+    }
+}

@@ -1,0 +1,139 @@
+//! `fettlefs mount`: the arguments, checked.
+
+use super::{Desk, Failure, mount_start};
+use crate::protocol::Exit;
+use clap::ValueEnum;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Mount a project's view
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The project's directory
+    #[arg(default_value = ".")]
+    project: PathBuf,
+    /// Where the view appears; over the project itself if not given
+    mountpoint: Option<PathBuf>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+    /// Mount options, as for mount(8)
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+/// Settings from flags, which come before every other source (SPEC §15).
+#[derive(clap::Args, Clone, Debug, PartialEq, Default)]
+pub struct SettingFlags {
+    /// Changes of at most so many lines land
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub floor: Option<u32>,
+    /// Changes of at least so many lines are held
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub ceil: Option<u32>,
+    /// Changes of more than this share of the file are held
+    #[arg(long, value_parser = ratio)]
+    pub ratio: Option<f64>,
+    /// How long a held change stays fresh, as 600, 600s or 10m; 0 for ever
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub ttl: Option<Duration>,
+    /// Writes to a path within this time count as one, as 2s; `session` for all
+    #[arg(long, value_name = "TIME|session", value_parser = window)]
+    pub window: Option<Window>,
+    /// Paths that one program may rewrite or delete within 2 s
+    #[arg(long, value_name = "N")]
+    pub burst: Option<u32>,
+    /// Who may confirm, discard and undo
+    #[arg(long)]
+    pub approve: Option<Approve>,
+    /// What a program is told whose write is held
+    #[arg(long)]
+    pub on_hold: Option<OnHold>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    Within(Duration),
+    Session,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approve {
+    Anyone,
+    Owner,
+    Outside,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHold {
+    Continue,
+    Fail,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    Background,
+    Foreground,
+}
+
+/// What to mount, where and how. Paths are relative to the process's working directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MountArgs {
+    pub project: PathBuf,
+    /// None: over the project itself.
+    pub mountpoint: Option<PathBuf>,
+    pub ground: Ground,
+    /// `-o`, split at commas, unchecked.
+    pub options: Vec<String>,
+    pub settings: SettingFlags,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    mount_start::start(typed(arguments, desk)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn typed(arguments: Arguments, desk: &Desk) -> Result<MountArgs, Failure> {
+    let settings = arguments.settings;
+    if let (Some(floor), Some(ceil)) = (settings.floor, settings.ceil)
+        && floor >= ceil
+    {
+        return Err(Failure::usage(format!("--floor {floor} must be less than --ceil {ceil}")));
+    }
+    Ok(MountArgs {
+        project: desk.directory.join(arguments.project),
+        mountpoint: arguments.mountpoint.map(|point| desk.directory.join(point)),
+        ground: if arguments.foreground { Ground::Foreground } else { Ground::Background },
+        options: arguments.options,
+        settings,
+    })
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err("not a number from 0 to 1".to_owned()),
+    }
+}
+
+/// Seconds, or a number with `s`, `m` or `h`.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(['s', 'm', 'h']);
+    let seconds_each = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("not a time such as 2s or 10m".to_owned()),
+    };
+    let count: u64 = digits.parse().map_err(|_| "not a time such as 2s or 10m".to_owned())?;
+    count.checked_mul(seconds_each).map(Duration::from_secs).ok_or_else(|| "too long".to_owned())
+}
+
+fn window(text: &str) -> Result<Window, String> {
+    match text {
+        "session" => Ok(Window::Session),
+        _ => time(text).map(Window::Within),
+    }
+}

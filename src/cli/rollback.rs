@@ -1,0 +1,43 @@
+//! `fettlefs rollback`: put a backup back.
+
+use super::{Desk, Failure, act};
+use crate::client::path_of;
+use crate::protocol::{Exit, Op, Request, Target};
+use std::ffi::OsString;
+
+/// Put a backup back in its place; what it replaces becomes a backup itself
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A backup's name, a glob of names, or the path whose newest backup to take
+    #[arg(value_name = "NAME|GLOB|PATH")]
+    backup: OsString,
+    /// Put it there instead
+    #[arg(long, value_name = "PATH")]
+    to: Option<OsString>,
+    /// Replace what was edited outside since, keeping it as a backup
+    #[arg(long)]
+    force: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let mut client = desk.client()?;
+    let to = arguments.to.map(|to| path_of(client.place(), &to)).transpose()?;
+    let readings = readings(client.place(), &arguments.backup)?;
+    let request = Request {
+        name: readings.id,
+        path: readings.path,
+        to,
+        force: arguments.force,
+        dry_run: arguments.dry_run,
+        ..Request::new(Op::Rollback)
+    };
+    act::print(client.ask(&request)?, desk)
+}
+
+/// A backup's name is read where a held change's id would be.
+fn readings(place: &crate::client::Place, argument: &OsString) -> Result<Target, Failure> {
+    Ok(crate::client::target(place, argument)?)
+}

@@ -1,0 +1,69 @@
+//! `fettlefs show`: all that is known of held changes, and their diffs.
+
+use super::desk::Length;
+use super::terminal::Ink;
+use super::text::Text;
+use super::words::{age, percent};
+use super::{Desk, Failure, diff};
+use crate::protocol::{ChangeDiff, Exit, Held, Reply, Writer};
+use std::ffi::OsString;
+
+/// Show held changes: why they are held, who wrote them, and what they would do
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Ids, paths, directories or globs
+    #[arg(value_name = "ID|PATH|GLOB", required = true)]
+    targets: Vec<OsString>,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let diff = diff::ask(&arguments.targets, desk)?;
+    desk.answer(Reply::Diff(diff.clone()), Length::Long, |_, text| {
+        diff.changes.iter().for_each(|change| render(change, text));
+    })?;
+    Ok(Exit::Done)
+}
+
+pub fn render(change: &ChangeDiff, text: &mut Text) {
+    let held = &change.held;
+    text.ink(Ink::Strong, format!("change {}", held.id)).put("\n");
+    text.put("Path:    ").name(held.path.as_bytes()).put("\n");
+    for also in &held.also.0 {
+        text.put("Also:    ").name(also.as_bytes()).put("\n");
+    }
+    text.put(format!("Kind:    {}, {}\n", held.kind, lines(held)));
+    text.put(format!("Reason:  {}", held.reason));
+    if let Some(detail) = &held.detail {
+        text.put(": ").name(detail);
+    }
+    text.put("\n");
+    if let Some(writer) = &held.writer {
+        render_writer(writer, text);
+    }
+    let expired = if held.expired { " (expired)" } else { "" };
+    text.put(format!("Held:    {} ({}){expired}\n", held.created, age(held.created, text.style().now)));
+    if held.externally_modified {
+        text.ink(Ink::Warning, "The file was modified externally since the last operation.").put("\n");
+    }
+    if held.in_head {
+        text.ink(Ink::Warning, "The held content is already in HEAD.").put("\n");
+    }
+    text.put("\n").diff(&change.text.0).put("\n");
+}
+
+fn lines(held: &Held) -> String {
+    let share = if held.ratio > 0.0 {
+        format!(" ({} of {} lines)", percent(held.ratio), held.old_lines)
+    } else {
+        String::new()
+    };
+    format!("+{} -{}{share}", held.insertions, held.deletions)
+}
+
+fn render_writer(writer: &Writer, text: &mut Text) {
+    text.put(format!("Writer:  pid {}, uid {}", writer.pid, writer.uid));
+    if let Some(exe) = &writer.exe {
+        text.put(", ").name(exe);
+    }
+    text.put("\n");
+}

@@ -1,0 +1,109 @@
+//! `fettlefs status`: what is held, what changed outside, and what to do next.
+
+use super::desk::Length;
+use super::terminal::Ink;
+use super::text::Text;
+use super::{Desk, Failure, held};
+use crate::protocol::{Exit, Op, Reply, Request, Status};
+
+/// Held changes that a hint names by id; more are too many to type.
+const HINT_HELD_MAX: usize = 1;
+
+/// Show what is held and why, and what changed outside
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// End with status 1 when something is held
+    #[arg(long)]
+    exit_code: bool,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let reply = desk.client()?.ask(&Request::new(Op::Status))?;
+    let Reply::Status(status) = reply else { return Err(Failure::other_answer()) };
+    let exit = match arguments.exit_code && !status.held.is_empty() {
+        true => Exit::Failed,
+        false => Exit::Done,
+    };
+    desk.answer(Reply::Status(status.clone()), Length::Short, |_, text| render(&status, text))?;
+    Ok(exit)
+}
+
+pub fn render(status: &Status, text: &mut Text) {
+    render_mount(status, text);
+    render_warnings(status, text);
+    render_held(status, text);
+    render_external(status, text);
+    render_writers(status, text);
+    render_hints(status, text);
+}
+
+fn render_mount(status: &Status, text: &mut Text) {
+    text.put("fettlefs: ").name(&status.project);
+    match &status.mountpoint {
+        _ if !status.mounted => text.put(" is not mounted"),
+        Some(mountpoint) if *mountpoint != status.project => text.put(" mounted on ").name(mountpoint),
+        Some(_) | None => text.put(" mounted"),
+    };
+    if let Some(pid) = status.pid {
+        text.put(format!(" (pid {pid})"));
+    }
+    let counters = status.counters;
+    text.put(format!("; {} landed, {} held", counters.landed, status.held.len()));
+    if counters.denied > 0 {
+        text.put(format!(", {} denied", counters.denied));
+    }
+    text.put("\n");
+}
+
+fn render_warnings(status: &Status, text: &mut Text) {
+    if let Some(reason) = &status.readonly {
+        text.ink(Ink::Warning, "READ-ONLY: ").name(reason).put("\n");
+    }
+    for notice in &status.notices {
+        text.ink(Ink::Warning, "note: ").name(notice).put("\n");
+    }
+}
+
+fn render_held(status: &Status, text: &mut Text) {
+    if status.held.is_empty() {
+        text.put("\nNothing is held.\n");
+        return;
+    }
+    text.put("\nHeld for review:\n");
+    held::render_table(&status.held, text);
+}
+
+fn render_external(status: &Status, text: &mut Text) {
+    if status.external.is_empty() {
+        return;
+    }
+    text.put("\nChanged outside:\n");
+    for external in &status.external {
+        super::external::render_row(external, text);
+    }
+}
+
+fn render_writers(status: &Status, text: &mut Text) {
+    if status.writers.is_empty() {
+        return;
+    }
+    text.put("\nStill being written:\n");
+    for writer in &status.writers {
+        super::flush::render_writer(writer, text);
+    }
+}
+
+fn render_hints(status: &Status, text: &mut Text) {
+    let Some(first) = status.held.first() else { return };
+    let which = match status.held.len() {
+        0..=HINT_HELD_MAX => first.id.to_string(),
+        _ => "ID".to_owned(),
+    };
+    text.put("\n");
+    for (command, what) in
+        [("diff", "see what would change"), ("confirm", "land it in the project"), ("discard", "drop it from the view")]
+    {
+        let command = format!("fettlefs {command} {which}");
+        text.put(format!("  {command:<26}  {what}\n"));
+    }
+}

@@ -1,0 +1,87 @@
+//! Text under way to a stream. What is ours goes in with `put`; what is not, with `name` or `content`.
+
+use super::terminal::{Bytes, Ink, Paint, Style, escape_content, escape_name};
+
+pub struct Text<'a> {
+    bytes: Vec<u8>,
+    style: &'a Style,
+}
+
+impl<'a> Text<'a> {
+    pub fn new(style: &'a Style) -> Self {
+        Self { bytes: Vec::new(), style }
+    }
+
+    pub fn style(&self) -> &'a Style {
+        self.style
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Words of this program.
+    pub fn put(&mut self, words: impl AsRef<str>) -> &mut Self {
+        self.bytes.extend_from_slice(words.as_ref().as_bytes());
+        self
+    }
+
+    /// Words of this program in a colour.
+    pub fn ink(&mut self, ink: Ink, words: impl AsRef<str>) -> &mut Self {
+        match self.style.paint {
+            Paint::Plain => self.put(words),
+            Paint::Colored => self.put(format!("\x1b[{}m{}\x1b[0m", ink.code(), words.as_ref())),
+        }
+    }
+
+    /// A path or anything else on one line that this program did not make up.
+    pub fn name(&mut self, name: impl AsRef<[u8]>) -> &mut Self {
+        match self.style.bytes {
+            Bytes::Raw => self.bytes.extend_from_slice(name.as_ref()),
+            Bytes::Escaped => self.bytes.extend_from_slice(escape_name(name.as_ref()).as_bytes()),
+        }
+        self
+    }
+
+    /// Lines of a file.
+    pub fn content(&mut self, content: &[u8]) -> &mut Self {
+        match self.style.bytes {
+            Bytes::Raw => self.bytes.extend_from_slice(content),
+            Bytes::Escaped => self.bytes.extend_from_slice(escape_content(content).as_bytes()),
+        }
+        self
+    }
+
+    /// A unified diff, its lines coloured by what they do. Without colours it is the same bytes as `content`.
+    pub fn diff(&mut self, diff: &[u8]) -> &mut Self {
+        let mut in_header = true;
+        for line in diff.split_inclusive(|byte| *byte == b'\n') {
+            in_header = line.starts_with(b"diff --git ") || (in_header && !line.starts_with(b"@@"));
+            self.colored_line(ink_of(line, in_header), line);
+        }
+        self
+    }
+
+    fn colored_line(&mut self, ink: Option<Ink>, line: &[u8]) {
+        let bare = line.strip_suffix(b"\n").unwrap_or(line);
+        match (ink, self.style.paint) {
+            (Some(ink), Paint::Colored) => {
+                self.put(format!("\x1b[{}m", ink.code())).content(bare).put("\x1b[0m");
+                self.content(&line[bare.len()..]);
+            }
+            (_, _) => {
+                self.content(line);
+            }
+        }
+    }
+}
+
+fn ink_of(line: &[u8], in_header: bool) -> Option<Ink> {
+    match line.first() {
+        _ if in_header => Some(Ink::Strong),
+        Some(b'+') => Some(Ink::Added),
+        Some(b'-') => Some(Ink::Removed),
+        Some(b'@') => Some(Ink::Place),
+        _ => None,
+    }
+}

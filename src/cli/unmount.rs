@@ -1,0 +1,101 @@
+//! `fettlefs unmount`: end a mount; what is held waits for the next one.
+
+use super::desk::Length;
+use super::outcome::Tense;
+use super::text::Text;
+use super::{Desk, Failure, held, outcome};
+use crate::client::{Client, ClientError, Reach};
+use crate::protocol::{ErrorCode, Exit, HeldAtUnmount, Op, Reply, Request, UnmountReply};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// End a mount; what is held is kept for the next one
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The project or the mountpoint
+    path: Option<PathBuf>,
+    /// Land everything held first
+    #[arg(long, conflicts_with = "discard_all")]
+    confirm_all: bool,
+    /// Drop everything held first; its content is kept as backups
+    #[arg(long)]
+    discard_all: bool,
+    /// Seconds to wait for writers
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Do not wait for writers; what they have not closed is held as interrupted
+    #[arg(long)]
+    force: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let start = arguments.path.as_deref().map_or_else(|| desk.directory.clone(), |path| desk.directory.join(path));
+    let mut client = match Client::open(&start, super::offline::answer) {
+        Ok(client) => client,
+        Err(ClientError::Stale(mountpoint)) => return detach(&mountpoint, &arguments, desk),
+        Err(err) => return Err(err.into()),
+    };
+    if let Reach::Stale(mountpoint) = client.reach() {
+        return detach(mountpoint, &arguments, desk);
+    }
+    let reply = client.ask(&request(&arguments))?;
+    let Reply::Unmount(reply) = reply else { return Err(Failure::other_answer()) };
+    desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    Ok(Exit::Done)
+}
+
+fn request(arguments: &Arguments) -> Request {
+    let held = match (arguments.confirm_all, arguments.discard_all) {
+        (true, _) => HeldAtUnmount::Confirm,
+        (false, true) => HeldAtUnmount::Discard,
+        (false, false) => HeldAtUnmount::Keep,
+    };
+    Request {
+        held,
+        timeout_seconds: arguments.timeout,
+        force: arguments.force,
+        dry_run: arguments.dry_run,
+        ..Request::new(Op::Unmount)
+    }
+}
+
+pub fn render(reply: &UnmountReply, text: &mut Text) {
+    let tense = if reply.dry_run { Tense::Planned } else { Tense::Done };
+    outcome::render_all(&reply.outcomes, tense, text);
+    text.put(if reply.dry_run { "fettlefs: Would unmount\n" } else { "fettlefs: Unmounted\n" });
+    if !reply.held.is_empty() {
+        text.put("\nHeld for review, also without a mount:\n");
+        held::render_table(&reply.held, text);
+    }
+}
+
+/// Takes away a mount whose daemon is gone. Nothing can be lost: what it held is in the state directory.
+fn detach(mountpoint: &Path, arguments: &Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    if !arguments.dry_run {
+        take_away(mountpoint)?;
+    }
+    let reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
+    desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    Ok(Exit::Done)
+}
+
+fn take_away(mountpoint: &Path) -> Result<(), Failure> {
+    let failed = |why: String| {
+        Failure::new(ErrorCode::NotPermitted, format!("detach the dead mount {}: {why}", mountpoint.display()))
+    };
+    match rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH) {
+        Ok(()) => Ok(()),
+        // A user's own mount is taken away by the set-uid program that made it.
+        Err(rustix::io::Errno::PERM) => {
+            let done = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(mountpoint).output();
+            match done.map_err(|err| failed(format!("fusermount3: {err}")))? {
+                output if output.status.success() => Ok(()),
+                output => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+            }
+        }
+        Err(err) => Err(failed(err.to_string())),
+    }
+}

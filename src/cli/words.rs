@@ -1,0 +1,56 @@
+//! Numbers as a person reads them.
+
+use crate::protocol::Counts;
+
+/// `812B`, `2.1KB`, `3.0MB`: units of 1024.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KB", "MB", "GB", "TB", "PB"];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would round to "1024.0KB".
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1}{}", UNITS[unit])
+}
+
+/// `0.62` is `62%`. A change too small for a whole percent is still not nothing.
+pub fn percent(ratio: f64) -> String {
+    match ratio * 100.0 {
+        small if small > 0.0 && small < 0.5 => "<1%".to_owned(),
+        percent => format!("{percent:.0}%"),
+    }
+}
+
+/// `1 line`, `45 lines`.
+pub fn plural(count: u64, word: &str) -> String {
+    match count {
+        1 => format!("1 {word}"),
+        _ => format!("{count} {word}s"),
+    }
+}
+
+/// `+3 -2 ~1`: lines inserted, deleted, and how many of these are modifications.
+pub fn counts_with_modified(counts: &Counts) -> String {
+    format!("+{} -{} ~{}", counts.insertions, counts.deletions, counts.insertions.min(counts.deletions))
+}
+
+/// `5m ago`. A clock that was set back makes no negative ages.
+pub fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
+    match seconds {
+        0..60 => format!("{seconds}s ago"),
+        60..3600 => format!("{}m ago", seconds / 60),
+        3600..86_400 => format!("{}h ago", seconds / 3600),
+        _ => format!("{}d ago", seconds / 86_400),
+    }
+}
+
+/// `2026-03-12 14:30:22Z`, for lists.
+pub fn moment(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
+}

@@ -1,0 +1,142 @@
+//! One question and its answer, pages joined.
+
+use super::{Place, Reach, find, reach};
+use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Answers with no mount present, from the state directory and under its lock (SPEC §3). Supplied by who composes
+/// the program, for the client knows no store.
+pub type Offline = fn(&Place, &Request) -> Response;
+
+/// A way to whoever answers for one project.
+pub struct Client {
+    place: Place,
+    reach: Reach,
+    offline: Offline,
+}
+
+/// Why a question got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("no mount and no .fettle here or above {}", .0.display())]
+    NoProject(PathBuf),
+    #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount` recovers it, `fettlefs unmount` detaches it",
+        .0.display())]
+    Stale(PathBuf),
+    #[error("{what} {}: {cause}", path.display())]
+    Io { what: &'static str, path: PathBuf, cause: io::Error },
+    #[error("{0}")]
+    Answer(#[from] ResponseError),
+    #[error("the answer is longer than 8 MiB")]
+    AnswerTooLong,
+    #[error("the answer stopped in the middle of a line: the daemon died or was stopped")]
+    AnswerCut,
+}
+
+impl Client {
+    /// Looks from `start` upwards. No daemon need be there, but a state directory.
+    pub fn open(start: &Path, offline: Offline) -> Result<Self, ClientError> {
+        let place = find(start)?;
+        let reach = reach(&place)?;
+        Ok(Self { place, reach, offline })
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// Asks, and goes on asking until the last page, unless the request limits itself.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, ErrorBody> {
+        let mut reply = self.ask_page(request)?;
+        while let Some(offset) = reply.next().filter(|next| request.limit.is_none() && *next > request.offset) {
+            reply.append(self.ask_page(&Request { offset, ..request.clone() })?);
+            // A page that does not get on would be asked for without end.
+            if reply.next().is_some_and(|next| next <= offset) {
+                return Err(ErrorBody::new(ErrorCode::Io, "the daemon repeats a page"));
+            }
+        }
+        Ok(reply)
+    }
+
+    fn ask_page(&mut self, request: &Request) -> Result<Reply, ErrorBody> {
+        match self.exchange(request)? {
+            Response::Done(reply) => Ok(*reply),
+            Response::Failed(error) => Err(*error),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> Result<Response, ErrorBody> {
+        let line = request.to_line()?;
+        let path = self.place.root.clone();
+        let failed = |cause: io::Error| match cause.raw_os_error() {
+            Some(libc::ENOTCONN) => ClientError::Stale(path.clone()),
+            _ => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
+        };
+        let answer = match &mut self.reach {
+            Reach::Offline => return Ok((self.offline)(&self.place, request)),
+            Reach::Stale(mountpoint) => return Err(ClientError::Stale(mountpoint.clone()).into()),
+            Reach::View(control) => converse_once(control, &line).map_err(failed)?,
+            Reach::Socket(socket) => converse_line(socket, &line).map_err(failed)?,
+        };
+        Ok(decode(&answer)?)
+    }
+}
+
+/// The control file wants the whole request in one write (SPEC §11), and ends its answer with end of file.
+fn converse_once(mut control: &std::fs::File, line: &[u8]) -> io::Result<Vec<u8>> {
+    let written = control.write(line)?;
+    if written != line.len() {
+        return Err(io::Error::other("the control file took only a part of the request"));
+    }
+    let mut answer = Vec::new();
+    control.take(REPLY_BYTES_MAX as u64 + 1).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// The socket stays open for the next request, so the answer ends with its line.
+fn converse_line(mut socket: &std::os::unix::net::UnixStream, line: &[u8]) -> io::Result<Vec<u8>> {
+    socket.write_all(line)?;
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 64 << 10];
+    while answer.last() != Some(&b'\n') && answer.len() <= REPLY_BYTES_MAX {
+        match socket.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&piece[..count]),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(answer)
+}
+
+fn decode(answer: &[u8]) -> Result<Response, ClientError> {
+    match answer {
+        long if long.len() > REPLY_BYTES_MAX => Err(ClientError::AnswerTooLong),
+        [.., b'\n'] | [] => Ok(Response::parse(answer)?),
+        _ => Err(ClientError::AnswerCut),
+    }
+}
+
+impl ClientError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoProject(_) | Self::Stale(_) => ErrorCode::NotMounted,
+            Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+            Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
+            Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,
+            Self::Answer(_) => ErrorCode::Io,
+            Self::AnswerTooLong => ErrorCode::TooLarge,
+        }
+    }
+}
+
+impl From<ClientError> for ErrorBody {
+    fn from(err: ClientError) -> Self {
+        Self::new(err.code(), err.to_string())
+    }
+}

@@ -1,0 +1,88 @@
+//! Which project a directory belongs to, and where its state is.
+
+use super::ClientError;
+use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Overrides where the state is (SPEC §3).
+const STATE_DIR_VARIABLE: &str = "FETTLE_STATE_DIR";
+
+/// A project as it is seen from here: its own directory, or the root of a view of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Absolute. Relative arguments are relative to directories below it.
+    pub root: PathBuf,
+    /// The state directory; in a view, the virtual one unless a variable names the real one.
+    pub state: PathBuf,
+    /// Absolute: where relative arguments begin.
+    pub start: PathBuf,
+}
+
+/// The nearest directory from `start` upwards that has a `.fettle` reachable by name.
+pub fn find(start: &Path) -> Result<Place, ClientError> {
+    let start = std::path::absolute(start).map_err(|cause| io_error("find", start, cause))?;
+    let named = std::env::var_os(STATE_DIR_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    find_with(canonical(&start)?, named)
+}
+
+/// [`find`], with the variable's value as an argument.
+pub(super) fn find_with(start: PathBuf, named_state: Option<PathBuf>) -> Result<Place, ClientError> {
+    if let Some(root) = nearest_root(&start)? {
+        let state = named_state.unwrap_or_else(|| root.join(STATE_DIRECTORY));
+        return Ok(Place { root, state, start });
+    }
+    match named_state {
+        Some(state) if state.is_dir() => Ok(Place { root: linked_root(&state, &start)?, state, start }),
+        Some(_) | None => Err(ClientError::NoProject(start)),
+    }
+}
+
+fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
+    for directory in start.ancestors() {
+        let state = directory.join(STATE_DIRECTORY);
+        match std::fs::metadata(&state) {
+            Ok(metadata) if metadata.is_dir() => return Ok(Some(directory.to_owned())),
+            Ok(_) => {}
+            Err(err) if is_absent(&err) => {}
+            Err(err) => return Err(unreachable(directory, &state, err)),
+        }
+    }
+    Ok(None)
+}
+
+/// Directories above that may not be searched cannot be this caller's project.
+fn is_absent(err: &io::Error) -> bool {
+    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
+}
+
+/// A state directory outside the project names the project by a link; without one, `start` is the project.
+fn linked_root(state: &Path, start: &Path) -> Result<PathBuf, ClientError> {
+    let link = state.join(PROJECT_LINK);
+    match std::fs::read_link(&link) {
+        Ok(root) => Ok(root),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(start.to_owned()),
+        Err(err) => Err(io_error("read", &link, err)),
+    }
+}
+
+/// Without symbolic links, so that `..` and prefixes mean what they say. A path through a dead mount has no such
+/// form; it stays as it is and the search finds the dead mount.
+fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
+    match std::fs::canonicalize(start) {
+        Ok(path) => Ok(path),
+        Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => Ok(start.to_owned()),
+        Err(err) => Err(io_error("open", start, err)),
+    }
+}
+
+fn unreachable(directory: &Path, state: &Path, err: io::Error) -> ClientError {
+    match err.raw_os_error() {
+        Some(libc::ENOTCONN) => ClientError::Stale(super::mounts::mountpoint_of(directory)),
+        _ => io_error("look at", state, err),
+    }
+}
+
+pub(super) fn io_error(what: &'static str, path: &Path, cause: io::Error) -> ClientError {
+    ClientError::Io { what, path: path.to_owned(), cause }
+}

@@ -1,0 +1,58 @@
+//! The way to whoever answers for a place.
+
+use super::{ClientError, Place, mounts, place::io_error};
+use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// The longest socket path that fits into `sockaddr_un` with its NUL (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Who answers, and how they are reached.
+#[derive(Debug)]
+pub enum Reach {
+    /// The control file of a view.
+    View(File),
+    /// The socket of a daemon whose view is elsewhere: at another mountpoint, or in the namespace of a `run`.
+    Socket(UnixStream),
+    /// No daemon: the state directory is all there is.
+    Offline,
+    /// The mount is there and its daemon is not.
+    Stale(PathBuf),
+}
+
+pub fn reach(place: &Place) -> Result<Reach, ClientError> {
+    let control = place.root.join(STATE_DIRECTORY).join(CONTROL_FILE);
+    match File::options().read(true).write(true).open(&control) {
+        Ok(file) => return Ok(Reach::View(file)),
+        Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => {
+            return Ok(Reach::Stale(mounts::mountpoint_of(&place.root)));
+        }
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+        Err(err) => return Err(io_error("open", &control, err)),
+    }
+    let socket = place.state.join(CONTROL_SOCKET);
+    match connect(&place.state, &socket) {
+        Ok(stream) => Ok(Reach::Socket(stream)),
+        Err(err) if is_nobody(&err) => Ok(Reach::Offline),
+        Err(err) => Err(io_error("connect to", &socket, err)),
+    }
+}
+
+/// A socket file that a killed daemon left behind refuses connections.
+fn is_nobody(err: &io::Error) -> bool {
+    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn connect(state: &Path, socket: &Path) -> io::Result<UnixStream> {
+    if socket.as_os_str().as_bytes().len() <= SOCKET_PATH_BYTES_MAX {
+        return UnixStream::connect(socket);
+    }
+    // A descriptor of the directory makes a short name for it, however deep it lies.
+    let directory = File::open(state)?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", directory.as_raw_fd()))
+}

@@ -1,0 +1,174 @@
+use super::place::find_with;
+use super::*;
+use crate::model::RelPath;
+use crate::protocol::{
+    Acted, ErrorCode, LogReply, Op, PROJECT_LINK, Reply, Request, Response, STATE_DIRECTORY, Target, VersionReply,
+};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+fn place(start: &str) -> Place {
+    Place { root: "/p".into(), state: "/p/.fettle".into(), start: start.into() }
+}
+
+fn readings(id: Option<&str>, path: Option<&str>, glob: Option<&str>) -> Target {
+    let path = path.map(|path| RelPath::parse(path.as_bytes()).expect(path));
+    Target { id: id.map(str::to_owned), path, glob: glob.map(str::to_owned) }
+}
+
+#[test]
+fn an_argument_is_sent_in_every_way_it_can_be_read() {
+    for (start, argument, want) in [
+        ("/p", "a1b2", readings(Some("a1b2"), Some("a1b2"), None)),
+        ("/p/src", "a.rs", readings(Some("a.rs"), Some("src/a.rs"), None)),
+        ("/p/src", "../Cargo.toml", readings(None, Some("Cargo.toml"), None)),
+        ("/p/src", "./x/./y/", readings(None, Some("src/x/y"), None)),
+        ("/p/src", "/p/lib/b.rs", readings(None, Some("lib/b.rs"), None)),
+        ("/p", ".", readings(Some("."), Some(""), None)),
+        ("/p/src", "*.rs", readings(Some("*.rs"), Some("src/*.rs"), Some("src/*.rs"))),
+        ("/p/[a]", "*.rs", readings(Some("*.rs"), Some("[a]/*.rs"), Some("[[]a[]]/*.rs"))),
+        ("/p/[a]", "../*.rs", readings(None, Some("*.rs"), Some("*.rs"))),
+    ] {
+        assert_eq!(target(&place(start), OsStr::new(argument)).expect(argument), want, "{argument} in {start}");
+    }
+}
+
+#[test]
+fn an_argument_that_leads_out_of_the_project_is_refused() {
+    for argument in ["../../etc/passwd", "/nowhere/x", "/p2/x"] {
+        let err = target(&place("/p/src"), OsStr::new(argument)).expect_err(argument);
+        assert_eq!(err.to_string(), format!("{argument} is outside the project /p"));
+    }
+}
+
+#[test]
+fn a_project_is_found_from_any_directory_below_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = scratch.path().canonicalize().unwrap();
+    let deep = root.join("a/b");
+    std::fs::create_dir_all(&deep).unwrap();
+    assert!(matches!(find_with(deep.clone(), None), Err(ClientError::NoProject(_))));
+
+    let state = root.join(STATE_DIRECTORY);
+    std::fs::create_dir(&state).unwrap();
+    let want = Place { root: root.clone(), state, start: deep.clone() };
+    assert_eq!(find_with(deep, None).unwrap(), want);
+}
+
+#[test]
+fn a_state_directory_elsewhere_names_its_project() {
+    let scratch = tempfile::tempdir().unwrap();
+    let state = scratch.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    assert_eq!(find_with("/p/src".into(), Some(state.clone())).unwrap().root, Path::new("/p/src"));
+    std::os::unix::fs::symlink("/p", state.join(PROJECT_LINK)).unwrap();
+    assert_eq!(find_with("/p/src".into(), Some(state)).unwrap().root, Path::new("/p"));
+}
+
+#[test]
+fn mountinfo_lines_with_odd_names_and_optional_fields_are_read() {
+    let table = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 master:2 - fuse.fettlefs /home/u\\134p rw\n\
+                  nonsense\n\
+                  37 35 98:0 / /x\\zz rw - ext4 - rw\n";
+    let mount = |point: &str, fs_type: &str, source: &str| Mount {
+        mountpoint: point.into(),
+        fs_type: fs_type.into(),
+        source: source.into(),
+    };
+    assert_eq!(
+        parse_mountinfo(table),
+        [mount("/mnt/a b", "fuse.fettlefs", "/home/u\\p"), mount("/x\\zz", "ext4", "-")]
+    );
+}
+
+fn nobody(_: &Place, request: &Request) -> Response {
+    match request.op {
+        Op::Confirm => Response::done(Reply::Confirm(Acted::default())),
+        op => panic!("{op} asked offline"),
+    }
+}
+
+/// A daemon that answers each request in turn with the next of `answers`.
+fn daemon(state: &Path, answers: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<Request>> {
+    let directory = std::fs::File::open(state).unwrap();
+    let name = format!("/proc/self/fd/{}/control.sock", std::os::fd::AsRawFd::as_raw_fd(&directory));
+    let listener = UnixListener::bind(name).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap());
+        let mut asked = Vec::new();
+        for answer in answers {
+            let mut line = Vec::new();
+            lines.read_until(b'\n', &mut line).unwrap();
+            asked.push(Request::parse(&line).unwrap());
+            stream.write_all(&answer).unwrap();
+        }
+        asked
+    })
+}
+
+fn project(scratch: &Path) -> PathBuf {
+    let state = scratch.join(STATE_DIRECTORY);
+    std::fs::create_dir_all(&state).unwrap();
+    state
+}
+
+#[test]
+fn without_a_daemon_the_state_directory_answers() {
+    let scratch = tempfile::tempdir().unwrap();
+    let state = project(scratch.path());
+    drop(UnixListener::bind(state.join("control.sock")).unwrap());
+    let mut client = Client::open(scratch.path(), nobody).unwrap();
+    assert!(matches!(client.reach(), Reach::Offline));
+    assert_eq!(client.ask(&Request::new(Op::Confirm)), Ok(Reply::Confirm(Acted::default())));
+}
+
+#[test]
+fn pages_are_asked_for_until_the_last_through_a_socket_of_any_depth() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = scratch.path().join("deep/".repeat(30));
+    let page = |next| Response::done(Reply::Log(LogReply { events: vec![], next })).to_line();
+    let asked = daemon(&project(&root), vec![page(Some(2)), page(Some(5)), page(None)]);
+    let mut client = Client::open(&root, nobody).unwrap();
+    assert_eq!(client.ask(&Request::new(Op::Log)), Ok(Reply::Log(LogReply::default())));
+    let offsets: Vec<u64> = asked.join().unwrap().iter().map(|request| request.offset).collect();
+    assert_eq!(offsets, [0, 2, 5]);
+}
+
+#[test]
+fn an_answer_that_is_none_is_an_error_and_not_a_result() {
+    for (answer, code) in [
+        (&b"{\"v\":1,\"ok\":tr"[..], ErrorCode::Io),
+        (b"", ErrorCode::Io),
+        (b"hello\n", ErrorCode::Io),
+        (b"{\"v\":2,\"ok\":true}\n", ErrorCode::UnsupportedVersion),
+        (b"{\"v\":1,\"ok\":false}\n", ErrorCode::Io),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let asked = daemon(&project(scratch.path()), vec![answer.to_vec()]);
+        let mut client = Client::open(scratch.path(), nobody).unwrap();
+        assert_eq!(client.ask(&Request::new(Op::Status)).unwrap_err().code, code, "{answer:?}");
+        asked.join().unwrap();
+    }
+}
+
+#[test]
+fn a_page_that_does_not_get_on_ends_the_asking() {
+    let scratch = tempfile::tempdir().unwrap();
+    let page = || Response::done(Reply::Log(LogReply { events: vec![], next: Some(2) })).to_line();
+    let asked = daemon(&project(scratch.path()), vec![page(), page()]);
+    let mut client = Client::open(scratch.path(), nobody).unwrap();
+    assert_eq!(client.ask(&Request::new(Op::Log)).unwrap_err().message, "the daemon repeats a page");
+    asked.join().unwrap();
+}
+
+#[test]
+fn a_version_reply_needs_no_paging() {
+    let scratch = tempfile::tempdir().unwrap();
+    let version = Reply::Version(VersionReply { version: "9".into(), protocol: 1, daemon: None, pid: None });
+    let asked = daemon(&project(scratch.path()), vec![Response::done(version.clone()).to_line()]);
+    assert_eq!(Client::open(scratch.path(), nobody).unwrap().ask(&Request::new(Op::Version)), Ok(version));
+    asked.join().unwrap();
+}
