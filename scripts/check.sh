@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# What "green" means: formatting, lints, the build, the demo, the bench's answers, every test with real mounts.
+# On a clean Debian checkout it installs what it needs (as root; otherwise it says what is missing). CI runs this and
+# nothing else. Nothing is skipped: without /dev/fuse it fails. The last lines are those of `cargo test`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+target=${CARGO_TARGET_DIR:-$root/target}
+
+# One line for each program the build, the tests or the demo run: the program, and the Debian package it comes in.
+needs='
+cc           gcc
+fusermount3  fuse3
+git          git
+python3      python3
+rg           ripgrep
+perl         perl
+sed          sed
+tar          tar
+vim          vim
+mkfs.ext4    e2fsprogs
+setfattr     attr
+setfacl      acl
+unshare      util-linux
+ps           procps
+'
+
+say() { printf '\n== %s\n' "$*"; }
+fail() { printf 'check: %s\n' "$*" >&2; exit 1; }
+
+missing_packages() {
+    local program package
+    while read -r program package; do
+        if [[ -n $program ]] && ! command -v "$program" >/dev/null; then
+            printf '%s\n' "$package"
+        fi
+    done <<<"$needs"
+}
+
+install_missing() {
+    PATH=$PATH:/usr/sbin:/sbin
+    local missing
+    mapfile -t missing < <(missing_packages)
+    ((${#missing[@]})) || return 0
+    if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
+        fail "missing: ${missing[*]}. As root on Debian: apt-get install ${missing[*]}"
+    fi
+    say "apt-get install ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    mapfile -t missing < <(missing_packages)
+    ((${#missing[@]} == 0)) || fail "still missing after the installation: ${missing[*]}"
+}
+
+# Mounts of ours: the source or the mountpoint lies in this run's scratch or build directory.
+mounts_left() {
+    local source point type _rest
+    while read -r source point type _rest; do
+        [[ $type == fuse.fettlefs ]] || continue
+        case $source$'\n'$point in
+            *"$scratch"/* | *"$target"/*) printf '%s on %s\n' "$source" "$point" ;;
+        esac
+    done </proc/mounts
+}
+
+# Processes that run a fettlefs which this checkout built and that were not there when the run began.
+daemons_now() {
+    local link exe
+    for link in /proc/[0-9]*/exe; do
+        exe=$(readlink "$link" 2>/dev/null) || continue
+        exe=${exe% (deleted)}
+        if [[ $exe == "$target"/*/fettlefs ]]; then
+            link=${link#/proc/}
+            printf '%s\n' "${link%/exe}"
+        fi
+    done
+}
+
+daemons_left() {
+    comm -13 <(sort <<<"$daemons_before") <(daemons_now | sort)
+}
+
+finish() {
+    local status=$? tries=0 mounts daemons
+    trap - EXIT
+    # A daemon that has just been unmounted may still be on its way out.
+    while mounts=$(mounts_left) daemons=$(daemons_left) && [[ -n $mounts$daemons ]] && ((tries++ < 50)); do
+        sleep 0.1
+    done
+    if [[ -n $mounts ]]; then
+        printf 'check: left mounted by this run:\n%s\n' "$mounts" >&2
+        status=1
+    fi
+    if [[ -n $daemons ]]; then
+        printf 'check: fettlefs processes left by this run:\n' >&2
+        ps -o pid,ppid,etime,args -p "${daemons//$'\n'/,}" >&2 || true
+        status=1
+    fi
+    if [[ -z $mounts$daemons ]]; then
+        rm -rf --one-file-system "$scratch"
+    else
+        printf 'check: %s stays\n' "$scratch" >&2
+    fi
+    exit "$status"
+}
+
+[[ -c /dev/fuse ]] || fail "no /dev/fuse: the tests mount for real (modprobe fuse; in a container: --device /dev/fuse)"
+command -v cargo >/dev/null || fail "no cargo: install Rust with rustup; rust-toolchain.toml names the version"
+install_missing
+
+mkdir -p "$target"
+target=$(cd "$target" && pwd -P)
+scratch=$(mktemp -d "$target/check.XXXXXX")
+daemons_before=$(daemons_now)
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+export TMPDIR=$scratch
+# No setting of the person who runs this may change an outcome.
+unset "${!FETTLE_@}"
+
+say "cargo fmt --check"
+cargo fmt --check
+say "cargo clippy"
+cargo clippy --quiet --locked --all-targets -- -D warnings
+say "cargo build"
+cargo build --quiet --locked
+say "scripts/demo"
+scripts/demo --bin "$target/debug/fettlefs"
+say "scripts/bench --smoke"
+scripts/bench --smoke --bin "$target/debug/fettlefs"
+say "cargo test"
+cargo test --locked --no-fail-fast
