@@ -1,5 +1,15 @@
+//! What Linux is asked, and the only place that may be `unsafe`.
+//!
+//! Wrappers take borrowed descriptors and give `io::Result`; they know paths and metadata, and nothing of the overlay.
+//! Begin with [`tree`] (a directory tree reached by descriptor) and [`file`] (content and metadata of one file).
+
 pub mod daemon;
+pub mod file;
 pub mod mount;
 pub mod process;
 pub mod signals;
 pub mod sqlite;
+pub mod tree;
+pub mod xattr;
+
+pub use rustix::fs::{Mode, OFlags, RenameFlags};
