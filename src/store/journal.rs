@@ -70,6 +70,13 @@ impl Epilogue {
     }
 }
 
+impl super::Store {
+    /// Records what happened to entries of upper alone; lower is as it was.
+    pub fn record_epilogue(&self, epilogue: &Epilogue) -> Result<()> {
+        self.database.lock().write(|tx| epilogue.write(tx, &[]))
+    }
+}
+
 /// How one path of lower changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Act {
