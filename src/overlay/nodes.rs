@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use crate::model::RelPath;
+use crate::model::{RelPath, Stamp};
 use crate::sys::file::{FileKind, InodeKey, Meta};
 use crate::sys::tree::Tree;
 
@@ -38,6 +38,8 @@ pub(super) struct Node {
     lower: Option<InodeKey>,
     /// Shared by all handles on it.
     pub open: Option<Arc<OpenFile>>,
+    /// Lower when the kernel last began to cache content of it.
+    cached: Option<Stamp>,
 }
 
 pub(super) struct Nodes {
@@ -62,6 +64,7 @@ impl Nodes {
             children: 0,
             lower: Some(meta.key()),
             open: None,
+            cached: None,
         };
         Ok(Self {
             nodes: HashMap::from([(ROOT, root)]),
@@ -123,6 +126,9 @@ impl Nodes {
     pub fn resolve(&mut self, parent: NodeId, name: &OsStr, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         if let Some(id) = self.child(parent, name) {
             if self.stands_for(id, meta.kind, lower) {
+                if lower.is_some() {
+                    self.set_lower(id, lower);
+                }
                 return id;
             }
             // Replaced below: old descriptors keep the old node.
@@ -145,7 +151,8 @@ impl Nodes {
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         let id = self.free_number(meta, lower);
-        let node = Node { kind: meta.kind, names: Vec::new(), lookups: 0, children: 0, lower, open: None };
+        let node =
+            Node { kind: meta.kind, names: Vec::new(), lookups: 0, children: 0, lower, open: None, cached: None };
         self.nodes.insert(id, node);
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
@@ -202,6 +209,9 @@ impl Nodes {
     /// The node now stands for another lower inode, or for none.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.lower == lower {
+            return;
+        }
         let old = std::mem::replace(&mut node.lower, lower);
         if let Some(key) = old
             && self.by_lower.get(&key) == Some(&id)
@@ -210,8 +220,20 @@ impl Nodes {
         }
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
-            self.kept.insert(key, id);
+            if key.inode != id.0 {
+                self.kept.insert(key, id);
+            }
         }
+    }
+
+    /// Whether a node stands for this lower inode.
+    pub fn is_lower(&self, id: NodeId, key: InodeKey) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))
+    }
+
+    /// Notes of which content the kernel's cache is from now on; gives of which it was.
+    pub fn set_cached(&mut self, id: NodeId, stamp: Stamp) -> Option<Stamp> {
+        self.nodes.get_mut(&id)?.cached.replace(stamp)
     }
 
     pub fn looked_up(&mut self, id: NodeId) {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-use crate::model::{ChangeId, RelPath};
+use crate::model::{ChangeId, RelPath, Stamp};
 use crate::store::{Below, UpperId, UpperRow};
 
 #[derive(Debug)]
@@ -20,6 +20,10 @@ pub(super) struct Upper {
     pub busy: bool,
     /// An fsync was asked for since the last landing: the next one must be durable.
     pub synced: bool,
+    /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.
+    pub moved_on: bool,
+    /// It was renamed here from this path of lower, which goes when this lands.
+    pub takes_along: Option<(RelPath, Stamp)>,
 }
 
 #[derive(Default)]
@@ -67,7 +71,7 @@ impl Uppers {
 
     /// An entry the database already has.
     pub fn restore(&mut self, row: UpperRow) {
-        self.insert(Upper { dirty: row.held.is_none(), row, saved: true, busy: false, synced: false });
+        self.insert(Upper { dirty: row.held.is_none(), ..Upper::written(row) });
     }
 
     pub fn insert(&mut self, upper: Upper) {

@@ -19,7 +19,9 @@ use crate::model::{ChangeId, Digest, RelPath, Stamp};
 /// How a change ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    Superseded { by: ChangeId },
+    Superseded {
+        by: ChangeId,
+    },
     Applied,
     Discarded,
     /// It became small, or equal to lower, and ended by itself.
@@ -67,6 +69,13 @@ impl Epilogue {
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
         self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
         self.events.iter().try_for_each(|draft| events::put(tx, draft, backups))
+    }
+}
+
+impl super::Store {
+    /// Records what happened to entries of upper alone; lower is as it was.
+    pub fn record_epilogue(&self, epilogue: &Epilogue) -> Result<()> {
+        self.database.lock().write(|tx| epilogue.write(tx, &[]))
     }
 }
 

@@ -114,6 +114,14 @@ impl Store {
         self.database.lock().write(|tx| put(tx, row))
     }
 
+    /// One entry in the place of another.
+    pub fn replace_upper(&self, old: UpperId, row: &UpperRow) -> Result<()> {
+        self.database.lock().write(|tx| {
+            delete(tx, old)?;
+            put(tx, row)
+        })
+    }
+
     pub fn remove_upper(&self, id: UpperId) -> Result<()> {
         self.database.lock().write(|tx| delete(tx, id))
     }

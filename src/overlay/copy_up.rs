@@ -1,0 +1,235 @@
+//! Copy-up: before the first write, a file's content moves to upper, and what lay below is remembered as its base.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::error::Context;
+use super::open::{Backing, OpenFile};
+use super::uppers::Upper;
+use super::{Caller, Error, Overlay, Result, Seen};
+use crate::model::{RelPath, Stamp};
+use crate::policy::rules::{Action, Entry as RuleEntry};
+use crate::store::{Base, Below, UpperId, UpperRow, What};
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::xattr;
+
+/// What a copy-up needs of the old content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    Content,
+    /// It is about to be emptied: only the metadata.
+    Nothing,
+}
+
+impl Overlay {
+    /// The file a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is what lower was when the
+    /// writing handle was opened.
+    pub(super) fn writable(&self, open: &Arc<OpenFile>, keep: Keep, opened: Option<Stamp>) -> Result<Arc<File>> {
+        if open.dirty.load(Ordering::SeqCst) {
+            return Ok(open.file());
+        }
+        let _one_at_a_time = open.copying.lock();
+        let backing = open.backing().clone();
+        match backing {
+            Backing::Orphan(file) => Ok(file),
+            Backing::Upper(id, file) => {
+                self.mark_dirty(id)?;
+                open.dirty.store(true, Ordering::SeqCst);
+                Ok(file)
+            }
+            Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened),
+        }
+    }
+
+    fn copy_up(&self, open: &Arc<OpenFile>, lower: &File, keep: Keep, opened: Option<Stamp>) -> Result<Arc<File>> {
+        let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
+        let upper = self.store.create_upper()?;
+        let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
+        if let Err(cause) = copied {
+            self.store.drop_upper_file(upper.id)?;
+            return Err(cause).doing(|| "copy up".to_owned());
+        }
+        let file = Arc::new(upper.file);
+        let named = self.enter_copied(open, upper.id, &file, &meta, opened)?;
+        if !named {
+            // Unlinked: only who has it open sees what is written.
+            self.store.drop_upper_file(upper.id)?;
+            open.set_backing(Backing::Orphan(file.clone()));
+        }
+        open.dirty.store(true, Ordering::SeqCst);
+        Ok(file)
+    }
+
+    /// Puts a copied file into the view, unless its node has lost its name.
+    fn enter_copied(
+        &self,
+        open: &Arc<OpenFile>,
+        id: UpperId,
+        file: &Arc<File>,
+        meta: &Meta,
+        opened: Option<Stamp>,
+    ) -> Result<bool> {
+        let mut state = self.state.lock();
+        let Ok(path) = state.nodes.path(open.node) else { return Ok(false) };
+        let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+        let row = UpperRow { id, names: vec![path], what: What::File, base: Base { below, digest: None }, held: None };
+        self.store.save_upper(&row)?;
+        let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
+        state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
+        open.set_backing(Backing::Upper(id, file.clone()));
+        Ok(true)
+    }
+
+    /// A new file of upper content takes a free name of the view, or one whose deletion is held.
+    pub(super) fn add_upper_file(&self, id: UpperId, path: &RelPath) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut row = UpperRow {
+            id,
+            names: vec![path.clone()],
+            what: What::File,
+            base: Base { below: Below::Nothing, digest: None },
+            held: None,
+        };
+        if let Some(hidden) = state.uppers.at(path).and_then(|id| state.uppers.remove(id)) {
+            // Deleted and made again is a modification of what was there (SPEC §4.3).
+            row.base = hidden.row.base;
+            row.held = hidden.row.held;
+            self.store.replace_upper(hidden.row.id, &row)?;
+        } else {
+            self.store.save_upper(&row)?;
+        }
+        state.uppers.insert(Upper::written(row));
+        Ok(())
+    }
+
+    /// Notes that an upper entry was written since it was last judged.
+    pub(super) fn mark_dirty(&self, id: UpperId) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
+        upper.dirty = true;
+        if !upper.saved {
+            self.store.save_upper(&upper.row)?;
+            upper.saved = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_synced(&self, id: UpperId) -> Result<()> {
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            upper.synced = true;
+        }
+        Ok(())
+    }
+
+    /// Lets an upper entry go that has landed and is not being written, and reads on from lower.
+    pub(super) fn evict(&self, id: UpperId) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(upper) = state.uppers.get(id) else { return Ok(()) };
+        if upper.dirty || upper.saved || upper.busy {
+            return Ok(());
+        }
+        let path = upper.row.names[0].clone();
+        let open = state.nodes.at(&path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+        if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
+            if open.writers() > 0 {
+                return Ok(());
+            }
+            match super::open_lower(&self.lower, &path) {
+                Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
+                // Removed below meanwhile: who has it open keeps the content.
+                Err(_) => open.set_backing(Backing::Orphan(open.file())),
+            }
+            open.dirty.store(false, Ordering::SeqCst);
+        }
+        state.uppers.remove(id);
+        drop(state);
+        Ok(self.store.drop_upper_file(id)?)
+    }
+
+    /// What a rule says of writes to `path`.
+    pub(super) fn action(&self, path: &RelPath, kind: FileKind) -> Action {
+        let entry = match kind {
+            FileKind::Directory => RuleEntry::Dir,
+            FileKind::Symlink => RuleEntry::Symlink,
+            FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                RuleEntry::File
+            }
+        };
+        self.policy().action(&self.lower, path, entry)
+    }
+
+    /// The mode of a new entry: the caller's umask applied, refused where it has bits that need a grant.
+    pub(super) fn new_mode(&self, path: &RelPath, kind: FileKind, mode: u32, caller: &Caller) -> Result<u32> {
+        let mode = mode & 0o7777 & !caller.umask;
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let gated =
+            (mode & 0o6000 != 0 && kind != FileKind::Directory && !self.grants.suid) || (is_device && !self.grants.dev);
+        match gated && self.action(path, kind) != Action::Pass {
+            true => Err(Error::Errno(libc::EPERM)),
+            false => Ok(mode),
+        }
+    }
+
+    /// New entries belong to the caller, and to the group of a set-group-id directory.
+    pub(super) fn give_to_caller(&self, fd: BorrowedFd<'_>, path: &RelPath, caller: &Caller) -> Result<()> {
+        let gid = self.new_gid(path, caller)?;
+        give(|| file::set_owner(fd, Some(caller.uid), Some(gid)), caller).doing(|| format!("give {path} an owner"))
+    }
+
+    pub(super) fn new_gid(&self, path: &RelPath, caller: &Caller) -> Result<u32> {
+        let dir = path.parent().unwrap_or_default();
+        let dir_meta = self.lower.stat(&dir).doing(|| format!("stat {dir}"))?;
+        Ok(dir_meta.filter(|meta| meta.mode & 0o2000 != 0).map_or(caller.gid, |meta| meta.gid))
+    }
+
+    /// Remembers what lower has at a path after an act of ours, so that only others' acts count as external.
+    pub(super) fn remember_below(&self, path: &RelPath) -> Result<()> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let mut state = self.state.lock();
+        if let (Some(seen), Some(meta)) = (state.seen.get_mut(path), meta) {
+            *seen = Seen { stamp: meta.stamp(), digest: seen.digest };
+        }
+        Ok(())
+    }
+}
+
+/// An unprivileged daemon serves only its own user, whose files need no giving.
+pub(super) fn give(set_owner: impl FnOnce() -> std::io::Result<()>, caller: &Caller) -> std::io::Result<()> {
+    match set_owner() {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().as_raw() == caller.uid => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Times of the inode itself do not matter: a chmod is no new content.
+pub(super) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
+    (a.device, a.inode, a.size, a.mtime) == (b.device, b.inode, b.size, b.mtime)
+}
+
+fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
+    // A write takes set-id bits and capabilities away, as the kernel does.
+    let mode = if keep_set_id { meta.mode } else { meta.mode & 0o1777 };
+    let meta = Meta { mode, ..*meta };
+    match keep {
+        Keep::Content => {
+            file::copy_content(from, to)?;
+            file::copy_metadata(from.as_fd(), &meta, to.as_fd())
+        }
+        Keep::Nothing => {
+            file::copy_owner(&meta, to.as_fd())?;
+            xattr::copy(from.as_fd(), to.as_fd())?;
+            file::set_mode(to.as_fd(), mode)
+        }
+    }
+}
+
+impl Upper {
+    /// An entry that is being written and that the database knows.
+    pub fn written(row: UpperRow) -> Self {
+        Self { row, dirty: true, saved: true, busy: false, synced: false, moved_on: false, takes_along: None }
+    }
+}

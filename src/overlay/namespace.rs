@@ -1,0 +1,383 @@
+//! Names that come and go: directories, nodes, symlinks, links, deletions.
+//!
+//! Structure lands at once; the deletion of content is judged as a change of all lines to none (SPEC §4.4, §4.8).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::copy_up::give;
+use super::error::Context;
+use super::lookup::{Origin, is_reserved};
+use super::nodes::NodeId;
+use super::settle::{Settled, leaves_project};
+use super::uppers::Upper;
+use super::{Caller, Entry, Error, Known, Overlay, Result, State};
+use crate::model::{Reason, RelPath};
+use crate::policy::rules::Action;
+use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, UpperId, UpperRow, What};
+use crate::sys::Mode;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::Place;
+
+impl Overlay {
+    /// The path of a name that is to be made.
+    pub(super) fn new_path(&self, parent: NodeId, name: &OsStr) -> Result<RelPath> {
+        let path = self.state.lock().nodes.child_path(parent, name)?;
+        match is_reserved(&path) {
+            true => Err(Error::Errno(libc::EPERM)),
+            false => Ok(path),
+        }
+    }
+
+    pub fn mkdir(&self, parent: NodeId, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
+        self.make(parent, name, FileKind::Directory, mode, caller, |place, mode| place.make_dir(mode))
+    }
+
+    /// A FIFO, socket, device or empty regular file. The kernel does the talking through the first three.
+    pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry> {
+        let kind = FileKind::from_mode(mode);
+        if kind == FileKind::Regular {
+            let flags = super::OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);
+            let (entry, opened) = self.create(parent, name, mode, flags, caller)?;
+            self.release(opened.handle)?;
+            return Ok(entry);
+        }
+        self.make(parent, name, kind, mode, caller, |place, mode| place.make_node(kind, mode, device))
+    }
+
+    fn make(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        caller: &Caller,
+        make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
+    ) -> Result<Entry> {
+        self.check_writable()?;
+        let path = self.new_path(parent, name)?;
+        self.check_creation(&path, kind)?;
+        let mode = self.new_mode(&path, kind, mode, caller)?;
+        let place = self.lower.place(&path)?;
+        make(&place, Mode::from_raw_mode(mode))?;
+        self.own_new(&place, &path, kind, mode, caller)?;
+        self.note_created(&path)?;
+        self.lookup(parent, name)
+    }
+
+    /// Owner, group and mode as the caller's own `mkdir` would have set them.
+    fn own_new(&self, place: &Place, path: &RelPath, kind: FileKind, mode: u32, caller: &Caller) -> Result<()> {
+        let gid = self.new_gid(path, caller)?;
+        let doing = || format!("give {path} an owner");
+        give(|| place.set_owner(Some(caller.uid), Some(gid)), caller).doing(doing)?;
+        if kind == FileKind::Symlink {
+            return Ok(());
+        }
+        let parent = self.lower.stat(&path.parent().unwrap_or_default()).doing(doing)?;
+        let inherits = kind == FileKind::Directory && parent.is_some_and(|meta| meta.mode & 0o2000 != 0);
+        place.set_mode(if inherits { mode | 0o2000 } else { mode }).doing(doing)
+    }
+
+    fn check_creation(&self, path: &RelPath, kind: FileKind) -> Result<()> {
+        match self.action(path, kind) {
+            Action::Deny | Action::Freeze => return Err(self.denied(path)),
+            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => {}
+        }
+        match self.origin(path)? {
+            Origin::Nothing => Ok(()),
+            Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
+            // Another kind of thing in the place of a deletion that waits for review would need review itself.
+            Origin::Hidden(_) => Err(Error::Errno(libc::EBUSY)),
+        }
+    }
+
+    /// What is at the path came in this session.
+    fn note_created(&self, path: &RelPath) -> Result<()> {
+        let anchor = {
+            let mut state = self.state.lock();
+            state.epoch += 1;
+            let known = state.anchors.entry(path.clone());
+            let known = known.or_insert(Known { anchor: AnchorState::Nothing, fresh: false });
+            known.fresh = known.anchor == AnchorState::Nothing;
+            Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh }
+        };
+        Ok(self.store.save_anchors(&[anchor])?)
+    }
+
+    pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
+        self.check_writable()?;
+        let path = self.new_path(parent, name)?;
+        let action = self.action(&path, FileKind::Symlink);
+        if matches!(action, Action::Deny | Action::Freeze) {
+            return Err(self.denied(&path));
+        }
+        let origin = self.origin(&path)?;
+        if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
+            return Err(Error::Errno(libc::EEXIST));
+        }
+        let used = self.state.lock().anchor_of(&path).is_some_and(|anchor| anchor != AnchorState::Nothing);
+        let judged = matches!(action, Action::Hold(_))
+            || matches!(origin, Origin::Hidden(_))
+            || leaves_project(&path, target.as_bytes())
+            || used;
+        if action == Action::Pass || !judged {
+            return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
+        }
+        self.symlink_judged(&path, target, caller)?;
+        self.lookup(parent, name)
+    }
+
+    fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<Settled> {
+        let id = self.store.create_upper_symlink(target)?;
+        let place = self.store.upper_place(id)?;
+        let gid = self.new_gid(path, caller)?;
+        give(|| place.set_owner(Some(caller.uid), Some(gid)), caller).doing(|| format!("give {path} an owner"))?;
+        self.add_upper_file(id, path)?;
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            upper.row.what = What::Symlink;
+        }
+        self.settle(id, caller)
+    }
+
+    /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
+    pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
+        self.check_writable()?;
+        let path = self.new_path(parent, name)?;
+        let source = self.path_of(node)?;
+        self.check_creation(&path, FileKind::Regular)?;
+        let gated = matches!(self.action(&path, FileKind::Regular), Action::Hold(_));
+        if matches!(self.action(&source, FileKind::Regular), Action::Freeze) {
+            return Err(self.denied(&source));
+        }
+        if let Origin::Upper(id, _) = self.origin(&source)? {
+            match self.settle(id, caller)? {
+                Settled::Held(_) | Settled::Postponed | Settled::Denied => {
+                    return self.link_upper(id, parent, name, &path);
+                }
+                Settled::Landed | Settled::Unchanged => {}
+            }
+        }
+        if gated {
+            // Judged as the creation of what it names; the view has a copy until somebody reviews it.
+            self.copy_as_new(&source, &path, caller)?;
+            return self.lookup(parent, name);
+        }
+        self.lower.place(&source)?.link(&self.lower.place(&path)?)?;
+        self.note_created(&path)?;
+        if self.state.lock().anchors.get(&source).is_some_and(|known| !known.fresh) {
+            self.not_fresh(&path)?;
+        }
+        self.lookup(parent, name)
+    }
+
+    fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
+        {
+            let mut state = self.state.lock();
+            state.uppers.add_name(id, path);
+            if let Some(upper) = state.uppers.get(id) {
+                self.store.save_upper(&upper.row)?;
+            }
+            let first = state.uppers.get(id).map(|upper| upper.row.names[0].clone());
+            if let Some(node) = first.and_then(|first| state.nodes.at(&first)) {
+                state.nodes.name(node, parent, name);
+            }
+        }
+        self.lookup(parent, name)
+    }
+
+    /// The name stands for content older than the session: its deletion is judged.
+    fn not_fresh(&self, path: &RelPath) -> Result<()> {
+        let anchor = self.state.lock().left(path);
+        Ok(self.store.save_anchors(anchor.as_slice())?)
+    }
+
+    /// A copy of a file of lower as a new upper entry at `path`, judged at once.
+    pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
+        let id = self.copy_to_upper(source)?;
+        self.add_upper_file(id, path)?;
+        self.settle(id, caller)
+    }
+
+    /// Upper content that is a copy of a file or symlink of lower.
+    pub(super) fn copy_to_upper(&self, source: &RelPath) -> Result<UpperId> {
+        use std::os::fd::AsFd;
+        let doing = || format!("copy {source}");
+        let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.lower.place(source)?.read_symlink().doing(doing)?;
+            return Ok(self.store.create_upper_symlink(&target)?);
+        }
+        let file = super::open_lower(&self.lower, source).doing(doing)?;
+        let upper = self.store.create_upper()?;
+        crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
+        crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd()).doing(doing)?;
+        Ok(upper.id)
+    }
+
+    pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
+        self.check_writable()?;
+        let path = self.state.lock().nodes.child_path(parent, name)?;
+        let origin = self.origin(&path)?;
+        let kind = match &origin {
+            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+            Origin::Lower(meta) | Origin::Upper(_, meta) if meta.is_dir() => return Err(Error::Errno(libc::EISDIR)),
+            Origin::Lower(meta) | Origin::Upper(_, meta) => meta.kind,
+        };
+        match (self.action(&path, kind), origin) {
+            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
+            (Action::Pass, Origin::Lower(_)) => self.lower.place(&path)?.unlink()?,
+            (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
+                debug_assert!(!meta.is_dir());
+                self.lower.place(&path)?.unlink()?;
+            }
+            (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
+            (_, Origin::Upper(id, _)) => self.unlink_upper(&path, id, caller)?,
+            (_, Origin::Nothing | Origin::Hidden(_)) => return Err(Error::Errno(libc::ENOENT)),
+        }
+        self.unnamed(parent, name);
+        Ok(())
+    }
+
+    /// The node loses the name; who has it open keeps it.
+    fn unnamed(&self, parent: NodeId, name: &OsStr) {
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        state.nodes.unname(parent, name);
+    }
+
+    /// Hides a path of lower, judges its deletion, and shows it again if that fails.
+    fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
+        let id = self.hide(path, meta)?;
+        match self.settle(id, caller) {
+            Ok(_) => Ok(()),
+            Err(err) => {
+                self.state.lock().uppers.remove(id);
+                Err(err)
+            }
+        }
+    }
+
+    /// A whiteout that nobody has judged yet; the database learns of it when it is held.
+    pub(super) fn hide(&self, path: &RelPath, meta: &Meta) -> Result<UpperId> {
+        let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
+        let id = self.store.reserve_upper();
+        let base = Base { below, digest: None };
+        let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None };
+        let mut state = self.state.lock();
+        if state.uppers.at(path).is_some() {
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        state.uppers.insert(Upper { saved: false, ..Upper::written(row) });
+        Ok(id)
+    }
+
+    fn unlink_upper(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
+        let (row, saved) = {
+            let mut state = self.state.lock();
+            while state.uppers.get(id).is_some_and(|upper| upper.busy) {
+                self.changed.wait(&mut state);
+            }
+            let Some(upper) = state.uppers.get(id) else { return self.unlink_again(state, path, caller) };
+            (upper.row.clone(), upper.saved)
+        };
+        if row.names.len() > 1 {
+            let mut state = self.state.lock();
+            state.uppers.drop_name(id, path);
+            return match state.uppers.get(id) {
+                Some(upper) => Ok(self.store.save_upper(&upper.row)?),
+                None => Ok(()),
+            };
+        }
+        let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
+        if !existed {
+            return self.drop_new(path, &row, saved);
+        }
+        self.delete_changed(path, row, caller)
+    }
+
+    /// It landed between the look and the lock.
+    fn unlink_again(&self, state: parking_lot::MutexGuard<'_, State>, path: &RelPath, caller: &Caller) -> Result<()> {
+        drop(state);
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+        self.unlink_judged(path, &meta, caller)
+    }
+
+    /// A new file goes before anybody judged it: no trace.
+    fn drop_new(&self, path: &RelPath, row: &UpperRow, saved: bool) -> Result<()> {
+        if saved {
+            let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
+            if let Some(held) = &row.held {
+                epilogue.verdicts.push((held.id.clone(), path.clone(), crate::store::Fate::Ended));
+            }
+            self.store.record_epilogue(&epilogue)?;
+        }
+        self.orphan(path, row.id);
+        Ok(self.store.drop_upper_file(row.id)?)
+    }
+
+    /// Takes an entry out of the view; who has it open keeps its content.
+    pub(super) fn orphan(&self, path: &RelPath, id: UpperId) {
+        use super::open::Backing;
+        let mut state = self.state.lock();
+        let open = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+        if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
+            open.set_backing(Backing::Orphan(open.file()));
+        }
+        state.uppers.remove(id);
+    }
+
+    /// The deletion of something changed is judged against what the change was based on.
+    fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
+        self.orphan(path, row.id);
+        let id = self.store.reserve_upper();
+        let whiteout = UpperRow { id, what: What::Whiteout, ..row.clone() };
+        self.store.replace_upper(row.id, &whiteout)?;
+        self.state.lock().uppers.insert(Upper::written(whiteout));
+        self.store.drop_upper_file(row.id)?;
+        self.settle(id, caller).map(|_| ())
+    }
+
+    pub fn rmdir(&self, parent: NodeId, name: &OsStr, _caller: &Caller) -> Result<()> {
+        self.check_writable()?;
+        let path = self.state.lock().nodes.child_path(parent, name)?;
+        match self.origin(&path)? {
+            Origin::Lower(meta) if meta.is_dir() => {}
+            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+            Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
+        }
+        if matches!(self.action(&path, FileKind::Directory), Action::Deny | Action::Freeze) {
+            return Err(self.denied(&path));
+        }
+        let hidden = self.hidden_below(&path)?;
+        if hidden.is_empty() {
+            self.lower.place(&path)?.remove_dir()?;
+        } else {
+            self.hide_dir(&path)?;
+        }
+        let gone = self.state.lock().left(&path);
+        self.store.save_anchors(gone.as_slice())?;
+        self.unnamed(parent, name);
+        Ok(())
+    }
+
+    /// Held deletions in a directory that shows nothing; `ENOTEMPTY` when it shows something.
+    fn hidden_below(&self, path: &RelPath) -> Result<Vec<UpperId>> {
+        let below = self.lower.list(path).doing(|| format!("list {path}"))?;
+        let state = self.state.lock();
+        let entries: std::collections::HashMap<&OsStr, UpperId> = state.uppers.in_dir(path).collect();
+        let is_whiteout = |id: &UpperId| state.uppers.get(*id).is_some_and(|upper| upper.row.what == What::Whiteout);
+        let all_hidden =
+            entries.values().all(is_whiteout) && below.iter().all(|entry| entries.contains_key(entry.name.as_os_str()));
+        match all_hidden {
+            true => Ok(entries.into_values().collect()),
+            false => Err(Error::Errno(libc::ENOTEMPTY)),
+        }
+    }
+
+    /// The view shows a directory no more; lower keeps it until the last deletion in it has landed.
+    fn hide_dir(&self, path: &RelPath) -> Result<()> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+        let id = self.hide(path, &meta)?;
+        self.hold_structure(id, Reason::Parent)
+    }
+}

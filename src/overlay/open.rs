@@ -1,0 +1,590 @@
+//! Open files: handles, and what all handles on one node share.
+//!
+//! ```text
+//!            first write: copy_up                 released, landed: evict
+//!   Lower ──────────────────────► Upper{id} ──────────────────────────────► Lower
+//!     │  unlinked and written                        (readers still open)
+//!     └───────────────────────► Orphan
+//! ```
+//! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
+//! writer of the same file wrote, as on any file system. Paths under a `pass` rule have descriptors of their own.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use super::copy_up::Keep;
+use super::error::Context;
+use super::lookup::Origin;
+use super::nodes::NodeId;
+use super::settle::Settled;
+use super::{Caller, Entry, Error, Overlay, Result, open_lower};
+use crate::model::{RelPath, Stamp};
+use crate::policy::rules::Action;
+use crate::policy::settings::OnHold;
+use crate::store::UpperId;
+use crate::sys::file::FileKind;
+use crate::sys::{OFlags, process};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HandleId(pub u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// What of `open(2)`'s flags matters to the view.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFlags {
+    raw: OFlags,
+    pub access: Access,
+}
+
+impl OpenFlags {
+    pub fn from_raw(raw: i32) -> Self {
+        let raw = OFlags::from_bits_retain(raw as u32);
+        let access = if raw.intersects(OFlags::WRONLY | OFlags::RDWR) { Access::Write } else { Access::Read };
+        Self { raw, access }
+    }
+
+    fn truncates(self) -> bool {
+        self.raw.contains(OFlags::TRUNC)
+    }
+
+    fn is_exclusive(self) -> bool {
+        self.raw.contains(OFlags::EXCL)
+    }
+
+    /// For a descriptor of lower. Appending is left out: the kernel says where each write goes.
+    fn below(self) -> OFlags {
+        self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC | OFlags::NOATIME) | OFlags::NONBLOCK
+    }
+}
+
+/// A file opened for a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    pub handle: HandleId,
+    /// What the kernel has cached of the content is still true.
+    pub keep_cache: bool,
+}
+
+pub(super) struct Handle {
+    target: Target,
+    access: Access,
+    node: NodeId,
+    pub caller: Caller,
+    /// Written since it was last judged.
+    written: AtomicBool,
+    /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
+    began: AtomicBool,
+    /// Lower when the handle was opened.
+    opened: Option<Stamp>,
+}
+
+enum Target {
+    Passed(File),
+    Judged(Arc<OpenFile>),
+}
+
+/// What the handles on one node share.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub node: NodeId,
+    /// Held while the file is copied up, so that it is once.
+    pub copying: Mutex<()>,
+    backing: RwLock<Backing>,
+    /// Counts writes; who judges looks whether it moved.
+    pub version: AtomicU64,
+    /// The upper entry is marked as written; nothing needs to be noted for one more write.
+    pub dirty: AtomicBool,
+    handles: AtomicUsize,
+    writers: AtomicUsize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Backing {
+    Lower(Arc<File>),
+    Upper(UpperId, Arc<File>),
+    /// Has no name any more: nothing of it will ever be judged.
+    Orphan(Arc<File>),
+}
+
+impl OpenFile {
+    pub fn new(node: NodeId, backing: Backing) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            copying: Mutex::new(()),
+            backing: RwLock::new(backing),
+            version: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            handles: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn backing(&self) -> RwLockReadGuard<'_, Backing> {
+        self.backing.read()
+    }
+
+    pub fn set_backing(&self, backing: Backing) {
+        *self.backing.write() = backing;
+    }
+
+    pub fn upper(&self) -> Option<UpperId> {
+        match &*self.backing() {
+            Backing::Upper(id, _) => Some(*id),
+            Backing::Lower(_) | Backing::Orphan(_) => None,
+        }
+    }
+
+    pub fn writers(&self) -> usize {
+        self.writers.load(Ordering::SeqCst)
+    }
+}
+
+impl Handle {
+    pub fn is_unjudged(&self) -> bool {
+        self.written.load(Ordering::SeqCst) || self.began.load(Ordering::SeqCst)
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn judged(&self) -> Option<&Arc<OpenFile>> {
+        match &self.target {
+            Target::Judged(open) => Some(open),
+            Target::Passed(_) => None,
+        }
+    }
+
+    fn take_written(&self) -> bool {
+        let written = self.written.swap(false, Ordering::SeqCst);
+        if written {
+            self.began.store(false, Ordering::SeqCst);
+        }
+        written
+    }
+}
+
+impl Overlay {
+    pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        if flags.access == Access::Write || flags.truncates() {
+            self.check_writable()?;
+        }
+        let Ok(path) = self.path_of(node) else { return self.open_unlinked(node, flags, caller) };
+        let action = self.action(&path, FileKind::Regular);
+        if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
+            return Err(self.denied(&path));
+        }
+        let (origin, below) = self.origin_for_open(node, &path)?;
+        if action == Action::Pass && matches!(origin, Origin::Lower(_)) {
+            let file = self.lower.open_at(&path, flags.below()).map(File::from)?;
+            let handle = self.add_handle(node, Target::Passed(file), flags, caller, None);
+            return Ok(Opened { handle, keep_cache: self.keep_cache(node, below) });
+        }
+        let open = self.open_file(node, &path, &origin)?;
+        let keep_cache = self.keep_cache(node, below);
+        let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
+        if flags.truncates() {
+            let handle = self.handle(id)?;
+            if let Err(err) = self.empty(&handle, &open) {
+                self.release(id)?;
+                return Err(err);
+            }
+        }
+        Ok(Opened { handle: id, keep_cache })
+    }
+
+    /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
+    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<(Origin, Option<Stamp>)> {
+        loop {
+            let epoch = self.state.lock().epoch;
+            let origin = self.origin(path)?;
+            let state = self.state.lock();
+            if state.epoch != epoch {
+                continue;
+            }
+            return match origin {
+                Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ESTALE)),
+                Origin::Lower(meta) if !state.nodes.is_lower(node, meta.key()) => Err(Error::Errno(libc::ESTALE)),
+                Origin::Lower(meta) => Ok((origin, Some(meta.stamp()))),
+                Origin::Upper(..) => Ok((origin, None)),
+            };
+        }
+    }
+
+    /// Whether what the kernel cached at the last open is still the content. When it is not, its idea of the size is
+    /// stale too, and a read right after the open would be cut short.
+    fn keep_cache(&self, node: NodeId, below: Option<Stamp>) -> bool {
+        let Some(stamp) = below else { return true };
+        let known = self.state.lock().nodes.set_cached(node, stamp);
+        let keep = known == Some(stamp);
+        if !keep && known.is_some() {
+            self.tell(|observer| observer.attributes_changed(node));
+        }
+        keep
+    }
+
+    /// Reached through `/proc/self/fd`: only what is open on it is left.
+    fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        let open = self.state.lock().nodes.get(node)?.open.clone().ok_or(Error::Errno(libc::ENOENT))?;
+        let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
+        if flags.truncates() {
+            let handle = self.handle(id)?;
+            self.empty(&handle, &open)?;
+        }
+        Ok(Opened { handle: id, keep_cache: true })
+    }
+
+    /// The node's shared open file, made where there is none.
+    pub(super) fn open_file(&self, node: NodeId, path: &RelPath, origin: &Origin) -> Result<Arc<OpenFile>> {
+        if let Some(open) = self.state.lock().nodes.get(node)?.open.clone() {
+            return Ok(open);
+        }
+        let backing = match origin {
+            Origin::Upper(id, _) => Backing::Upper(*id, Arc::new(self.store.open_upper(*id)?)),
+            Origin::Lower(_) => Backing::Lower(Arc::new(open_lower(&self.lower, path)?)),
+            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+        };
+        let mut state = self.state.lock();
+        let found = state.nodes.get_mut(node)?;
+        if let Some(open) = &found.open {
+            return Ok(open.clone());
+        }
+        let open = OpenFile::new(node, backing);
+        found.open = Some(open.clone());
+        Ok(open)
+    }
+
+    fn add_handle(
+        &self,
+        node: NodeId,
+        target: Target,
+        flags: OpenFlags,
+        caller: &Caller,
+        opened: Option<Stamp>,
+    ) -> HandleId {
+        if let Target::Judged(open) = &target {
+            open.handles.fetch_add(1, Ordering::SeqCst);
+            open.writers.fetch_add(usize::from(flags.access == Access::Write), Ordering::SeqCst);
+        }
+        let handle = Handle {
+            target,
+            access: flags.access,
+            node,
+            caller: *caller,
+            written: AtomicBool::new(false),
+            began: AtomicBool::new(false),
+            opened,
+        };
+        let mut state = self.state.lock();
+        state.handle_last += 1;
+        let id = HandleId(state.handle_last);
+        state.handles.insert(id, Arc::new(handle));
+        id
+    }
+
+    pub(super) fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
+        self.state.lock().handles.get(&id).cloned().ok_or(Error::Errno(libc::EBADF))
+    }
+
+    /// Makes a regular file and opens it.
+    pub fn create(
+        &self,
+        parent: NodeId,
+        name: &std::ffi::OsStr,
+        mode: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        self.check_writable()?;
+        let path = self.new_path(parent, name)?;
+        let origin = self.origin(&path)?;
+        if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
+            return self.create_existing(parent, name, flags, caller);
+        }
+        match self.action(&path, FileKind::Regular) {
+            Action::Deny | Action::Freeze => Err(self.denied(&path)),
+            Action::Pass => self.create_passed(parent, name, &path, mode, flags, caller),
+            Action::Auto | Action::GitConfig | Action::Hold(_) => {
+                self.create_judged(parent, name, &path, mode, flags, caller)
+            }
+        }
+    }
+
+    /// Somebody made it below since the kernel looked.
+    fn create_existing(
+        &self,
+        parent: NodeId,
+        name: &std::ffi::OsStr,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        if flags.is_exclusive() {
+            return Err(Error::Errno(libc::EEXIST));
+        }
+        let entry = self.lookup(parent, name)?;
+        Ok((entry, self.open(entry.node, flags, caller)?))
+    }
+
+    fn create_passed(
+        &self,
+        parent: NodeId,
+        name: &std::ffi::OsStr,
+        path: &RelPath,
+        mode: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        let place = self.lower.place(path)?;
+        let mode = self.new_mode(path, FileKind::Regular, mode, caller)?;
+        // Opened for both, so that a file whose mode forbids it can still be written through this handle.
+        let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, crate::sys::Mode::from_raw_mode(mode | 0o600))?;
+        self.give_to_caller(fd.as_fd(), path, caller)?;
+        crate::sys::file::set_mode(fd.as_fd(), mode)?;
+        let entry = self.lookup(parent, name)?;
+        let handle = self.add_handle(entry.node, Target::Passed(File::from(fd)), flags, caller, None);
+        Ok((entry, Opened { handle, keep_cache: false }))
+    }
+
+    fn create_judged(
+        &self,
+        parent: NodeId,
+        name: &std::ffi::OsStr,
+        path: &RelPath,
+        mode: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
+        let upper = self.store.create_upper()?;
+        let mode = self.new_mode(path, FileKind::Regular, mode, caller)?;
+        self.give_to_caller(upper.file.as_fd(), path, caller)?;
+        crate::sys::file::set_mode(upper.file.as_fd(), mode).doing(|| format!("make {path}"))?;
+        self.add_upper_file(upper.id, path)?;
+        let entry = self.lookup(parent, name)?;
+        let open = {
+            let mut state = self.state.lock();
+            let open = OpenFile::new(entry.node, Backing::Upper(upper.id, Arc::new(upper.file)));
+            open.dirty.store(true, Ordering::SeqCst);
+            state.nodes.set_open(entry.node, Some(open.clone()));
+            open
+        };
+        let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
+        self.handle(id)?.began.store(true, Ordering::SeqCst);
+        Ok((entry, Opened { handle: id, keep_cache: true }))
+    }
+
+    pub fn read(&self, handle: HandleId, offset: u64, size: usize) -> Result<Vec<u8>> {
+        let handle = self.handle(handle)?;
+        let mut data = vec![0; size];
+        let read = |file: &File, data: &mut [u8]| -> io::Result<usize> {
+            let mut done = 0;
+            while done < data.len() {
+                match file.read_at(&mut data[done..], offset + done as u64) {
+                    Ok(0) => break,
+                    Ok(count) => done += count,
+                    Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                    Err(err) => return Err(err),
+                }
+            }
+            Ok(done)
+        };
+        let count = match &handle.target {
+            Target::Passed(file) => read(file, &mut data),
+            Target::Judged(open) => read(&open.file(), &mut data),
+        };
+        data.truncate(count.doing(|| format!("read at {offset}"))?);
+        Ok(data)
+    }
+
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        self.change_content(&handle, Keep::Content, |file| file.write_all_at(data, offset))?;
+        Ok(data.len())
+    }
+
+    /// Does `change` to the content of the handle's file, in upper unless it passes.
+    fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
+        self.check_writable()?;
+        let Some(open) = handle.judged() else {
+            let Target::Passed(file) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
+            return Ok(change(file)?);
+        };
+        let file = self.writable(open, keep, handle.opened)?;
+        // Before the bytes: a judgement under way must not take this handle for done.
+        handle.written.store(true, Ordering::SeqCst);
+        let result = change(&file);
+        open.version.fetch_add(1, Ordering::SeqCst);
+        Ok(result?)
+    }
+
+    /// Emptied by the open itself. Judged with what is written next, or at the release.
+    fn empty(&self, handle: &Handle, open: &Arc<OpenFile>) -> Result<()> {
+        let file = self.writable(open, Keep::Nothing, handle.opened)?;
+        handle.began.store(true, Ordering::SeqCst);
+        file.set_len(0).doing(|| "truncate".to_owned())?;
+        open.version.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(super) fn truncate(&self, node: NodeId, handle: Option<HandleId>, size: u64, caller: &Caller) -> Result<()> {
+        let keep = if size == 0 { Keep::Nothing } else { Keep::Content };
+        if let Some(handle) = handle.and_then(|id| self.handle(id).ok()).filter(|handle| handle.access == Access::Write)
+        {
+            return self.change_content(&handle, keep, |file| file.set_len(size));
+        }
+        let flags = OpenFlags::from_raw(libc::O_WRONLY);
+        let opened = self.open(node, flags, caller)?;
+        let result =
+            self.handle(opened.handle).and_then(|handle| self.change_content(&handle, keep, |file| file.set_len(size)));
+        self.flush(opened.handle, caller)?;
+        self.release(opened.handle)?;
+        result
+    }
+
+    pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
+        self.change_content(&handle, Keep::Content, |file| Ok(rustix::fs::fallocate(file, flags, offset, length)?))
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`; the kernel does the other kinds by itself.
+    pub fn lseek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
+        let handle = self.handle(handle)?;
+        let offset = u64::try_from(offset).map_err(|_| Error::Errno(libc::ENXIO))?;
+        let from = match whence {
+            libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
+            libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
+            _ => return Err(Error::Errno(libc::EINVAL)),
+        };
+        let seek = |file: &File| rustix::fs::seek(file, from).map_err(io::Error::from);
+        let position = match &handle.target {
+            Target::Passed(file) => seek(file)?,
+            Target::Judged(open) => seek(&open.file())?,
+        };
+        i64::try_from(position).map_err(|_| Error::Errno(libc::EOVERFLOW))
+    }
+
+    pub fn copy_file_range(
+        &self,
+        from: HandleId,
+        from_offset: u64,
+        to: HandleId,
+        to_offset: u64,
+        length: usize,
+    ) -> Result<usize> {
+        let (from, to) = (self.handle(from)?, self.handle(to)?);
+        let source = match &from.target {
+            Target::Passed(file) => file.try_clone()?,
+            Target::Judged(open) => open.file().try_clone()?,
+        };
+        self.change_content(&to, Keep::Content, |file| {
+            let (mut read_at, mut write_at) = (from_offset, to_offset);
+            Ok(rustix::fs::copy_file_range(&source, Some(&mut read_at), file, Some(&mut write_at), length)?)
+        })
+    }
+
+    /// Durable when it returns; settles nothing (SPEC §4.1).
+    pub fn fsync(&self, handle: HandleId, datasync: bool) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
+        match &handle.target {
+            Target::Passed(file) => Ok(sync(file)?),
+            Target::Judged(open) => {
+                sync(&open.file()).doing(|| "fsync".to_owned())?;
+                open.upper().map_or(Ok(()), |id| self.note_synced(id))
+            }
+        }
+    }
+
+    /// A descriptor is closed. Judges what was written, when the opener's own process closes it.
+    pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let Some(open) = handle.judged() else { return Ok(()) };
+        let by_opener = || caller.pid == handle.caller.pid || process::same_thread_group(caller.pid, handle.caller.pid);
+        if !handle.written.load(Ordering::SeqCst) || !by_opener() || !handle.take_written() {
+            return Ok(());
+        }
+        let Some(id) = open.upper() else { return Ok(()) };
+        let settled = self.settle(id, &handle.caller);
+        if settled.is_err() {
+            // Still unjudged: the release tries again, and nothing is lost meanwhile.
+            handle.written.store(true, Ordering::SeqCst);
+        }
+        match settled? {
+            Settled::Denied => Err(Error::Errno(libc::EACCES)),
+            Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
+            Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
+        }
+    }
+
+    /// The last descriptor is gone. Judges what no close has judged.
+    pub fn release(&self, handle: HandleId) -> Result<()> {
+        let removed = self.state.lock().handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
+        let Some(open) = removed.judged() else { return Ok(()) };
+        if removed.access == Access::Write {
+            open.writers.fetch_sub(1, Ordering::SeqCst);
+        }
+        let settled = match open.upper() {
+            Some(id) if removed.is_unjudged() => self.settle(id, &removed.caller).map(|_| ()),
+            _ => Ok(()),
+        };
+        self.closed(open)?;
+        self.changed.notify_all();
+        settled
+    }
+
+    /// Lets go of what nobody has open any more.
+    fn closed(&self, open: &Arc<OpenFile>) -> Result<()> {
+        let last = open.handles.fetch_sub(1, Ordering::SeqCst) == 1;
+        if open.writers() == 0
+            && let Some(id) = open.upper()
+        {
+            self.evict(id)?;
+        }
+        if last {
+            let mut state = self.state.lock();
+            if open.handles.load(Ordering::SeqCst) == 0 {
+                state.nodes.set_open(open.node, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a release as under way until the guard is dropped; taken when the request is read.
+    pub fn release_begun(&self) -> impl Drop + '_ {
+        struct UnderWay<'a>(&'a Overlay);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.releasing.fetch_sub(1, Ordering::SeqCst);
+                let _state = self.0.state.lock();
+                self.0.changed.notify_all();
+            }
+        }
+        self.releasing.fetch_add(1, Ordering::SeqCst);
+        UnderWay(self)
+    }
+
+    pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {
+        Ok(rustix::fs::fstatvfs(self.lower.root()).map_err(io::Error::from)?)
+    }
+
+    /// A refusal by rule, counted.
+    pub(super) fn denied(&self, path: &RelPath) -> Error {
+        self.counters.denied.fetch_add(1, Ordering::Relaxed);
+        let event = self.event(crate::protocol::EventName::WriteDenied, path);
+        if let Err(err) = self.store.record(&event) {
+            log::error!("record a denied write to {path}: {err}");
+        }
+        Error::Errno(libc::EPERM)
+    }
+}

@@ -1,0 +1,495 @@
+//! Rename: to a free name it is structure and lands at once; over something it is a change of the target (SPEC §4.2).
+
+use std::ffi::OsStr;
+
+use super::error::Context;
+use super::lookup::Origin;
+use super::nodes::NodeId;
+use super::open::Backing;
+use super::settle::Settled;
+use super::uppers::Upper;
+use super::{Caller, Error, Known, Overlay, Result};
+use crate::model::{ChangeId, RelPath};
+use crate::policy::rules::Action;
+use crate::store::{Anchor, AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::sys::RenameFlags;
+use crate::sys::file::{FileKind, Meta};
+
+/// One end of a rename.
+struct End {
+    parent: NodeId,
+    name: std::ffi::OsString,
+    path: RelPath,
+    origin: Origin,
+    action: Action,
+}
+
+impl End {
+    fn kind(&self) -> Option<FileKind> {
+        match &self.origin {
+            Origin::Lower(meta) | Origin::Upper(_, meta) => Some(meta.kind),
+            Origin::Nothing | Origin::Hidden(_) => None,
+        }
+    }
+}
+
+impl Overlay {
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        new_parent: NodeId,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        caller: &Caller,
+    ) -> Result<()> {
+        self.check_writable()?;
+        if flags.contains(RenameFlags::WHITEOUT) {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        let from = self.end(parent, name, None)?;
+        let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
+        let to = self.end(new_parent, new_name, Some(kind))?;
+        self.check_rename(&from, &to)?;
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return self.exchange(&from, &to, caller);
+        }
+        if flags.contains(RenameFlags::NOREPLACE) && to.kind().is_some() {
+            return Err(Error::Errno(libc::EEXIST));
+        }
+        match (kind, to.kind()) {
+            (FileKind::Directory, Some(target)) if target != FileKind::Directory => Err(Error::Errno(libc::ENOTDIR)),
+            (FileKind::Directory, _) => self.rename_dir(&from, &to),
+            (_, Some(FileKind::Directory)) => Err(Error::Errno(libc::EISDIR)),
+            _ => self.rename_file(&from, &to, caller),
+        }
+    }
+
+    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>) -> Result<End> {
+        let path = match made_as {
+            Some(_) => self.new_path(parent, name)?,
+            None => self.state.lock().nodes.child_path(parent, name)?,
+        };
+        let origin = self.origin(&path)?;
+        let mut end = End { parent, name: name.to_owned(), path, origin, action: Action::Auto };
+        let kind = end.kind().or(made_as).unwrap_or(FileKind::Regular);
+        end.action = self.action(&end.path, kind);
+        Ok(end)
+    }
+
+    fn check_rename(&self, from: &End, to: &End) -> Result<()> {
+        for end in [from, to] {
+            if matches!(end.action, Action::Deny | Action::Freeze) {
+                return Err(self.denied(&end.path));
+            }
+        }
+        if from.kind() == Some(FileKind::Directory) && self.policy().may_freeze_below(&from.path) {
+            self.check_nothing_frozen(&from.path)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing frozen may move with its directory.
+    fn check_nothing_frozen(&self, dir: &RelPath) -> Result<()> {
+        let mut dirs = vec![dir.clone()];
+        while let Some(dir) = dirs.pop() {
+            for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
+                let Ok(path) = dir.join(&entry.name) else { continue };
+                if self.action(&path, entry.kind) == Action::Freeze {
+                    return Err(self.denied(&path));
+                }
+                if entry.kind == FileKind::Directory {
+                    dirs.push(path);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rename_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        if from.path == to.path || self.same_file(from, to) {
+            return Ok(());
+        }
+        let free = matches!(to.origin, Origin::Nothing);
+        let reused = || {
+            let anchor = self.state.lock().anchor_of(&to.path);
+            anchor.is_some_and(|anchor| anchor != AnchorState::Nothing)
+        };
+        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused();
+        match (&from.origin, to.action) {
+            (Origin::Lower(_), Action::Pass) => self.rename_below(from, to),
+            (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta),
+            (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
+            (Origin::Upper(id, _), _) if !judged && to.action != Action::Pass => self.move_upper(from, to, *id),
+            (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
+            (Origin::Nothing | Origin::Hidden(_), _) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// Two names of one file: POSIX has rename do nothing.
+    fn same_file(&self, from: &End, to: &End) -> bool {
+        match (&from.origin, &to.origin) {
+            (Origin::Lower(a), Origin::Lower(b)) => a.key() == b.key(),
+            (Origin::Upper(a, _), Origin::Upper(b, _)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Between or into paths that nobody judges: the kernel's own rename.
+    fn rename_below(&self, from: &End, to: &End) -> Result<()> {
+        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::empty())?;
+        self.renamed(from, to);
+        Ok(())
+    }
+
+    fn renamed(&self, from: &End, to: &End) {
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        let node = state.nodes.child(from.parent, &from.name);
+        state.nodes.unname(to.parent, &to.name);
+        if let Some(node) = node {
+            // Named anew before the old name goes, so that it is never without one.
+            state.nodes.name(node, to.parent, &to.name);
+            state.nodes.unname(from.parent, &from.name);
+            state.nodes.promote(node, to.parent, &to.name);
+        }
+    }
+
+    /// A file of lower to a name that was always free.
+    fn move_below(&self, from: &End, to: &End, meta: &Meta) -> Result<()> {
+        let flags = RenameFlags::NOREPLACE;
+        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
+        self.renamed(from, to);
+        let anchors = self.moved_anchors(&from.path, &to.path, meta);
+        Ok(self.store.save_anchors(&anchors)?)
+    }
+
+    /// What was at `from` is at `to` now, and is as old or new as it was.
+    fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let mut state = self.state.lock();
+        let fresh = state.anchors.get(from).is_some_and(|known| known.fresh);
+        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
+        let source = state.anchors.entry(from.clone()).or_insert(Known { anchor: moved, fresh: false });
+        source.fresh = false;
+        let target = state.anchors.entry(to.clone());
+        target.or_insert(Known { anchor: AnchorState::Nothing, fresh }).fresh = fresh;
+        for known in state.anchors.values_mut() {
+            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
+                && at == from
+            {
+                *at = to.clone();
+            }
+        }
+        let told = |path: &RelPath| {
+            let known = &state.anchors[path];
+            Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh }
+        };
+        vec![told(from), told(to)]
+    }
+
+    /// A file of lower over something: the target is judged by the source's content, and the source goes.
+    fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
+        let upper = self.copy_to_upper(&from.path)?;
+        let row = self.take_target(to, upper, meta.kind)?;
+        let whiteout = self.hide(&from.path, meta)?;
+        {
+            let mut state = self.state.lock();
+            let takes_along = Some((from.path.clone(), meta.stamp()));
+            state.uppers.insert(Upper { saved: false, takes_along, ..Upper::written(row.clone()) });
+        }
+        self.renamed(from, to);
+        self.rebind(&to.path, upper);
+        let settled = match self.settle(upper, caller) {
+            Ok(settled) => settled,
+            Err(err) => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
+        };
+        match settled {
+            Settled::Landed | Settled::Unchanged => {
+                self.state.lock().uppers.remove(whiteout);
+                Ok(())
+            }
+            Settled::Held(_) | Settled::Denied | Settled::Postponed => self.remove_source(from, whiteout, meta, upper),
+        }
+    }
+
+    /// The entry that comes to stand at the target, with the base of whatever stood there.
+    fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<UpperRow> {
+        let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
+        let names = vec![to.path.clone()];
+        let free = Base { below: Below::Nothing, digest: None };
+        let (base, held) = match &to.origin {
+            Origin::Nothing => (free, None),
+            Origin::Lower(meta) => {
+                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+                (Base { below, digest: None }, None)
+            }
+            Origin::Hidden(old) | Origin::Upper(old, _) => {
+                let row = {
+                    let mut state = self.state.lock();
+                    while state.uppers.get(*old).is_some_and(|upper| upper.busy) {
+                        self.changed.wait(&mut state);
+                    }
+                    state.uppers.get(*old).map(|upper| upper.row.clone())
+                };
+                let Some(row) = row else { return Err(Error::Errno(libc::ESTALE)) };
+                self.orphan(&to.path, *old);
+                let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
+                self.store.replace_upper(*old, &replacing)?;
+                self.store.drop_upper_file(*old)?;
+                (row.base, row.held)
+            }
+        };
+        Ok(UpperRow { id, names, what, base, held })
+    }
+
+    /// Who has the source open reads and writes what is at the target now.
+    fn rebind(&self, path: &RelPath, id: UpperId) {
+        let Ok(file) = self.store.open_upper(id) else { return };
+        let mut state = self.state.lock();
+        let Some(node) = state.nodes.at(path) else { return };
+        state.nodes.set_lower(node, None);
+        if let Ok(found) = state.nodes.get(node)
+            && let Some(open) = &found.open
+            && !open.backing().is_orphan()
+        {
+            open.set_backing(Backing::Upper(id, std::sync::Arc::new(file)));
+        }
+    }
+
+    fn undo_move_over(&self, from: &End, to: &End, upper: UpperId, whiteout: UpperId, err: Error) -> Error {
+        let mut state = self.state.lock();
+        state.uppers.remove(whiteout);
+        state.uppers.remove(upper);
+        state.epoch += 1;
+        state.nodes.unname(to.parent, &to.name);
+        state.nodes.unname(from.parent, &from.name);
+        drop(state);
+        if let Err(second) = self.store.remove_upper(upper).and_then(|()| self.store.drop_upper_file(upper)) {
+            log::error!("undo the rename of {}: {second}", from.path);
+        }
+        err
+    }
+
+    /// The target is held: a fresh source leaves no trace, an older one waits for review like the target.
+    fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+        if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
+            upper.takes_along = None;
+        }
+        let fresh = self.state.lock().anchors.get(&from.path).is_some_and(|known| known.fresh);
+        if !fresh {
+            return self.hold_structure(whiteout, crate::model::Reason::Parent);
+        }
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.remove(&self.lower, &from.path, meta.stamp())?;
+        let anchors = self.state.lock().left(&from.path).into_iter().collect();
+        landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()?;
+        self.state.lock().uppers.remove(whiteout);
+        Ok(())
+    }
+
+    /// An upper entry to a free name. What it is based on moves along in lower.
+    fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
+        let row = self.wait_idle(id)?;
+        if let Some(meta) = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))? {
+            let flags = RenameFlags::NOREPLACE;
+            self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
+            let anchors = self.moved_anchors(&from.path, &to.path, &meta);
+            self.store.save_anchors(&anchors)?;
+        }
+        {
+            let mut state = self.state.lock();
+            state.uppers.rename(id, &from.path, &to.path);
+        }
+        self.renamed(from, to);
+        self.rename_held(id, &row)
+    }
+
+    /// An entry that nobody is judging, as it is.
+    fn wait_idle(&self, id: UpperId) -> Result<UpperRow> {
+        let mut state = self.state.lock();
+        while state.uppers.get(id).is_some_and(|upper| upper.busy) {
+            self.changed.wait(&mut state);
+        }
+        state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))
+    }
+
+    /// A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
+    fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
+        let Some(row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
+        let (mut row, saved) = (row, true);
+        let mut epilogue = Epilogue::default();
+        if let Some(held) = &mut row.held {
+            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest, held.new);
+            let old = std::mem::replace(&mut held.id, self.unused_id(&full, id)?);
+            if old != held.id {
+                let fate = Fate::Superseded { by: held.id.clone() };
+                epilogue.verdicts.push((old, before.names[0].clone(), fate));
+            }
+        }
+        epilogue.save.push(row.clone());
+        self.store.record_epilogue(&epilogue)?;
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            upper.row = row;
+            upper.saved |= saved;
+        }
+        Ok(())
+    }
+
+    /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
+    fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        let row = self.wait_idle(id)?;
+        let kind = from.kind().unwrap_or(FileKind::Regular);
+        let target = self.take_target(to, id, kind)?;
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        {
+            let mut state = self.state.lock();
+            state.uppers.remove(id);
+            let row = UpperRow { what: row.what.clone(), ..target };
+            self.store.save_upper(&row)?;
+            state.uppers.insert(Upper::written(row));
+        }
+        self.renamed(from, to);
+        if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
+            let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
+            self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
+        }
+        if let Some(meta) = below {
+            let whiteout = self.hide(&from.path, &meta)?;
+            self.settle(whiteout, caller)?;
+        }
+        self.settle(id, caller).map(|_| ())
+    }
+
+    /// A directory with all that is in it. Held changes below it come along under new ids.
+    fn rename_dir(&self, from: &End, to: &End) -> Result<()> {
+        if to.path.is_within(&from.path) {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        let moving: Vec<(UpperId, UpperRow)> = {
+            let state = self.state.lock();
+            let ids = state.uppers.within(&from.path);
+            ids.into_iter().filter_map(|id| Some((id, state.uppers.get(id)?.row.clone()))).collect()
+        };
+        for (id, _) in &moving {
+            self.wait_idle(*id)?;
+        }
+        {
+            let mut state = self.state.lock();
+            let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
+            state.epoch += 1;
+            for (id, row) in &moving {
+                for name in row.names.iter().filter(|name| name.is_within(&from.path)) {
+                    if let Some(new) = name.rebase(&from.path, &to.path) {
+                        state.uppers.rename(*id, name, &new);
+                    }
+                }
+            }
+            state.moved_dir(&from.path, &to.path);
+        }
+        self.renamed(from, to);
+        moving.iter().try_for_each(|(id, row)| self.rename_held(*id, row))?;
+        let anchors = self.state.lock().anchors_within(&to.path);
+        Ok(self.store.save_anchors(&anchors)?)
+    }
+
+    /// Both paths change at once; each is judged by what it becomes.
+    fn exchange(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        if to.kind().is_none() {
+            return Err(Error::Errno(libc::ENOENT));
+        }
+        let passes = from.action == Action::Pass && to.action == Action::Pass;
+        let dirs = from.kind() == Some(FileKind::Directory) && to.kind() == Some(FileKind::Directory);
+        match (&from.origin, &to.origin) {
+            (Origin::Lower(_), Origin::Lower(_)) if passes || dirs => self.exchange_below(from, to),
+            (Origin::Lower(a), Origin::Lower(b)) if !a.is_dir() && !b.is_dir() => {
+                self.exchange_judged(from, to, caller)
+            }
+            _ => Err(Error::Errno(libc::EINVAL)),
+        }
+    }
+
+    fn exchange_below(&self, from: &End, to: &End) -> Result<()> {
+        let mut state = self.state.lock();
+        let moving = [&from.path, &to.path].map(|dir| state.uppers.within(dir));
+        if moving.iter().any(|ids| !ids.is_empty()) {
+            return Err(Error::Errno(libc::EBUSY));
+        }
+        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::EXCHANGE)?;
+        state.epoch += 1;
+        let (a, b) = (state.nodes.child(from.parent, &from.name), state.nodes.child(to.parent, &to.name));
+        if let (Some(a), Some(b)) = (a, b) {
+            state.nodes.name(a, to.parent, &to.name);
+            state.nodes.name(b, from.parent, &from.name);
+            state.nodes.promote(a, to.parent, &to.name);
+            state.nodes.promote(b, from.parent, &from.name);
+        }
+        Ok(())
+    }
+
+    fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        let (for_from, for_to) = (self.copy_to_upper(&to.path)?, self.copy_to_upper(&from.path)?);
+        let from_kind = from.kind().unwrap_or(FileKind::Regular);
+        let to_kind = to.kind().unwrap_or(FileKind::Regular);
+        let rows = [self.take_target(from, for_from, to_kind)?, self.take_target(to, for_to, from_kind)?];
+        {
+            let mut state = self.state.lock();
+            for row in rows {
+                self.store.save_upper(&row)?;
+                state.uppers.insert(Upper::written(row));
+            }
+            state.epoch += 1;
+            state.nodes.unname(from.parent, &from.name);
+            state.nodes.unname(to.parent, &to.name);
+        }
+        self.settle(for_from, caller)?;
+        self.settle(for_to, caller).map(|_| ())
+    }
+}
+
+impl super::nodes::Nodes {
+    /// Makes one of a node's names the first, the one its path is made of.
+    fn promote(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
+        if let Ok(node) = self.get_mut(node)
+            && let Some(index) = node.names.iter().position(|(at, called)| (*at, called.as_os_str()) == (parent, name))
+        {
+            node.names.swap(0, index);
+        }
+    }
+}
+
+impl super::State {
+    /// Anchors of what lay in a directory: the content they speak of is below its new name.
+    fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
+        self.moved_dirs.push((from.clone(), to.clone()));
+        let fresh: Vec<RelPath> = self
+            .anchors
+            .iter()
+            .filter(|(path, known)| known.fresh && path.is_within(from))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in fresh {
+            if let Some(known) = self.anchors.get_mut(&path) {
+                known.fresh = false;
+            }
+            if let Some(moved) = path.rebase(from, to) {
+                let known = self.anchors.entry(moved).or_insert(Known { anchor: AnchorState::Nothing, fresh: true });
+                known.fresh = true;
+            }
+        }
+        for known in self.anchors.values_mut() {
+            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
+                && let Some(moved) = at.rebase(from, to)
+            {
+                *at = moved;
+            }
+        }
+    }
+
+    fn anchors_within(&self, dir: &RelPath) -> Vec<Anchor> {
+        let within = self.anchors.iter().filter(|(path, _)| path.is_within(dir));
+        within
+            .map(|(path, known)| Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh })
+            .collect()
+    }
+}
