@@ -1,0 +1,463 @@
+//! One method a request: decode it, ask the view, reply.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
+    ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use super::answer::{Answer, GENERATION};
+use super::attr;
+use super::door::Door;
+use super::listing::{Listed, Listings};
+use super::view::{View, Whose, may_write, open_file};
+use super::workers::Workers;
+use crate::overlay::{Caller, Result, SetAttributes};
+use crate::sys;
+
+/// Threads that read requests. Few processors gain from more; the rest are there so that one may wait for a slow disk
+/// while the others answer. What may last longer than that leaves them, see [`Workers`].
+pub const EVENT_THREADS: usize = 8;
+/// How many of them may be taken by requests that last: half, so that the other half always answers.
+const LASTING_HERE_MAX: usize = EVENT_THREADS / 2;
+/// Threads for requests that last. Each stands for a process that waits in `close`, `rename` or `fsync`. A permission
+/// program may itself be waiting for one of these, so the bound lies above what a machine runs at once.
+const LASTING_THREADS_MAX: usize = 512;
+/// Clients that wait at the desk: each has a process or a thread of its own that waits, for minutes perhaps.
+const DESK_THREADS_MAX: usize = 1024;
+/// Requests of the kernel's own (readahead, writeback) under way at once. Its default of 12 leaves a disk idle.
+const BACKGROUND_MAX: u16 = 512;
+/// As much as the kernel puts into one request: 256 pages.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// What is asked of the kernel beyond reading asynchronously and writing more than a page.
+///
+/// Not asked for: locks (with one mount the kernel's own do), writeback caching (every write is to be seen), POSIX ACLs
+/// (lower keeps them, and the kernel would check a copy), killing of set-id bits (the kernel sends it as SETATTR), cached
+/// symlink targets (a landing or a discard changes the target of a node that lives on, and nothing would tell).
+const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
+    // The umask does not apply where the directory has a default ACL, which only lower knows.
+    .union(InitFlags::FUSE_DONT_MASK)
+    .union(InitFlags::FUSE_AUTO_INVAL_DATA)
+    .union(InitFlags::FUSE_PARALLEL_DIROPS)
+    .union(InitFlags::FUSE_DO_READDIRPLUS)
+    // `ls` costs no lookups that way, and `ls -l` none one by one.
+    .union(InitFlags::FUSE_READDIRPLUS_AUTO);
+
+pub struct Adapter {
+    door: Arc<Door>,
+    lasting: Workers,
+    at_desk: Workers,
+}
+
+impl Adapter {
+    pub fn new(view: View) -> Self {
+        Self {
+            door: Arc::new(Door { view, listings: Listings::default() }),
+            lasting: Workers::new("lasting", LASTING_HERE_MAX, LASTING_THREADS_MAX),
+            at_desk: Workers::new("desk", 0, DESK_THREADS_MAX),
+        }
+    }
+
+    /// For requests that are answered from memory or by one call below.
+    fn now<T>(&self, reply: impl Answer<T>, op: &'static str, ask: impl FnOnce(&View) -> Result<T>) {
+        reply.answer(self.door.attempt(op, ask));
+    }
+
+    /// For requests that may wait for a copy, a diff, an fsync or a permission program.
+    fn lasting<T>(
+        &self,
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) {
+        self.on(&self.lasting, reply, op, ask);
+    }
+
+    /// For requests that may wait for a person.
+    fn at_desk<T>(
+        &self,
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) {
+        self.on(&self.at_desk, reply, op, ask);
+    }
+
+    fn on<T>(
+        &self,
+        workers: &Workers,
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) {
+        let door = self.door.clone();
+        workers.off_path(move || reply.answer(door.attempt(op, ask)));
+    }
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller { pid: req.pid(), uid: req.uid(), gid: req.gid(), umask: 0 }
+}
+
+fn creator(req: &Request, umask: u32) -> Caller {
+    Caller { umask, ..caller(req) }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let refused = |what: &str| io::Error::other(format!("the kernel's side of FUSE refuses {what}"));
+        let wanted = WANTED & config.capabilities();
+        config.add_capabilities(wanted).map_err(|_| refused("capabilities it has offered"))?;
+        config.set_max_background(BACKGROUND_MAX).map_err(|_| refused("max_background"))?;
+        config.set_max_write(WRITE_BYTES_MAX).map_err(|_| refused("max_write"))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.now(reply, "lookup", |view| view.lookup(parent, name));
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
+        self.now(NoReply, "forget", |view| {
+            view.forget(ino, lookups);
+            Ok(())
+        });
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.now(reply, "getattr", |view| view.attributes(ino));
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (atime, mtime) = (attr::set_time(atime), attr::set_time(mtime));
+        let (set, caller) = (SetAttributes { mode, uid, gid, size, atime, mtime }, caller(req));
+        self.lasting(reply, "setattr", move |view| view.set_attributes(ino, handle, &set, &caller));
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.now(reply, "readlink", |view| Ok(view.read_symlink(ino)?.into_vec()));
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, caller) = (name.to_owned(), creator(req, umask));
+        self.lasting(reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let (name, caller) = (name.to_owned(), creator(req, umask));
+        self.lasting(reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(req));
+        self.lasting(reply, "unlink", move |view| view.unlink(parent, &name, &caller));
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(req));
+        self.lasting(reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (name, target, caller) = (name.to_owned(), target.as_os_str().to_owned(), caller(req));
+        self.lasting(reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(req));
+        let flags = sys::RenameFlags::from_bits_retain(flags.bits());
+        self.lasting(reply, "rename", move |view| {
+            view.rename((parent, &name), (new_parent, &new_name), flags, &caller)
+        });
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+        let (new_name, caller) = (new_name.to_owned(), caller(req));
+        self.lasting(reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, OpenFlags(flags): OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        let ask = move |view: &View| view.open(ino, flags, &caller);
+        if may_write(flags) { self.lasting(reply, "open", ask) } else { self.now(reply, "open", ask) }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let size = usize::try_from(size).expect("a usize holds 32 bits");
+        let ask = move |view: &View| view.read(handle, offset, size);
+        match open_file(handle) {
+            Whose::Overlay(_) => self.now(reply, "read", ask),
+            Whose::Desk(_) => self.at_desk(reply, "read", ask),
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match open_file(handle) {
+            Whose::Overlay(_) => self.now(reply, "write", |view| view.write(handle, offset, data)),
+            Whose::Desk(_) => {
+                let data = data.to_owned();
+                self.at_desk(reply, "write", move |view| view.write(handle, offset, &data));
+            }
+        }
+    }
+
+    fn flush(&self, req: &Request, _ino: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let caller = caller(req);
+        self.lasting(reply, "flush", move |view| view.flush(handle, &caller));
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Under way without a gap: this thread lets go when the one that does the work has taken over.
+        let _begun = self.door.view.release_begun();
+        let (taken, wait) = std::sync::mpsc::sync_channel(1);
+        self.lasting(reply, "release", move |view| {
+            let _begun = view.release_begun();
+            drop(taken);
+            view.release(handle)
+        });
+        wait.recv().unwrap_or_else(|_taken| ());
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.lasting(reply, "fsync", move |view| view.fsync(handle, datasync));
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // The kernel keeps no listing: what is held or given up changes one without touching the directory's times.
+        reply.opened(self.door.listings.open(), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let done = self.door.attempt("readdir", |view| {
+            let full = |next, entry: &Listed| {
+                let Listed { name, inode, kind } = entry;
+                reply.add(INodeNo(*inode), next, *kind, name)
+            };
+            self.door.listings.read(view, (ino, handle, offset), full)
+        });
+        reply.answer(done);
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let done = self.door.attempt("readdirplus", |view| {
+            self.door.listings.read_plus(view, (ino, handle, offset), |next, name, shown| {
+                reply.add(shown.attr.ino, next, name, &shown.ttl, &shown.attr, GENERATION)
+            })
+        });
+        reply.answer(done);
+    }
+
+    fn releasedir(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.door.listings.release(handle);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.lasting(reply, "fsyncdir", move |view| view.sync_dir(ino));
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.now(reply, "statfs", View::statfs);
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.lasting(reply, "setxattr", move |view| view.set_xattr(ino, &name, &value, flags));
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.now(reply, "getxattr", |view| view.get_xattr(ino, name, size));
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.now(reply, "listxattr", |view| view.list_xattrs(ino, size));
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.lasting(reply, "removexattr", move |view| view.remove_xattr(ino, &name));
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, caller) = (name.to_owned(), creator(req, umask));
+        self.lasting(reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.lasting(reply, "fallocate", move |view| view.fallocate(handle, mode, offset, length));
+    }
+
+    fn lseek(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.now(reply, "lseek", |view| view.lseek(handle, offset, whence));
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        handle_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        handle_out: FileHandle,
+        offset_out: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.lasting(reply, "copy_file_range", move |view| {
+            view.copy_file_range((handle_in, offset_in), (handle_out, offset_out), length)
+        });
+    }
+
+    // The kernel takes ENOSYS for "never ask again" and does what suits an ordinary file by itself.
+
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn bmap(&self, _req: &Request, _ino: INodeNo, _block_size: u32, _index: u64, reply: ReplyBmap) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+}
+
+/// For requests that want no reply; what went wrong was logged.
+struct NoReply;
+
+impl Answer<()> for NoReply {
+    fn answer(self, _done: std::result::Result<(), Errno>) {}
+}

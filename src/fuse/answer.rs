@@ -1,0 +1,150 @@
+//! How each kind of reply tells what came of a request.
+
+use fuser::{
+    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+use rustix::fs::StatVfs;
+
+use super::attr::Shown;
+
+/// A node id is never given to another file while the kernel knows it, so generations are not needed.
+pub const GENERATION: Generation = Generation(0);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedFile {
+    pub handle: FileHandle,
+    pub flags: FopenFlags,
+}
+
+/// A value, or only how long it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Xattr {
+    Size(u32),
+    Value(Vec<u8>),
+}
+
+pub trait Answer<T>: Send + 'static {
+    fn answer(self, done: Result<T, Errno>);
+}
+
+impl Answer<()> for ReplyEmpty {
+    fn answer(self, done: Result<(), Errno>) {
+        match done {
+            Ok(()) => self.ok(),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<()> for ReplyDirectory {
+    fn answer(self, done: Result<(), Errno>) {
+        match done {
+            Ok(()) => self.ok(),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<()> for ReplyDirectoryPlus {
+    fn answer(self, done: Result<(), Errno>) {
+        match done {
+            Ok(()) => self.ok(),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<Shown> for ReplyEntry {
+    fn answer(self, done: Result<Shown, Errno>) {
+        match done {
+            Ok(shown) => self.entry(&shown.ttl, &shown.attr, GENERATION),
+            // Without a lifetime: a name that is missing may appear below, and the next open must find it (SPEC §2).
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<Shown> for ReplyAttr {
+    fn answer(self, done: Result<Shown, Errno>) {
+        match done {
+            Ok(shown) => self.attr(&shown.ttl, &shown.attr),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<Vec<u8>> for ReplyData {
+    fn answer(self, done: Result<Vec<u8>, Errno>) {
+        match done {
+            Ok(data) => self.data(&data),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<OpenedFile> for ReplyOpen {
+    fn answer(self, done: Result<OpenedFile, Errno>) {
+        match done {
+            Ok(opened) => self.opened(opened.handle, opened.flags),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<(Shown, OpenedFile)> for ReplyCreate {
+    fn answer(self, done: Result<(Shown, OpenedFile), Errno>) {
+        match done {
+            Ok((shown, opened)) => self.created(&shown.ttl, &shown.attr, GENERATION, opened.handle, opened.flags),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<usize> for ReplyWrite {
+    fn answer(self, done: Result<usize, Errno>) {
+        match done {
+            Ok(count) => self.written(u32::try_from(count).expect("a request writes at most its u32 of bytes")),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<i64> for ReplyLseek {
+    fn answer(self, done: Result<i64, Errno>) {
+        match done {
+            Ok(offset) => self.offset(offset),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<Xattr> for ReplyXattr {
+    fn answer(self, done: Result<Xattr, Errno>) {
+        match done {
+            Ok(Xattr::Size(size)) => self.size(size),
+            Ok(Xattr::Value(value)) => self.data(&value),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<StatVfs> for ReplyStatfs {
+    fn answer(self, done: Result<StatVfs, Errno>) {
+        // FUSE counts blocks in 64 bits, and their sizes in 32.
+        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        match done {
+            Ok(stat) => self.statfs(
+                stat.f_blocks,
+                stat.f_bfree,
+                stat.f_bavail,
+                stat.f_files,
+                stat.f_ffree,
+                small(stat.f_bsize),
+                small(stat.f_namemax),
+                small(stat.f_frsize),
+            ),
+            Err(errno) => self.error(errno),
+        }
+    }
+}

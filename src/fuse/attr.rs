@@ -1,0 +1,120 @@
+//! Attributes, times and flags: the view's shapes and FUSE's.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+
+use crate::control::VirtualMeta;
+use crate::model::Timestamp;
+use crate::overlay::{Attributes, SetTime};
+use crate::sys::file::{FileKind, Meta};
+
+/// How long the kernel may answer from memory. What changes below shows within a second (SPEC §2), and no longer would
+/// keep that promise without somebody who watches lower.
+pub const TTL: Duration = Duration::from_secs(1);
+/// What the desk shows changes with every request, and is asked for rarely.
+pub const DESK_TTL: Duration = Duration::ZERO;
+
+/// Attributes, and for how long they hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    pub attr: FileAttr,
+    pub ttl: Duration,
+}
+
+impl From<Attributes> for Shown {
+    fn from(Attributes { inode, meta }: Attributes) -> Self {
+        Self { attr: file_attr(inode, &meta), ttl: TTL }
+    }
+}
+
+impl Shown {
+    pub fn of_desk(node: u64, meta: &VirtualMeta) -> Self {
+        let time = system_time(meta.mtime);
+        let attr = FileAttr {
+            ino: INodeNo(node),
+            size: meta.size,
+            blocks: meta.size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind: if meta.is_dir { FileType::Directory } else { FileType::RegularFile },
+            perm: permissions(meta.mode),
+            nlink: if meta.is_dir { 2 } else { 1 },
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        Self { attr, ttl: DESK_TTL }
+    }
+}
+
+pub fn file_attr(inode: u64, meta: &Meta) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(inode),
+        size: meta.size,
+        blocks: meta.blocks,
+        atime: system_time(meta.atime),
+        mtime: system_time(meta.mtime),
+        ctime: system_time(meta.ctime),
+        crtime: system_time(meta.btime),
+        kind: file_type(meta.kind),
+        perm: permissions(meta.mode),
+        nlink: meta.links,
+        uid: meta.uid,
+        gid: meta.gid,
+        rdev: device_number(meta.special_device),
+        blksize: meta.block_size,
+        flags: 0,
+    }
+}
+
+pub fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn permissions(mode: u32) -> u16 {
+    u16::try_from(mode & 0o7777).expect("twelve bits fit in sixteen")
+}
+
+/// The lower half of what libc calls a device number is what the kernel sends and takes, as long as majors stay below
+/// 4096 and minors below 2^20; Linux has no others.
+fn device_number(device: u64) -> u32 {
+    u32::try_from(device & u64::from(u32::MAX)).expect("masked to 32 bits")
+}
+
+pub fn system_time(time: Timestamp) -> SystemTime {
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let second = if time.seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
+    second + Duration::from_nanos(u64::from(time.nanoseconds))
+}
+
+/// A time that a request carries. Before the epoch fuser 0.18.0 subtracts the nanoseconds that it should add (its
+/// `system_time_from_time`), so they are read back the same way.
+pub fn requested_time(time: SystemTime) -> Timestamp {
+    let (negative, distance) = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => (false, after),
+        Err(before) => (true, before.duration()),
+    };
+    let seconds = i64::try_from(distance.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds: if negative { -seconds } else { seconds }, nanoseconds: distance.subsec_nanos() }
+}
+
+pub fn set_time(time: Option<TimeOrNow>) -> SetTime {
+    match time {
+        None => SetTime::Keep,
+        Some(TimeOrNow::Now) => SetTime::Now,
+        Some(TimeOrNow::SpecificTime(time)) => SetTime::At(requested_time(time)),
+    }
+}

@@ -1,0 +1,358 @@
+//! Who answers: the overlay, or the desk behind `.fettle`. Ids tell which; nobody may change anything at the desk.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fuser::{FileHandle, FopenFlags, INodeNo};
+use rustix::fs::{StatVfs, XattrFlags};
+
+use super::answer::{OpenedFile, Xattr};
+use super::attr::{Shown, file_type};
+use super::listing::Listed;
+use super::observer::Teller;
+use crate::control::{DESK_ROOT, Desk};
+use crate::overlay::{Caller, Error, HandleId, NodeId, OpenFlags, Opened, Overlay, ROOT, Result, SetAttributes};
+use crate::store::STATE_DIR_NAME;
+use crate::sys::{RenameFlags, tree};
+
+pub struct View {
+    overlay: Arc<Overlay>,
+    desk: Arc<Desk>,
+    teller: Teller,
+}
+
+/// Whose an id is, of a node or of an open file: the desk's begin at [`DESK_ROOT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose<T> {
+    Overlay(T),
+    Desk(u64),
+}
+
+pub fn node(ino: INodeNo) -> Whose<NodeId> {
+    if ino.0 >= DESK_ROOT { Whose::Desk(ino.0) } else { Whose::Overlay(NodeId(ino.0)) }
+}
+
+pub fn open_file(handle: FileHandle) -> Whose<HandleId> {
+    if handle.0 >= DESK_ROOT { Whose::Desk(handle.0) } else { Whose::Overlay(HandleId(handle.0)) }
+}
+
+impl View {
+    pub fn new(overlay: Arc<Overlay>, desk: Arc<Desk>, teller: Teller) -> Self {
+        Self { overlay, desk, teller }
+    }
+
+    pub fn stop_writing(&self, why: &str) {
+        self.overlay.stop_writing(why);
+    }
+
+    pub fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<Shown> {
+        match node(parent) {
+            Whose::Overlay(ROOT) if name == STATE_DIR_NAME => self.attributes(INodeNo(DESK_ROOT)),
+            Whose::Overlay(parent) => Ok(self.overlay.lookup(parent, name)?.attributes.into()),
+            Whose::Desk(parent) => {
+                let (node, meta) = at_desk(self.desk.lookup(parent, name))?;
+                Ok(Shown::of_desk(node, &meta))
+            }
+        }
+    }
+
+    pub fn forget(&self, ino: INodeNo, lookups: u64) {
+        match node(ino) {
+            Whose::Overlay(node) => self.overlay.forget(node, lookups),
+            // The desk counts nothing.
+            Whose::Desk(_) => {}
+        }
+    }
+
+    pub fn attributes(&self, ino: INodeNo) -> Result<Shown> {
+        match node(ino) {
+            Whose::Overlay(node) => Ok(self.overlay.attributes(node)?.into()),
+            Whose::Desk(node) => Ok(Shown::of_desk(node, &at_desk(self.desk.attributes(node))?)),
+        }
+    }
+
+    pub fn set_attributes(
+        &self,
+        ino: INodeNo,
+        handle: Option<FileHandle>,
+        set: &SetAttributes,
+        caller: &Caller,
+    ) -> Result<Shown> {
+        match node(ino) {
+            Whose::Overlay(node) => {
+                let handle = handle.map(|handle| HandleId(handle.0));
+                Ok(self.overlay.set_attributes(node, handle, set, caller)?.into())
+            }
+            Whose::Desk(_) => Err(not_at_the_desk()),
+        }
+    }
+
+    pub fn read_symlink(&self, ino: INodeNo) -> Result<OsString> {
+        match node(ino) {
+            Whose::Overlay(node) => self.overlay.read_symlink(node),
+            Whose::Desk(_) => Err(Error::errno(libc::EINVAL)),
+        }
+    }
+
+    pub fn mknod(&self, parent: INodeNo, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Shown> {
+        Ok(self.overlay.mknod(place(parent, name)?, name, mode, device, caller)?.attributes.into())
+    }
+
+    pub fn mkdir(&self, parent: INodeNo, name: &OsStr, mode: u32, caller: &Caller) -> Result<Shown> {
+        Ok(self.overlay.mkdir(place(parent, name)?, name, mode, caller)?.attributes.into())
+    }
+
+    pub fn unlink(&self, parent: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
+        self.overlay.unlink(place(parent, name)?, name, caller)
+    }
+
+    pub fn rmdir(&self, parent: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
+        self.overlay.rmdir(place(parent, name)?, name, caller)
+    }
+
+    pub fn symlink(&self, parent: INodeNo, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Shown> {
+        Ok(self.overlay.symlink(place(parent, name)?, name, target, caller)?.attributes.into())
+    }
+
+    pub fn rename(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        (new_parent, new_name): (INodeNo, &OsStr),
+        flags: RenameFlags,
+        caller: &Caller,
+    ) -> Result<()> {
+        let (from, to) = (place(parent, name)?, place(new_parent, new_name)?);
+        self.overlay.rename(from, name, to, new_name, flags, caller)
+    }
+
+    pub fn link(&self, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, caller: &Caller) -> Result<Shown> {
+        let entry = self.overlay.link(file(ino)?, place(new_parent, new_name)?, new_name, caller)?;
+        Ok(entry.attributes.into())
+    }
+
+    pub fn open(&self, ino: INodeNo, flags: i32, caller: &Caller) -> Result<OpenedFile> {
+        match node(ino) {
+            Whose::Overlay(node) => {
+                let opened = self.overlay.open(node, OpenFlags::from_raw(flags), caller)?;
+                Ok(opened_file(&opened, flags))
+            }
+            Whose::Desk(node) => {
+                let handle = at_desk(self.desk.open(node, may_write(flags), caller))?;
+                // What is behind a virtual file changes by itself, and its offsets may mean nothing.
+                Ok(OpenedFile { handle: FileHandle(handle), flags: FopenFlags::FOPEN_DIRECT_IO })
+            }
+        }
+    }
+
+    pub fn create(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        flags: i32,
+        caller: &Caller,
+    ) -> Result<(Shown, OpenedFile)> {
+        let flags = OpenFlags::from_raw(flags);
+        let (entry, opened) = self.overlay.create(place(parent, name)?, name, mode, flags, caller)?;
+        // Its close is judged however it was opened, so every flush is wanted.
+        let opened = OpenedFile { handle: FileHandle(opened.handle.0), flags: cache_flags(&opened) };
+        Ok((entry.attributes.into(), opened))
+    }
+
+    pub fn read(&self, handle: FileHandle, offset: u64, size: usize) -> Result<Vec<u8>> {
+        match open_file(handle) {
+            Whose::Overlay(handle) => self.overlay.read(handle, offset, size),
+            Whose::Desk(handle) => {
+                let answer = at_desk(self.desk.read(handle, offset, size));
+                // Who is told that something landed or went must then also see it.
+                self.teller.catch_up();
+                answer
+            }
+        }
+    }
+
+    pub fn write(&self, handle: FileHandle, offset: u64, data: &[u8]) -> Result<usize> {
+        match open_file(handle) {
+            Whose::Overlay(handle) => self.overlay.write(handle, offset, data),
+            Whose::Desk(handle) => at_desk(self.desk.write(handle, data)),
+        }
+    }
+
+    pub fn flush(&self, handle: FileHandle, caller: &Caller) -> Result<()> {
+        match open_file(handle) {
+            Whose::Overlay(handle) => self.overlay.flush(handle, caller),
+            Whose::Desk(_) => Ok(()),
+        }
+    }
+
+    /// To be asked for as soon as a release is read, and kept until it is done.
+    pub fn release_begun(&self) -> impl Drop + '_ {
+        self.overlay.release_begun()
+    }
+
+    pub fn release(&self, handle: FileHandle) -> Result<()> {
+        match open_file(handle) {
+            Whose::Overlay(handle) => self.overlay.release(handle),
+            Whose::Desk(handle) => {
+                self.desk.release(handle);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn fsync(&self, handle: FileHandle, datasync: bool) -> Result<()> {
+        match open_file(handle) {
+            Whose::Overlay(handle) => self.overlay.fsync(handle, datasync),
+            Whose::Desk(_) => Ok(()),
+        }
+    }
+
+    pub fn fallocate(&self, handle: FileHandle, mode: i32, offset: u64, length: u64) -> Result<()> {
+        self.overlay.fallocate(content(handle)?, mode, offset, length)
+    }
+
+    pub fn lseek(&self, handle: FileHandle, offset: i64, whence: i32) -> Result<i64> {
+        match open_file(handle) {
+            Whose::Overlay(handle) => self.overlay.lseek(handle, offset, whence),
+            Whose::Desk(_) => Err(Error::errno(libc::EINVAL)),
+        }
+    }
+
+    pub fn copy_file_range(&self, from: (FileHandle, u64), to: (FileHandle, u64), length: u64) -> Result<usize> {
+        // The reply counts in 32 bits; the kernel asks again for what is left.
+        let length = usize::try_from(length.min(u64::from(u32::MAX >> 1))).unwrap_or(usize::MAX);
+        match (open_file(from.0), open_file(to.0)) {
+            (Whose::Overlay(source), Whose::Overlay(target)) => {
+                self.overlay.copy_file_range(source, from.1, target, to.1, length)
+            }
+            // `cp` then reads and writes.
+            (Whose::Desk(_), _) | (_, Whose::Desk(_)) => Err(Error::errno(libc::EXDEV)),
+        }
+    }
+
+    /// Entries of a directory, without `.` and `..`.
+    pub fn list(&self, dir: INodeNo) -> Result<Vec<Listed>> {
+        match node(dir) {
+            Whose::Overlay(dir) => {
+                let entries = self.overlay.list(dir)?.into_iter();
+                Ok(entries
+                    .map(|entry| Listed { inode: entry.inode, kind: file_type(entry.kind), name: entry.name })
+                    .collect())
+            }
+            Whose::Desk(dir) => {
+                let entries = at_desk(self.desk.list(dir))?.into_iter();
+                Ok(entries.map(|(name, inode, is_dir)| Listed::of_desk(name, inode, is_dir)).collect())
+            }
+        }
+    }
+
+    /// The directory above, as far as `..` of a listing needs it: the root and what is at the desk stand for themselves.
+    pub fn parent(&self, dir: INodeNo) -> INodeNo {
+        match node(dir) {
+            Whose::Overlay(ROOT) | Whose::Desk(_) => dir,
+            Whose::Overlay(dir) => INodeNo(self.overlay.parent_of(dir).0),
+        }
+    }
+
+    pub fn sync_dir(&self, dir: INodeNo) -> Result<()> {
+        match node(dir) {
+            Whose::Overlay(dir) => {
+                let path = self.overlay.path_of(dir)?;
+                Ok(tree::sync_dir(self.overlay.lower().dir(&path)?.as_fd())?)
+            }
+            Whose::Desk(_) => Ok(()),
+        }
+    }
+
+    pub fn statfs(&self) -> Result<StatVfs> {
+        self.overlay.statfs()
+    }
+
+    pub fn get_xattr(&self, ino: INodeNo, name: &OsStr, size: u32) -> Result<Xattr> {
+        match node(ino) {
+            Whose::Overlay(node) => fitting(self.overlay.get_xattr(node, name)?, size),
+            Whose::Desk(_) => Err(Error::errno(libc::ENODATA)),
+        }
+    }
+
+    pub fn set_xattr(&self, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        self.overlay.set_xattr(file(ino)?, name, value, XattrFlags::from_bits_retain(flags.cast_unsigned()))
+    }
+
+    pub fn list_xattrs(&self, ino: INodeNo, size: u32) -> Result<Xattr> {
+        match node(ino) {
+            Whose::Overlay(node) => fitting(zero_terminated(&self.overlay.list_xattrs(node)?), size),
+            Whose::Desk(_) => fitting(Vec::new(), size),
+        }
+    }
+
+    pub fn remove_xattr(&self, ino: INodeNo, name: &OsStr) -> Result<()> {
+        self.overlay.remove_xattr(file(ino)?, name)
+    }
+}
+
+/// The directory in which a name may be made, taken or replaced; `EPERM` at the desk and for its own name.
+fn place(parent: INodeNo, name: &OsStr) -> Result<NodeId> {
+    match node(parent) {
+        Whose::Overlay(ROOT) if name == STATE_DIR_NAME => Err(not_at_the_desk()),
+        Whose::Overlay(parent) => Ok(parent),
+        Whose::Desk(_) => Err(not_at_the_desk()),
+    }
+}
+
+/// A node that may be changed.
+fn file(ino: INodeNo) -> Result<NodeId> {
+    match node(ino) {
+        Whose::Overlay(node) => Ok(node),
+        Whose::Desk(_) => Err(not_at_the_desk()),
+    }
+}
+
+/// An open file whose content may be changed other than by writing.
+fn content(handle: FileHandle) -> Result<HandleId> {
+    match open_file(handle) {
+        Whose::Overlay(handle) => Ok(handle),
+        Whose::Desk(_) => Err(not_at_the_desk()),
+    }
+}
+
+fn not_at_the_desk() -> Error {
+    Error::errno(libc::EPERM)
+}
+
+fn at_desk<T>(answer: std::result::Result<T, i32>) -> Result<T> {
+    answer.map_err(Error::errno)
+}
+
+fn opened_file(opened: &Opened, flags: i32) -> OpenedFile {
+    let mut flags_out = cache_flags(opened);
+    if !may_write(flags) {
+        // Nothing to settle at its close: a third of the cost of opening and closing (measured).
+        flags_out |= FopenFlags::FOPEN_NOFLUSH;
+    }
+    OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out }
+}
+
+fn cache_flags(opened: &Opened) -> FopenFlags {
+    if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
+
+/// Whether an open of these flags may change content; `O_TRUNC` does so without write access.
+pub fn may_write(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
+}
+
+/// A value as `getxattr` and `listxattr` want it: its length for a size of none, `ERANGE` where it does not fit.
+pub fn fitting(value: Vec<u8>, size: u32) -> Result<Xattr> {
+    let length = u32::try_from(value.len()).map_err(|_| Error::errno(libc::E2BIG))?;
+    match size {
+        0 => Ok(Xattr::Size(length)),
+        size if length > size => Err(Error::errno(libc::ERANGE)),
+        _ => Ok(Xattr::Value(value)),
+    }
+}
+
+fn zero_terminated(names: &[OsString]) -> Vec<u8> {
+    names.iter().flat_map(|name| name.as_encoded_bytes().iter().copied().chain([0])).collect()
+}
