@@ -153,11 +153,9 @@ impl Overlay {
         let entry = match kind {
             FileKind::Directory => RuleEntry::Dir,
             FileKind::Symlink => RuleEntry::Symlink,
-            FileKind::Regular
-            | FileKind::Fifo
-            | FileKind::Socket
-            | FileKind::CharDevice
-            | FileKind::BlockDevice => RuleEntry::File,
+            FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                RuleEntry::File
+            }
         };
         self.policy().action(&self.lower, path, entry)
     }
@@ -166,8 +164,8 @@ impl Overlay {
     pub(super) fn new_mode(&self, path: &RelPath, kind: FileKind, mode: u32, caller: &Caller) -> Result<u32> {
         let mode = mode & 0o7777 & !caller.umask;
         let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        let gated = (mode & 0o6000 != 0 && kind != FileKind::Directory && !self.grants.suid)
-            || (is_device && !self.grants.dev);
+        let gated =
+            (mode & 0o6000 != 0 && kind != FileKind::Directory && !self.grants.suid) || (is_device && !self.grants.dev);
         match gated && self.action(path, kind) != Action::Pass {
             true => Err(Error::Errno(libc::EPERM)),
             false => Ok(mode),

@@ -33,7 +33,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, UpperId, Writer};
+use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, Writer};
 use crate::sys::tree::Tree;
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
@@ -41,10 +41,8 @@ pub use error::{Error, Result};
 pub use lookup::{Entry, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::{HandleId, OpenFlags, Opened};
-pub use review::{
-    Acted, ActedKind, ChangeView, Externally, Force, Freshness, ReviewError, ReviewErrorKind, Target, WaitFor, WritingNow,
-};
-pub use rules::{Policy, RuleSource};
+pub use review::{ConfirmHow, Expiry, SideContent, Sides};
+pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
 
 use nodes::Nodes;
@@ -140,7 +138,7 @@ struct Counters {
 
 impl Overlay {
     /// Recovers what an earlier process left, and opens the view. The caller holds the project's lock.
-    pub fn open(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<(Self, Recovered)> {
+    pub fn new(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<(Self, Recovered)> {
         let recovered = store.recover(&lower)?;
         let session = format!("{:x}-{}", crate::store::now_millis(), std::process::id());
         let overlay = Self {
@@ -215,7 +213,7 @@ impl Overlay {
         self.counters.landed.load(Ordering::Relaxed)
     }
 
-    pub fn denied(&self) -> u64 {
+    pub fn refused(&self) -> u64 {
         self.counters.denied.load(Ordering::Relaxed)
     }
 

@@ -151,7 +151,9 @@ impl Overlay {
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, caller)? {
-                Settled::Held(_) | Settled::Postponed | Settled::Denied => return self.link_upper(id, parent, name, &path),
+                Settled::Held(_) | Settled::Postponed | Settled::Denied => {
+                    return self.link_upper(id, parent, name, &path);
+                }
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
@@ -294,12 +296,7 @@ impl Overlay {
     }
 
     /// It landed between the look and the lock.
-    fn unlink_again(
-        &self,
-        state: parking_lot::MutexGuard<'_, State>,
-        path: &RelPath,
-        caller: &Caller,
-    ) -> Result<()> {
+    fn unlink_again(&self, state: parking_lot::MutexGuard<'_, State>, path: &RelPath, caller: &Caller) -> Result<()> {
         drop(state);
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         self.unlink_judged(path, &meta, caller)
@@ -369,8 +366,8 @@ impl Overlay {
         let state = self.state.lock();
         let entries: std::collections::HashMap<&OsStr, UpperId> = state.uppers.in_dir(path).collect();
         let is_whiteout = |id: &UpperId| state.uppers.get(*id).is_some_and(|upper| upper.row.what == What::Whiteout);
-        let all_hidden = entries.values().all(is_whiteout)
-            && below.iter().all(|entry| entries.contains_key(entry.name.as_os_str()));
+        let all_hidden =
+            entries.values().all(is_whiteout) && below.iter().all(|entry| entries.contains_key(entry.name.as_os_str()));
         match all_hidden {
             true => Ok(entries.into_values().collect()),
             false => Err(Error::Errno(libc::ENOTEMPTY)),

@@ -151,7 +151,8 @@ impl Nodes {
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         let id = self.free_number(meta, lower);
-        let node = Node { kind: meta.kind, names: Vec::new(), lookups: 0, children: 0, lower, open: None, cached: None };
+        let node =
+            Node { kind: meta.kind, names: Vec::new(), lookups: 0, children: 0, lower, open: None, cached: None };
         self.nodes.insert(id, node);
         if let Some(key) = lower {
             self.by_lower.insert(key, id);

@@ -28,7 +28,7 @@ use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
 use crate::store::UpperId;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::FileKind;
 use crate::sys::{OFlags, process};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -413,12 +413,7 @@ impl Overlay {
     }
 
     /// Does `change` to the content of the handle's file, in upper unless it passes.
-    fn change_content<T>(
-        &self,
-        handle: &Handle,
-        keep: Keep,
-        change: impl FnOnce(&File) -> io::Result<T>,
-    ) -> Result<T> {
+    fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
         self.check_writable()?;
         let Some(open) = handle.judged() else {
             let Target::Passed(file) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
@@ -449,9 +444,8 @@ impl Overlay {
         }
         let flags = OpenFlags::from_raw(libc::O_WRONLY);
         let opened = self.open(node, flags, caller)?;
-        let result = self.handle(opened.handle).and_then(|handle| {
-            self.change_content(&handle, keep, |file| file.set_len(size))
-        });
+        let result =
+            self.handle(opened.handle).and_then(|handle| self.change_content(&handle, keep, |file| file.set_len(size)));
         self.flush(opened.handle, caller)?;
         self.release(opened.handle)?;
         result
@@ -516,9 +510,7 @@ impl Overlay {
     pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
         let handle = self.handle(handle)?;
         let Some(open) = handle.judged() else { return Ok(()) };
-        let by_opener = || {
-            caller.pid == handle.caller.pid || process::same_thread_group(caller.pid, handle.caller.pid)
-        };
+        let by_opener = || caller.pid == handle.caller.pid || process::same_thread_group(caller.pid, handle.caller.pid);
         if !handle.written.load(Ordering::SeqCst) || !by_opener() || !handle.take_written() {
             return Ok(());
         }
@@ -594,10 +586,5 @@ impl Overlay {
             log::error!("record a denied write to {path}: {err}");
         }
         Error::Errno(libc::EPERM)
-    }
-
-    /// The metadata of what an open file reads from.
-    pub(super) fn backing_meta(open: &OpenFile) -> Result<Meta> {
-        Meta::of(open.file().as_fd()).doing(|| "stat an open file".to_owned())
     }
 }

@@ -106,7 +106,7 @@ impl Side {
         })
     }
 
-    fn of_symlink(target: &std::ffi::OsStr, meta: Meta) -> Self {
+    pub fn of_symlink(target: &std::ffi::OsStr, meta: Meta) -> Self {
         let bytes = target.as_bytes().to_vec();
         Self {
             kind: Some(FileKind::Symlink),
@@ -601,7 +601,7 @@ impl Overlay {
         let hunks = comparison.hunk_count();
         let now = store::now_millis();
         let before = job.row.held.clone();
-        let same = before.as_ref().filter(|held| held.id == id);
+        let same = before.clone().filter(|held| held.id == id);
         let measure = comparison.measure;
         let held = Held {
             id: id.clone(),
@@ -612,8 +612,8 @@ impl Overlay {
             old_lines: measure.map_or(0, |measure| measure.old_lines),
             hunks,
             new: new_digest,
-            created: same.map_or(now, |held| held.created),
-            renewed: same.map_or(now, |held| held.renewed),
+            created: same.as_ref().map_or(now, |held| held.created),
+            renewed: same.as_ref().map_or(now, |held| held.renewed),
             writer: Some(actor.writer()),
         };
         let mut row = job.row.clone();

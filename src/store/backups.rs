@@ -44,7 +44,8 @@ impl Store {
     /// All backups, newest first.
     pub fn backups(&self) -> Result<Vec<Backup>> {
         let database = self.database.lock();
-        let mut statement = database.reader().prepare_cached("SELECT row FROM backup ORDER BY created DESC, name DESC")?;
+        let mut statement =
+            database.reader().prepare_cached("SELECT row FROM backup ORDER BY created DESC, name DESC")?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }

@@ -128,4 +128,3 @@ pub(super) fn forget(dirs: &StateDirs, digest: Digest) -> Result<()> {
         _ => Ok(()),
     }
 }
-

@@ -13,17 +13,18 @@ const SCHEMA_VERSION: i64 = 1;
 const SCHEMA: &str = "
 CREATE TABLE upper   (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE content (sha256 TEXT PRIMARY KEY, size INTEGER NOT NULL, bytes BLOB) STRICT, WITHOUT ROWID;
-CREATE TABLE backup  (name TEXT PRIMARY KEY, path TEXT NOT NULL, kind TEXT NOT NULL, sha256 TEXT NOT NULL,
+CREATE TABLE backup  (name TEXT PRIMARY KEY, path BLOB NOT NULL, kind TEXT NOT NULL, sha256 TEXT NOT NULL,
                       size INTEGER NOT NULL, mode INTEGER NOT NULL, created INTEGER NOT NULL, row TEXT NOT NULL) STRICT;
 CREATE INDEX backup_by_path ON backup (path, created);
 CREATE INDEX backup_by_content ON backup (sha256);
-CREATE TABLE anchor  (path TEXT PRIMARY KEY, row TEXT NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE verdict (id TEXT NOT NULL, path TEXT NOT NULL, fate TEXT NOT NULL, successor TEXT, at INTEGER NOT NULL)
+CREATE TABLE anchor  (path BLOB PRIMARY KEY, row TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE verdict (id TEXT NOT NULL, path BLOB NOT NULL, fate TEXT NOT NULL, successor TEXT, at INTEGER NOT NULL)
                      STRICT;
 CREATE INDEX verdict_by_id ON verdict (id, at);
 CREATE TABLE intent  (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
-CREATE TABLE sweep   (id INTEGER PRIMARY KEY, path TEXT NOT NULL) STRICT;
-CREATE TABLE event   (seq INTEGER PRIMARY KEY AUTOINCREMENT, row TEXT NOT NULL) STRICT;
+CREATE TABLE sweep   (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
+CREATE TABLE event   (seq INTEGER PRIMARY KEY AUTOINCREMENT, path BLOB, sha256 TEXT, row TEXT NOT NULL) STRICT;
+CREATE INDEX event_by_path ON event (path, seq) WHERE sha256 IS NOT NULL;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
@@ -46,7 +47,9 @@ impl Database {
                 .execute_batch(&format!("BEGIN;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
                 .map_err(|err| damaged(err.to_string()))?,
             SCHEMA_VERSION => {}
-            other => return Err(damaged(format!("its database is of version {other}, this program knows {SCHEMA_VERSION}"))),
+            other => {
+                return Err(damaged(format!("its database is of version {other}, this program knows {SCHEMA_VERSION}")));
+            }
         }
         let mut database = Self { connection, upper_next: 1, swept: Vec::new() };
         database.upper_next = database.first_free_upper(dirs)?;

@@ -1,11 +1,11 @@
 //! What happened, in order, in the same transaction as the happening itself.
 
-use rusqlite::Transaction;
+use rusqlite::{OptionalExtension, Transaction};
 
 use super::upper::{parse_row, to_row};
 use super::{Result, Store};
+use crate::model::{Digest, RelPath};
 pub use crate::protocol::Event;
-use crate::model::RelPath;
 use crate::protocol::EventName;
 
 /// An event that has no number and no time yet; it gets both when it is committed.
@@ -36,6 +36,17 @@ impl Store {
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 
+    /// The hash of what was last put at a path, as far as events tell.
+    pub fn last_landed(&self, path: &RelPath) -> Result<Option<Digest>> {
+        let database = self.database.lock();
+        let mut statement = database
+            .reader()
+            .prepare_cached("SELECT row FROM event WHERE path = ?1 AND sha256 IS NOT NULL ORDER BY seq DESC LIMIT 1")?;
+        let row: Option<String> = statement.query_row([path.as_bytes()], |row| row.get(0)).optional()?;
+        let event: Option<Event> = row.map(|row| parse_row(&row, self.dirs.describe())).transpose()?;
+        Ok(event.and_then(|event| event.sha256))
+    }
+
     /// The number of the latest event.
     pub fn last_seq(&self) -> Result<u64> {
         let database = self.database.lock();
@@ -46,14 +57,19 @@ impl Store {
 
 /// An event of a path that has one of `backups` tells its name.
 pub(super) fn put(tx: &Transaction<'_>, draft: &EventDraft, backups: &[(&RelPath, &String)]) -> Result<()> {
-    let seq: i64 = tx
-        .prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?
-        .query_row([], |row| row.get(0))?;
+    let seq: i64 = tx.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?.query_row([], |row| row.get(0))?;
     let mut event = draft.0.clone();
     event.seq = seq as u64;
     event.time = super::now();
     let backup = backups.iter().find(|(path, _)| Some(*path) == event.path.as_ref());
     event.backup = event.backup.or_else(|| backup.map(|(_, name)| (*name).clone()));
-    tx.prepare_cached("INSERT INTO event (seq, row) VALUES (?1, ?2)")?.execute((seq, to_row(&event)?))?;
+    let changed = !matches!(event.event, EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded);
+    let sha256 = event.sha256.filter(|_| changed).map(|digest| digest.to_string());
+    tx.prepare_cached("INSERT INTO event (seq, path, sha256, row) VALUES (?1, ?2, ?3, ?4)")?.execute((
+        seq,
+        event.path.as_ref().map(RelPath::as_bytes),
+        sha256,
+        to_row(&event)?,
+    ))?;
     Ok(())
 }

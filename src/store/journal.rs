@@ -19,7 +19,9 @@ use crate::model::{ChangeId, Digest, RelPath, Stamp};
 /// How a change ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    Superseded { by: ChangeId },
+    Superseded {
+        by: ChangeId,
+    },
     Applied,
     Discarded,
     /// It became small, or equal to lower, and ended by itself.

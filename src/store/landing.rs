@@ -33,8 +33,16 @@ pub enum Durability {
 /// What comes to stand at a path.
 pub enum NewContent<'a> {
     /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
-    File { file: &'a File, like: &'a File, meta: Meta },
-    Symlink { target: &'a OsStr, uid: u32, gid: u32 },
+    File {
+        file: &'a File,
+        like: &'a File,
+        meta: Meta,
+    },
+    Symlink {
+        target: &'a OsStr,
+        uid: u32,
+        gid: u32,
+    },
 }
 
 /// A path after its step: what lower has there now.

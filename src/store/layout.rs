@@ -140,7 +140,8 @@ impl StateDirs {
 
     /// The numbers of all upper files there are.
     pub fn stage_files(&self) -> Result<Vec<UpperId>> {
-        let entries = crate::sys::tree::list(self.stage.as_fd()).doing(|| format!("list {}/stage", self.description))?;
+        let entries =
+            crate::sys::tree::list(self.stage.as_fd()).doing(|| format!("list {}/stage", self.description))?;
         Ok(entries.iter().filter_map(|entry| UpperId::parse(&entry.name)).collect())
     }
 

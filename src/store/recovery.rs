@@ -117,8 +117,7 @@ impl Store {
     /// Removes temporary names that no intent came to tell of. They stand beside what was being landed.
     fn sweep_strays(&self, lower: &Tree) -> Result<usize> {
         let rows = self.load_upper()?;
-        let dirs: HashSet<RelPath> =
-            rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
+        let dirs: HashSet<RelPath> = rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
         let mut swept = 0;
         for dir in dirs {
             let Ok(entries) = lower.list(&dir) else { continue };
