@@ -26,10 +26,12 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> (Vec<u8>,
         Ok(request) => request,
         Err(err) => return (Response::failed(err).to_line(), Afterwards::Nothing),
     };
-    // A fault in one request must not end the daemon that others wait for.
+    // A fault in one request must not end the daemon that others wait for; after it nobody knows what still holds.
     let response = catch_unwind(AssertUnwindSafe(|| serve(&request, asker, project))).unwrap_or_else(|_| {
-        log::error!("{}: the request met an internal fault", request.op);
-        Response::failed(ErrorBody::new(ErrorCode::Io, format!("{}: internal fault, see the daemon's log", request.op)))
+        let why = format!("{}: internal fault, see the daemon's log", request.op);
+        log::error!("{why}; nothing is written any more");
+        project.overlay.stop_writing(&why);
+        Response::failed(ErrorBody::new(ErrorCode::Io, why))
     });
     let ends = request.op == Op::Unmount && !request.dry_run && matches!(response, Response::Done(_));
     (response.to_line(), if ends { Afterwards::End } else { Afterwards::Nothing })
