@@ -93,7 +93,9 @@ fn hint(body: &ErrorBody) -> Option<String> {
             Some("To land it anyway, keeping the other as a backup: --force".to_owned())
         }
         // One that is about no change is about the whole project.
-        (ErrorCode::Busy, _, _) if body.id.is_some() || body.path.is_some() => Some("To wait for the writer: --wait".to_owned()),
+        (ErrorCode::Busy, _, _) if body.id.is_some() || body.path.is_some() => {
+            Some("To wait for the writer: --wait".to_owned())
+        }
         (_, _, _) => None,
     }
 }
