@@ -57,6 +57,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         wait_for_end(&daemon)?;
     }
     desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    say_who_is_left_inside()?;
     Ok(Exit::Done)
 }
 
