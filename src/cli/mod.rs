@@ -28,6 +28,7 @@ mod ps;
 mod reload;
 mod rollback;
 mod show;
+mod sources;
 mod status;
 mod terminal;
 #[cfg(test)]

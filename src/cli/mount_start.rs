@@ -1,10 +1,124 @@
 //! Puts the layers together and starts a mount.
+//!
+//! What can be refused is refused in front, by [`plan`]. Then the process forks while it has one thread; the child is the
+//! daemon ([`daemon`]) and the parent waits for its word. A refusal of the child travels as the JSON of its error, so
+//! that it keeps its code.
+
+mod daemon;
+mod git_exclude;
+mod logger;
+mod options;
+mod plan;
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use super::Failure;
-use super::mount::MountArgs;
-use crate::protocol::ErrorCode;
+use super::mount::{Ground, MountArgs};
+use crate::protocol::{ErrorBody, ErrorCode};
+use crate::store::Recovered;
+use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
+use crate::sys::process;
+use crate::sys::signals::Termination;
+use daemon::Daemon;
+use plan::Plan;
 
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
-    Err(Failure::new(ErrorCode::Io, format!("mount {}: not built yet", arguments.project.display())))
+    let plan = Plan::make(&arguments)?;
+    say_who_stands_below(&plan)?;
+    match arguments.ground {
+        Ground::Foreground => {
+            let termination = Termination::block().map_err(|err| told("block signals", &err))?;
+            let daemon = begin(&plan)?;
+            daemon.serve_until_the_end(termination).map_err(Failure::from)
+        }
+        Ground::Background => match fork().map_err(|err| told("fork", &err))? {
+            Forked::Parent(readiness) => match readiness.wait().map_err(|err| told("start the daemon", &err))? {
+                Ok(()) => Ok(()),
+                Err(reason) => Err(refusal(&reason).into()),
+            },
+            Forked::Child(signal) => be_the_daemon(&plan, signal),
+        },
+    }
+}
+
+/// The child's whole life. Its exit status is nobody's: the parent has gone by then.
+fn be_the_daemon(plan: &Plan, signal: ReadySignal) -> Result<(), Failure> {
+    let termination = match Termination::block() {
+        Ok(termination) => termination,
+        Err(err) => return give_up(signal, told("block signals", &err)),
+    };
+    let daemon = match begin(plan) {
+        Ok(daemon) => daemon,
+        Err(failure) => return give_up(signal, failure),
+    };
+    let log = daemon.log_file().map_err(|err| told("open the daemon's log", &err))?;
+    // A parent that is gone was interrupted; the mount it asked for stands all the same.
+    if let Err(err) = signal.ready(Output::Log(log.as_fd())) {
+        log::warn!("tell the waiting process: {err}");
+    }
+    daemon.serve_until_the_end(termination).map_err(Failure::from)
+}
+
+fn give_up(signal: ReadySignal, failure: Failure) -> Result<(), Failure> {
+    let text = match &failure {
+        Failure::Told(body) => serde_json::to_string(body).unwrap_or_else(|_| body.message.clone()),
+        Failure::Print(err) => err.to_string(),
+    };
+    if let Err(err) = signal.failed(&text) {
+        log::warn!("tell the waiting process: {err}");
+    }
+    // The parent prints it; here it would be printed twice.
+    std::process::exit(1)
+}
+
+fn refusal(reason: &str) -> ErrorBody {
+    serde_json::from_str(reason).unwrap_or_else(|_| ErrorBody::new(ErrorCode::Io, reason))
+}
+
+fn begin(plan: &Plan) -> Result<Daemon, Failure> {
+    logger::install();
+    let (daemon, recovered) = Daemon::begin(plan)?;
+    remark(&recovered)?;
+    Ok(daemon)
+}
+
+/// What recovery did is told to whoever mounts.
+fn remark(recovered: &Recovered) -> Result<(), Failure> {
+    let mut stderr = io::stderr().lock();
+    for (what, paths) in [
+        ("finished the interrupted landing of", &recovered.finished),
+        ("undid the interrupted landing of", &recovered.undone),
+        ("left alone what somebody else put at", &recovered.foreign),
+    ] {
+        for path in paths {
+            writeln!(stderr, "fettlefs: recovery {what} {path}")?;
+        }
+    }
+    if recovered.swept > 0 {
+        writeln!(stderr, "fettlefs: recovery removed {} leftover files of its own", recovered.swept)?;
+    }
+    Ok(())
+}
+
+/// Who is in the project before the mount covers it stays below (SPEC §2).
+fn say_who_stands_below(plan: &Plan) -> Result<(), Failure> {
+    if plan.mountpoint != plan.project {
+        return Ok(());
+    }
+    let mut stderr = io::stderr().lock();
+    let caller = process::parent(std::process::id());
+    for bystander in process::standing_in(&plan.project) {
+        let name = bystander.name.to_string_lossy().escape_default().to_string();
+        match Some(bystander.pid) == caller {
+            true => writeln!(stderr, "fettlefs: your shell ({name}, pid {}) stands below the mount: cd .", bystander.pid)?,
+            false => writeln!(stderr, "fettlefs: {name} (pid {}) stays below the mount", bystander.pid)?,
+        }
+    }
+    Ok(())
+}
+
+fn told(what: &str, err: &io::Error) -> Failure {
+    super::offline::failure(what, err).into()
 }

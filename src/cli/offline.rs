@@ -1,10 +1,101 @@
 //! What can be answered with no mount present, from the state directory (SPEC §3).
 
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::mount::SettingFlags;
+use super::{Failure, sources};
 use crate::client::Place;
-use crate::protocol::{ErrorBody, ErrorCode, Request, Response};
+use crate::control::{Asker, Project, serve};
+use crate::overlay::{Grants, Overlay, Policy};
+use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response};
+use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
+use crate::sys::file::Meta;
+use crate::sys::tree::Tree;
+
+/// How long to wait for another command that works without a mount, and how often to ask. They take a moment each.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Answers one request under the project's lock.
 pub fn answer(place: &Place, request: &Request) -> Response {
+    match request.op {
+        Op::Unmount => Response::failed(not_mounted(place, request)),
+        _ => answer_locked(place, request).unwrap_or_else(Response::failed),
+    }
+}
+
+fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody> {
+    let location = sources::location().map_err(told)?;
+    let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
+    if !StateDirs::exist(&lower, &location) {
+        return Err(not_mounted(place, request));
+    }
+    let _lock = lock(&lower, &location)?;
+    let project = open(place, lower, &location)?;
+    let response = serve(request, &Asker::myself(), &project);
+    project.overlay.store().dirs().clear_holder().map_err(store_failure)?;
+    Ok(response)
+}
+
+fn not_mounted(place: &Place, request: &Request) -> ErrorBody {
     let message = format!("{}: {} is not mounted", request.op, place.root.display());
-    Response::failed(ErrorBody::new(ErrorCode::NotMounted, message))
+    ErrorBody::new(ErrorCode::NotMounted, message)
+}
+
+/// Another command without a mount is waited for; a daemon is not.
+fn lock(lower: &Tree, location: &Location) -> Result<Lock, ErrorBody> {
+    let started = Instant::now();
+    loop {
+        match Lock::take(lower, location) {
+            Err(store::Error::Locked { .. }) if started.elapsed() < LOCK_WAIT && !is_daemons(lower, location) => {
+                std::thread::sleep(LOCK_INTERVAL);
+            }
+            taken => return taken.map_err(store_failure),
+        }
+    }
+}
+
+fn is_daemons(lower: &Tree, location: &Location) -> bool {
+    holder_note(lower, location).is_some_and(|note| note.mountpoint.is_some())
+}
+
+fn open(place: &Place, lower: Tree, location: &Location) -> Result<Project, ErrorBody> {
+    let store = Store::open(&lower, location).map_err(store_failure)?;
+    let note = HolderNote { pid: std::process::id(), mountpoint: None };
+    store.dirs().write_holder(&note).map_err(store_failure)?;
+    let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
+    let source = sources::rule_source(&SettingFlags::default()).map_err(told)?;
+    let policy = Policy::load(&lower, &source).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    let opened = Overlay::open(lower, store, policy, Grants::default());
+    let (overlay, _) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, err.to_string()))?;
+    Ok(Project { overlay: Arc::new(overlay), path: place.root.clone(), source, owner, mounted: None })
+}
+
+pub(super) fn store_failure(err: store::Error) -> ErrorBody {
+    let code = match &err {
+        store::Error::Locked { .. } => ErrorCode::Busy,
+        store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+        store::Error::Conflict { .. } => ErrorCode::Conflict,
+        store::Error::Io { .. } | store::Error::Database(_) | store::Error::Damaged { .. } => ErrorCode::Io,
+    };
+    ErrorBody::new(code, err.to_string())
+}
+
+pub(super) fn failure(what: &str, err: &io::Error) -> ErrorBody {
+    let code = match err.kind() {
+        io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorCode::UnknownPath,
+        _ => ErrorCode::Io,
+    };
+    ErrorBody::new(code, format!("{what}: {err}"))
+}
+
+fn told(failure: Failure) -> ErrorBody {
+    match failure {
+        Failure::Told(body) => *body,
+        Failure::Print(err) => ErrorBody::new(ErrorCode::Io, err.to_string()),
+    }
 }

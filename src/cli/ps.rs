@@ -1,8 +1,9 @@
 //! `fettlefs ps`: the mounts there are.
 
 use super::{Desk, Failure};
-use crate::client::{Mount, fettle_mounts};
+use crate::client::fettle_mounts;
 use crate::protocol::Exit;
+use crate::sys::mount::MountEntry;
 use std::os::unix::ffi::OsStrExt;
 
 /// List the mounts of fettlefs
@@ -20,6 +21,6 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn json(mount: &Mount) -> serde_json::Value {
+fn json(mount: &MountEntry) -> serde_json::Value {
     serde_json::json!({"project": mount.source.to_string_lossy(), "mountpoint": mount.mountpoint.to_string_lossy()})
 }

@@ -5,9 +5,12 @@ use super::outcome::Tense;
 use super::text::Text;
 use super::{Desk, Failure, held, outcome};
 use crate::client::{Client, ClientError, Reach};
-use crate::protocol::{ErrorCode, Exit, HeldAtUnmount, Op, Reply, Request, UnmountReply};
+use crate::protocol::{ErrorCode, Exit, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
+use crate::sys::mount::{self, UnmountMode};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// End a mount; what is held is kept for the next one
 #[derive(clap::Args)]
@@ -31,6 +34,9 @@ pub struct Arguments {
     dry_run: bool,
 }
 
+/// How long the daemon may take to end after its answer. Whoever mounts again at once would find it holding the project.
+const DAEMON_END_WAIT: Timespec = Timespec { tv_sec: 15, tv_nsec: 0 };
+
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let start = arguments.path.as_deref().map_or_else(|| desk.directory.clone(), |path| desk.directory.join(path));
     let mut client = match Client::open(&start, super::offline::answer) {
@@ -41,10 +47,35 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     if let Reach::Stale(mountpoint) = client.reach() {
         return detach(mountpoint, &arguments, desk);
     }
+    let daemon = if arguments.dry_run { None } else { daemon(&mut client) };
     let reply = client.ask(&request(&arguments))?;
     let Reply::Unmount(reply) = reply else { return Err(Failure::other_answer()) };
+    // The daemon unmounts when nobody reads its answer any more.
+    drop(client);
+    if let Some(daemon) = daemon {
+        wait_for_end(&daemon)?;
+    }
     desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
     Ok(Exit::Done)
+}
+
+/// The daemon as a process to wait for; none where it cannot be told, which only means not to wait.
+fn daemon(client: &mut Client) -> Option<OwnedFd> {
+    match client.ask(&Request::new(Op::Version)) {
+        Ok(Reply::Version(VersionReply { pid: Some(pid), .. })) => {
+            rustix::process::pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
+        }
+        Ok(_) | Err(_) => None,
+    }
+}
+
+fn wait_for_end(daemon: &OwnedFd) -> Result<(), Failure> {
+    let mut ended = [PollFd::new(daemon, PollFlags::IN)];
+    match rustix::event::poll(&mut ended, Some(&DAEMON_END_WAIT)) {
+        Ok(0) => Err(Failure::new(ErrorCode::Busy, "the daemon is still ending; what is held is safe")),
+        Ok(_) => Ok(()),
+        Err(err) => Err(Failure::new(ErrorCode::Io, format!("wait for the daemon: {err}"))),
+    }
 }
 
 fn request(arguments: &Arguments) -> Request {
@@ -83,19 +114,15 @@ fn detach(mountpoint: &Path, arguments: &Arguments, desk: &Desk) -> Result<Exit,
 }
 
 fn take_away(mountpoint: &Path) -> Result<(), Failure> {
-    let failed = |why: String| {
-        Failure::new(ErrorCode::NotPermitted, format!("detach the dead mount {}: {why}", mountpoint.display()))
-    };
-    match rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH) {
-        Ok(()) => Ok(()),
+    let done = match mount::unmount(mountpoint, UnmountMode::Detach) {
         // A user's own mount is taken away by the set-uid program that made it.
-        Err(rustix::io::Errno::PERM) => {
-            let done = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(mountpoint).output();
-            match done.map_err(|err| failed(format!("fusermount3: {err}")))? {
-                output if output.status.success() => Ok(()),
-                output => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-            }
+        Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied => {
+            mount::unmount_with_helper(mountpoint, UnmountMode::Detach)
         }
-        Err(err) => Err(failed(err.to_string())),
-    }
+        done => done,
+    };
+    done.map_err(|err| {
+        let message = format!("detach the dead mount {}: {err}", mountpoint.display());
+        Failure::new(ErrorCode::NotPermitted, message)
+    })
 }

@@ -13,7 +13,7 @@ mod target;
 mod tests;
 
 pub use ask::{Client, ClientError, Offline};
-pub use mounts::{Mount, fettle_mounts, parse_mountinfo};
+pub use mounts::fettle_mounts;
 pub use place::{Place, find};
 pub use reach::{Reach, reach};
 pub use target::{OutsideProject, path_of, target};

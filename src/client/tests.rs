@@ -67,22 +67,6 @@ fn a_state_directory_elsewhere_names_its_project() {
     assert_eq!(find_with("/p/src".into(), Some(state)).unwrap().root, Path::new("/p"));
 }
 
-#[test]
-fn mountinfo_lines_with_odd_names_and_optional_fields_are_read() {
-    let table = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 master:2 - fuse.fettlefs /home/u\\134p rw\n\
-                  nonsense\n\
-                  37 35 98:0 / /x\\zz rw - ext4 - rw\n";
-    let mount = |point: &str, fs_type: &str, source: &str| Mount {
-        mountpoint: point.into(),
-        fs_type: fs_type.into(),
-        source: source.into(),
-    };
-    assert_eq!(
-        parse_mountinfo(table),
-        [mount("/mnt/a b", "fuse.fettlefs", "/home/u\\p"), mount("/x\\zz", "ext4", "-")]
-    );
-}
-
 fn nobody(_: &Place, request: &Request) -> Response {
     match request.op {
         Op::Confirm => Response::done(Reply::Confirm(Acted::default())),

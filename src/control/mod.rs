@@ -1,1 +1,22 @@
+//! ANSWER: what a person or a program asks of a project, through whichever door.
+//!
+//! [`serve`](serve()) answers one request; who may ask what is decided in [`rights`] and nowhere else. Three doors lead
+//! to it: the control file and its neighbours in the view's virtual directory ([`Desk`]), a socket in the state
+//! directory ([`Socket`]), and a plain call by a program that holds the project's lock without a mount. Nothing here
+//! looks at a kernel's request or draws what a person sees.
 
+mod answers;
+mod conversation;
+mod desk;
+mod files;
+mod find;
+mod project;
+mod rights;
+mod serve;
+mod socket;
+
+pub use desk::{DESK_ROOT, Desk, VirtualMeta};
+pub use project::{Mounted, Project};
+pub use rights::Asker;
+pub use serve::serve;
+pub use socket::Socket;

@@ -164,15 +164,15 @@ impl Overlay {
         Ok(self.store.save_anchors(&anchors)?)
     }
 
-    /// What was at `from` is at `to` now, and is as old or new as it was.
+    /// What was at `from` is at `to` now, a path that is as new or as old as it was.
     fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         let mut state = self.state.lock();
-        let fresh = state.anchors.get(from).is_some_and(|known| known.fresh);
+        let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
         let source = state.anchors.entry(from.clone()).or_insert(Known { anchor: moved, fresh: false });
         source.fresh = false;
-        let target = state.anchors.entry(to.clone());
-        target.or_insert(Known { anchor: AnchorState::Nothing, fresh }).fresh = fresh;
+        let target = state.anchors.entry(to.clone()).or_insert(Known { anchor: AnchorState::Nothing, fresh: true });
+        target.fresh = made_here || target.anchor == AnchorState::Nothing;
         for known in state.anchors.values_mut() {
             if let AnchorState::Moved { to: at, .. } = &mut known.anchor
                 && at == from

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
 use super::{Caller, Error, Known, Overlay, Result, Seen, State, Window};
 use crate::diff::{self, Measure, TEXT_BYTES_MAX};
@@ -25,7 +26,7 @@ use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::protocol::EventName;
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
-    StagedContent, UpperId, UpperRow, What,
+    StagedContent, StepOutcome, UpperId, UpperRow, What,
 };
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -227,10 +228,7 @@ impl Overlay {
         let path = &job.row.names[0];
         let mut new = self.new_side(job)?;
         let present = self.present_side(path)?;
-        if new.same_as(&present).doing(|| format!("compare {path}"))? && !job.because.contains(&Reason::Interrupted) {
-            return self.end_unchanged(job, &new, &present);
-        }
-        if job.because.contains(&Reason::Interrupted) && new.same_as(&present).doing(|| format!("compare {path}"))? {
+        if new.same_as(&present).doing(|| format!("compare {path}"))? {
             return self.end_unchanged(job, &new, &present);
         }
         let old = match self.old_side(job, &present)? {
@@ -589,6 +587,7 @@ impl Overlay {
     fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
         let path = comparison.path.clone();
         let doing = || format!("read {path}");
+        self.put_back(job, comparison)?;
         comparison.reasons.sort();
         comparison.reasons.dedup();
         let old_digest = comparison.old.digest().doing(doing)?;
@@ -647,6 +646,36 @@ impl Overlay {
         Ok(Settled::Held(id))
     }
 
+    /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
+    /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
+    fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
+        let path = &comparison.path;
+        let anchor = self.state.lock().anchor_of(path);
+        let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
+        if job.row.held.is_some() || comparison.present.exists() {
+            return Ok(());
+        }
+        let moved = match self.origin(&to)? {
+            Origin::Lower(meta) if same_content_stamp(&meta.stamp(), &stamp) && meta.is_file() => meta,
+            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
+        };
+        let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.rename(&self.lower, &to, path, moved.stamp())?;
+        let copy = NewContent::File { file: &file, like: &file, meta: moved };
+        landing.place(&self.lower, &to, None, &copy)?;
+        let promised = landing.promise(Epilogue::default())?;
+        let applied = {
+            let mut state = self.state.lock();
+            let applied = promised.apply()?;
+            state.put_back(path, &to, &applied.outcomes);
+            applied
+        };
+        applied.finish()?;
+        comparison.present = self.present_side(path)?;
+        Ok(())
+    }
+
     fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Caller) -> store::EventDraft {
         self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
@@ -680,9 +709,14 @@ impl Comparison {
         }
     }
 
-    /// The deletion of what did not exist before the session loses nothing the session had not made.
+    /// The deletion of what did not exist before the session loses nothing that the session had not made; unless it
+    /// is all that is left of something older that was renamed here.
     fn is_fresh_deletion(&self, overlay: &Overlay) -> bool {
-        !self.new.exists() && overlay.state.lock().anchors.get(&self.path).is_some_and(|known| known.fresh)
+        let state = overlay.state.lock();
+        let fresh = !self.new.exists() && state.anchors.get(&self.path).is_some_and(|known| known.fresh);
+        let came_from = state.moved_from(&self.path).filter(|_| fresh);
+        drop(state);
+        fresh && came_from.is_none_or(|from| !matches!(overlay.origin(&from), Ok(Origin::Nothing | Origin::Hidden(_))))
     }
 
     /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).
@@ -868,11 +902,27 @@ impl State {
         changed
     }
 
+    /// A renamed inode has its first name again, and a copy of it has the other.
+    fn put_back(&mut self, path: &RelPath, to: &RelPath, outcomes: &[StepOutcome]) {
+        self.epoch += 1;
+        self.anchors.remove(path);
+        let copy = outcomes.iter().rfind(|outcome| outcome.path == *to).and_then(|outcome| outcome.meta);
+        if let Some(node) = self.nodes.at(to) {
+            self.nodes.set_lower(node, copy.as_ref().map(Meta::key));
+        }
+    }
+
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
         let known = self.anchors.get_mut(path)?;
         known.fresh = false;
         Some(Anchor { path: path.clone(), state: known.anchor.clone(), fresh: false })
+    }
+
+    /// The path that what is at `path` had when the session began, if it was renamed.
+    fn moved_from(&self, path: &RelPath) -> Option<RelPath> {
+        let moved_here = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path);
+        self.anchors.iter().find(|(_, known)| moved_here(known)).map(|(from, _)| from.clone())
     }
 
     /// What used to be at a path, also by way of a directory that was renamed.

@@ -1,1 +1,554 @@
+//! The engine on a temporary project, without a kernel: one test an operation and origin.
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::model::{ChangeId, Reason};
+use crate::overlay::rules::RuleSource;
+use crate::policy::settings::{Key, Layer};
+use crate::protocol::ErrorCode;
+use crate::store::{Location, UpperRow};
+use crate::sys::RenameFlags;
+
+const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
+
+struct Bench {
+    dir: tempfile::TempDir,
+    overlay: Option<Overlay>,
+    flags: Vec<(Key, String)>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(flags: &[(Key, &str)]) -> Self {
+        let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
+        let mut bench = Self { dir: tempfile::tempdir().unwrap(), overlay: None, flags };
+        bench.remount();
+        bench
+    }
+
+    /// As after a kill: nothing is told to the old view.
+    fn remount(&mut self) -> Recovered {
+        self.overlay = None;
+        let lower = Tree::open(self.dir.path()).unwrap();
+        let store = Store::open(&lower, &Location::default()).unwrap();
+        let flags = Layer::flags(self.flags.clone()).unwrap();
+        let source = RuleSource { flags, ..RuleSource::default() };
+        let policy = Policy::load(&lower, &source).unwrap();
+        let (overlay, recovered) = Overlay::new(lower, store, policy, Grants::default()).unwrap();
+        self.overlay = Some(overlay);
+        recovered
+    }
+
+    fn view(&self) -> &Overlay {
+        self.overlay.as_ref().unwrap()
+    }
+
+    fn lower_path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn put(&self, path: &str, content: &str) {
+        std::fs::create_dir_all(self.lower_path(path).parent().unwrap()).unwrap();
+        std::fs::write(self.lower_path(path), content).unwrap();
+    }
+
+    fn lower(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.lower_path(path)).ok()
+    }
+
+    /// The node of a directory or file, and of its parent with its name.
+    fn parent<'a>(&self, path: &'a str) -> (NodeId, &'a OsStr) {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut node = ROOT;
+        for part in dir.split('/').filter(|part| !part.is_empty()) {
+            node = self.view().lookup(node, OsStr::new(part)).unwrap().node;
+        }
+        (node, OsStr::new(name))
+    }
+
+    fn node(&self, path: &str) -> Result<NodeId> {
+        let (parent, name) = self.parent(path);
+        Ok(self.view().lookup(parent, name)?.node)
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        let node = self.node(path).ok()?;
+        let handle = self.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
+        let bytes = self.view().read(handle, 0, 1 << 20).unwrap();
+        self.view().release(handle).unwrap();
+        Some(String::from_utf8(bytes).unwrap())
+    }
+
+    /// Truncate in place, as an editor or `>` does; creates the file where there is none.
+    fn save(&self, path: &str, content: &str) {
+        let handle = self.open_for_save(path);
+        self.view().write(handle, 0, content.as_bytes()).unwrap();
+        self.close(handle);
+    }
+
+    fn open_for_save(&self, path: &str) -> HandleId {
+        let (parent, name) = self.parent(path);
+        let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+        match self.view().lookup(parent, name) {
+            Ok(entry) => self.view().open(entry.node, flags, &ME).unwrap().handle,
+            Err(_) => self.view().create(parent, name, 0o644, flags, &ME).unwrap().1.handle,
+        }
+    }
+
+    fn close(&self, handle: HandleId) {
+        self.view().flush(handle, &ME).unwrap();
+        self.view().release(handle).unwrap();
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        self.try_rename(from, to).unwrap();
+    }
+
+    fn try_rename(&self, from: &str, to: &str) -> Result<()> {
+        let ((from_dir, from), (to_dir, to)) = (self.parent(from), self.parent(to));
+        self.view().rename(from_dir, from, to_dir, to, RenameFlags::empty(), &ME)
+    }
+
+    fn unlink(&self, path: &str) {
+        let (parent, name) = self.parent(path);
+        self.view().unlink(parent, name, &ME).unwrap();
+    }
+
+    fn names(&self, dir: &str) -> Vec<String> {
+        let node = if dir.is_empty() { ROOT } else { self.node(dir).unwrap() };
+        let entries = self.view().list(node).unwrap();
+        let mut names: Vec<String> = entries.iter().map(|entry| entry.name.to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// What lower has, but for our own directory: nothing may be left behind there.
+    fn lower_names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.filter(|name| name != ".fettle").collect();
+        names.sort();
+        names
+    }
+
+    fn held(&self) -> Vec<UpperRow> {
+        self.view().held_rows()
+    }
+
+    fn only_id(&self) -> ChangeId {
+        let held = self.held();
+        assert_eq!(held.len(), 1, "{held:?}");
+        held[0].held.as_ref().unwrap().id.clone()
+    }
+
+    fn reasons(&self) -> Vec<Reason> {
+        self.held()[0].held.as_ref().unwrap().reasons.clone()
+    }
+
+    fn confirm(&self, ids: &[ChangeId]) -> std::result::Result<Vec<crate::protocol::Outcome>, ErrorCode> {
+        self.view().confirm(ids, &HOW).map_err(|err| err.code)
+    }
+
+    fn backups(&self) -> Vec<String> {
+        self.view().store().backups().unwrap().into_iter().map(|backup| backup.path.to_string()).collect()
+    }
+}
+
+const HOW: ConfirmHow = ConfirmHow { force: false, wait: false, renew: false, dry_run: false, expiry: Expiry::Guard };
+
+fn lines(count: usize) -> String {
+    (0..count).map(|number| format!("line {number}\n")).collect()
+}
+
+/// `lines` with the first `count` of them changed: twice as many changed lines.
+fn changed(total: usize, count: usize) -> String {
+    (0..total)
+        .map(|number| if number < count { format!("new {number}\n") } else { format!("line {number}\n") })
+        .collect()
+}
+
+#[test]
+fn a_small_edit_lands_with_a_backup() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+    assert_eq!(bench.read("a"), Some(changed(100, 2)));
+    assert_eq!(bench.backups(), ["a"]);
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.lower_names(), ["a"]);
+}
+
+#[test]
+fn a_large_rewrite_is_held_and_the_view_shows_it() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    assert_eq!(bench.read("a"), Some(changed(100, 60)));
+    assert_eq!(bench.reasons(), [Reason::Size]);
+    assert_eq!(bench.lower_names(), ["a"]);
+}
+
+#[test]
+fn a_held_change_survives_a_killed_daemon_under_its_id() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let id = bench.only_id();
+    bench.remount();
+    assert_eq!(bench.only_id(), id);
+    assert_eq!(bench.read("a"), Some(changed(100, 60)));
+    assert_eq!(bench.confirm(&[id]).unwrap().len(), 1);
+    assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+    assert_eq!(bench.read("a"), Some(changed(100, 60)));
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn what_was_being_written_when_the_daemon_died_is_held() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, b"half\n").unwrap();
+    bench.remount();
+    assert_eq!(bench.reasons(), [Reason::Interrupted, Reason::Size]);
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    assert_eq!(bench.read("a"), Some("half\n".to_owned()));
+}
+
+#[test]
+fn a_discard_returns_the_view_to_lower_and_keeps_the_content() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.view().discard(&[bench.only_id()], false).unwrap();
+    assert_eq!(bench.read("a"), Some(lines(100)));
+    let backups = bench.view().store().backups().unwrap();
+    assert_eq!(backups[0].kind, crate::model::BackupKind::Discarded);
+    let content = bench.view().store().content(backups[0].digest).unwrap().unwrap();
+    assert_eq!(String::from_utf8(content).unwrap(), changed(100, 60));
+}
+
+#[test]
+fn a_new_file_lands_and_is_invisible_below_until_it_is_closed() {
+    let bench = Bench::new();
+    let handle = bench.open_for_save("n");
+    bench.view().write(handle, 0, lines(500).as_bytes()).unwrap();
+    assert_eq!(bench.lower("n"), None);
+    bench.close(handle);
+    assert_eq!(bench.lower("n"), Some(lines(500)));
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn an_empty_new_file_lands_at_its_release() {
+    let bench = Bench::new();
+    let handle = bench.open_for_save("n");
+    bench.close(handle);
+    assert_eq!(bench.lower("n"), Some(String::new()));
+}
+
+#[test]
+fn a_large_deletion_is_held_and_a_small_one_lands() {
+    let bench = Bench::new();
+    bench.put("big", &lines(100));
+    bench.put("small", &lines(5));
+    bench.unlink("big");
+    bench.unlink("small");
+    assert!(bench.names("").is_empty());
+    assert_eq!(bench.lower_names(), ["big"]);
+    assert_eq!(bench.backups(), ["small"]);
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert!(bench.lower_names().is_empty());
+}
+
+#[test]
+fn temp_and_rename_over_is_one_change_of_the_target() {
+    for (edits, held) in [(2, 0), (60, 1)] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.save("a.tmp", &changed(100, edits));
+        bench.rename("a.tmp", "a");
+        assert_eq!(bench.read("a"), Some(changed(100, edits)));
+        assert_eq!(bench.held().len(), held);
+        assert_eq!(bench.lower_names(), ["a"]);
+        assert_eq!(bench.names(""), ["a"]);
+        let below = if held == 0 { changed(100, edits) } else { lines(100) };
+        assert_eq!(bench.lower("a"), Some(below));
+    }
+}
+
+#[test]
+fn rename_away_and_create_is_one_change_of_the_target() {
+    for (edits, held) in [(2, 0), (60, 1)] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.rename("a", "a~");
+        bench.save("a", &changed(100, edits));
+        bench.unlink("a~");
+        assert_eq!(bench.read("a"), Some(changed(100, edits)));
+        assert_eq!(bench.held().len(), held, "{edits} {:?}", bench.held());
+        let below = if held == 0 { changed(100, edits) } else { lines(100) };
+        assert_eq!(bench.lower("a"), Some(below), "{edits}");
+        assert_eq!(bench.lower_names(), ["a"], "{edits}");
+    }
+}
+
+#[test]
+fn unlink_and_create_is_one_change_of_the_target() {
+    for (edits, held) in [(2, 0), (60, 1)] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.unlink("a");
+        bench.save("a", &changed(100, edits));
+        assert_eq!(bench.read("a"), Some(changed(100, edits)));
+        assert_eq!(bench.held().len(), held);
+        let below = if held == 0 { changed(100, edits) } else { lines(100) };
+        assert_eq!(bench.lower("a"), Some(below));
+    }
+}
+
+#[test]
+fn a_directory_rename_takes_held_changes_along_under_new_ids() {
+    let mut bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.save("d/a", &changed(100, 60));
+    let old = bench.only_id();
+    bench.rename("d", "e");
+    let new = bench.only_id();
+    assert_ne!(old, new);
+    assert_eq!(bench.read("e/a"), Some(changed(100, 60)));
+    assert_eq!(bench.lower("e/a"), Some(lines(100)));
+    let verdict = bench.view().store().verdict(&old).unwrap().unwrap();
+    assert_eq!(verdict.fate, crate::store::Fate::Superseded { by: new.clone() });
+    bench.remount();
+    assert_eq!(bench.only_id(), new);
+    assert_eq!(bench.read("e/a"), Some(changed(100, 60)));
+}
+
+#[test]
+fn slices_in_one_window_are_one_change() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(100));
+    for count in 1..30 {
+        bench.save("a", &changed(100, count));
+    }
+    assert_eq!(bench.held().len(), 1);
+    assert_eq!(bench.lower("a"), Some(changed(100, 20)), "what lay within two fifths of the file landed");
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    for count in 1..30 {
+        bench.save("a", &changed(100, count));
+    }
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn a_held_change_that_becomes_small_lands_by_itself() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let first = bench.only_id();
+    bench.save("a", &changed(100, 61));
+    let second = bench.only_id();
+    assert_ne!(first, second);
+    bench.save("a", &changed(100, 1));
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.lower("a"), Some(changed(100, 1)));
+}
+
+#[test]
+fn a_held_change_written_back_to_lowers_content_ends() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.save("a", &lines(100));
+    assert!(bench.held().is_empty());
+    assert!(bench.backups().is_empty());
+}
+
+#[test]
+fn a_confirm_merges_with_a_clean_change_below_and_refuses_a_clash() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.put("a", &lines(100).replace("line 99\n", "outside\n"));
+    let merged = bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(merged[0].action, crate::protocol::Action::Merged);
+    assert_eq!(bench.lower("a"), Some(changed(100, 60).replace("line 99\n", "outside\n")));
+
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.put("a", &lines(100).replace("line 3\n", "outside\n"));
+    assert_eq!(bench.confirm(&[bench.only_id()]).unwrap_err(), ErrorCode::Conflict);
+    assert_eq!(bench.lower("a"), Some(lines(100).replace("line 3\n", "outside\n")));
+    bench.view().confirm(&[bench.only_id()], &ConfirmHow { force: true, ..HOW }).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+}
+
+#[test]
+fn an_outside_edit_during_a_write_is_never_overwritten() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 1).as_bytes()).unwrap();
+    bench.put("a", "outside\n");
+    bench.close(handle);
+    assert_eq!(bench.lower("a"), Some("outside\n".to_owned()));
+    assert!(bench.reasons().contains(&Reason::Stale));
+}
+
+#[test]
+fn confirms_are_all_or_nothing() {
+    let bench = Bench::new();
+    for name in ["a", "b"] {
+        bench.put(name, &lines(100));
+        bench.save(name, &changed(100, 60));
+    }
+    bench.put("b", &lines(100).replace("line 3\n", "outside\n"));
+    let ids: Vec<ChangeId> = bench.held().iter().map(|row| row.held.as_ref().unwrap().id.clone()).collect();
+    assert_eq!(bench.confirm(&ids).unwrap_err(), ErrorCode::Conflict);
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    assert_eq!(bench.held().len(), 2);
+}
+
+#[test]
+fn confirming_a_file_that_is_being_written_is_refused() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let handle = bench.open_for_save("a");
+    assert_eq!(bench.confirm(&[bench.only_id()]).unwrap_err(), ErrorCode::Busy);
+    bench.close(handle);
+}
+
+#[test]
+fn a_rollback_brings_content_back_and_keeps_what_it_replaces() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let backup = bench.view().store().backups().unwrap().remove(0);
+    bench.view().rollback(std::slice::from_ref(&backup), None, false, false).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    assert_eq!(bench.read("a"), Some(lines(100)));
+    let kinds: Vec<_> = bench.view().store().backups().unwrap().iter().map(|backup| backup.kind).collect();
+    assert!(kinds.contains(&crate::model::BackupKind::RolledBack));
+    bench.put("a", "human\n");
+    let err = bench.view().rollback(&[backup], None, false, false).unwrap_err();
+    assert_eq!(err.code, ErrorCode::Conflict);
+    assert_eq!(bench.lower("a"), Some("human\n".to_owned()));
+}
+
+#[test]
+fn all_names_of_a_hard_link_show_what_was_written() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 1).as_bytes()).unwrap();
+    assert_eq!(bench.read("b"), Some(changed(100, 1)));
+    bench.close(handle);
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(changed(100, 1)), Some(changed(100, 1))));
+}
+
+#[test]
+fn an_unlinked_file_that_is_open_reads_and_writes_on() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let node = bench.node("a").unwrap();
+    let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle;
+    bench.unlink("a");
+    bench.view().write(handle, 0, b"LINE").unwrap();
+    assert_eq!(bench.view().read(handle, 0, 6).unwrap(), b"LINE 0");
+    assert_eq!(bench.view().attributes(node).unwrap().meta.links, 0);
+    bench.close(handle);
+    assert_eq!(bench.lower("a"), Some(lines(100)), "its deletion is held, and nothing was written to it");
+}
+
+#[test]
+fn git_ignored_directories_and_the_git_directory_pass() {
+    let mut bench = Bench::new();
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "/target\n");
+    bench.put("target/x", &lines(100));
+    bench.put(".git/index2", &lines(100));
+    bench.remount();
+    for path in ["target/x", ".git/index2"] {
+        bench.save(path, "other\n");
+        assert_eq!(bench.lower(path).as_deref(), Some("other\n"), "{path}");
+    }
+    bench.unlink("target/x");
+    assert!(bench.held().is_empty());
+    assert!(bench.backups().is_empty());
+}
+
+#[test]
+fn sensitive_files_are_held_however_small() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "hello\n");
+    assert_eq!(bench.reasons(), [Reason::Sensitive]);
+    assert_eq!(bench.lower("AGENTS.md"), None);
+    assert_eq!(bench.read("AGENTS.md"), Some("hello\n".to_owned()));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("AGENTS.md"), Some("hello\n".to_owned()));
+}
+
+#[test]
+fn the_time_a_program_saw_stays_through_landing() {
+    let bench = Bench::new();
+    bench.put("a", &lines(10));
+    bench.save("a", &changed(10, 1));
+    let node = bench.node("a").unwrap();
+    let seen = bench.view().attributes(node).unwrap().meta.mtime;
+    let below = std::fs::metadata(bench.lower_path("a")).unwrap();
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!((below.mtime(), below.mtime_nsec()), (seen.seconds, i64::from(seen.nanoseconds)));
+}
+
+#[test]
+fn a_symlink_out_of_the_project_is_held() {
+    let bench = Bench::new();
+    bench.view().symlink(ROOT, OsStr::new("in"), OsStr::new("a"), &ME).unwrap();
+    bench.view().symlink(ROOT, OsStr::new("out"), OsStr::new("../../etc/passwd"), &ME).unwrap();
+    assert_eq!(bench.lower_names(), ["in"]);
+    assert_eq!(bench.names(""), ["in", "out"]);
+    assert_eq!(bench.reasons(), [Reason::Symlink]);
+    let node = bench.node("out").unwrap();
+    assert_eq!(bench.view().read_symlink(node).unwrap(), "../../etc/passwd");
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower_names(), ["in", "out"]);
+}
+
+#[test]
+fn removing_a_directory_of_held_deletions_hides_it_until_they_land() {
+    let bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.unlink("d/a");
+    let (parent, name) = bench.parent("d");
+    bench.view().rmdir(parent, name, &ME).unwrap();
+    assert!(bench.names("").is_empty());
+    assert_eq!(bench.lower("d/a"), Some(lines(100)));
+    let structure = bench.held().iter().find(|row| row.names[0].as_bytes() == b"d").cloned().unwrap();
+    bench.confirm(&[structure.held.unwrap().id]).unwrap();
+    assert!(bench.lower_names().is_empty());
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn recovery_of_a_clean_state_does_nothing() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    bench.save("a", &changed(100, 60));
+    assert!(bench.remount().is_nothing());
+    assert!(bench.remount().is_nothing());
+    assert!(bench.view().flush_all(Some(Duration::ZERO)).is_ok());
+}

@@ -48,7 +48,9 @@ impl Database {
                 .map_err(|err| damaged(err.to_string()))?,
             SCHEMA_VERSION => {}
             other => {
-                return Err(damaged(format!("its database is of version {other}, this program knows {SCHEMA_VERSION}")));
+                return Err(damaged(format!(
+                    "its database is of version {other}, this program knows {SCHEMA_VERSION}"
+                )));
             }
         }
         let mut database = Self { connection, upper_next: 1, swept: Vec::new() };

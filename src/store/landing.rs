@@ -212,13 +212,15 @@ impl Applied<'_> {
             self.work.sync_dirs()?;
         }
         let (id, intent) = (self.id, &self.intent);
-        let waiting: Vec<RelPath> = self.work.staged.iter().filter_map(Staged::waiting_path).collect();
+        // Nothing is undone from here on: lower is new, and should the commit fail, the intent makes recovery finish.
+        let staged = std::mem::take(&mut self.work.staged);
+        self.work.applied = 0;
+        self.work.intent = None;
+        let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let (names, sweep) = self.work.store.database.lock().write(|tx| {
             let names = journal::fulfil(tx, id, intent)?;
             Ok((names, super::recovery::note_sweep(tx, &waiting)?))
         })?;
-        let staged = std::mem::take(&mut self.work.staged);
-        self.work.intent = None;
         // A crash from here on leaves only temporary names, which the sweep notes tell.
         staged.iter().try_for_each(Staged::remove_waiting)?;
         self.work.store.swept(sweep);

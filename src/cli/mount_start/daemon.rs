@@ -1,0 +1,271 @@
+//! One mount from its first descriptor to its last.
+//!
+//! ```text
+//!   lower by descriptor ─► lock ─► store, recovery ─► mount ─► serve ─► the view answers ─► ready
+//!   end (asked, signal, umount) ─► flush ─► detach ─► session over, or its time is up ─► settle ─► lock released
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::super::Failure;
+use super::super::offline::{failure, store_failure};
+use super::git_exclude;
+use super::plan::{Plan, take_away};
+use crate::control::{Desk, Mounted, Project, Socket};
+use crate::fuse;
+use crate::overlay::{Overlay, Policy};
+use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK};
+use crate::store::{HolderNote, Lock, Recovered, Store};
+use crate::sys::mount::{mount_fuse, mount_fuse_with_helper};
+use crate::sys::signals::{Signal, Termination, Wakeup};
+use crate::sys::tree::Tree;
+
+/// How long a daemon that was signalled waits for writers. Whoever stops a machine does not wait much longer.
+const SIGNALLED_WRITERS_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a detached mount may live on for those who still stand in it or read an answer.
+const DETACHED_SESSION_MAX: Duration = Duration::from_secs(2);
+
+/// A log above this is begun anew at the next mount.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+type Result<T> = std::result::Result<T, ErrorBody>;
+
+/// Why the daemon is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Somebody asked by the control protocol, which has waited for writers already.
+    Asked,
+    Signalled(Signal),
+    /// The kernel closed the session: plain umount, and nobody is inside any more.
+    SessionOver,
+}
+
+/// A view that answers.
+pub struct Daemon {
+    project: Arc<Project>,
+    ends: Receiver<End>,
+    end: Sender<End>,
+    socket: Socket,
+    /// Held to the last: a killed daemon holds nothing.
+    lock: Lock,
+}
+
+impl Daemon {
+    pub fn begin(plan: &Plan) -> std::result::Result<(Self, Recovered), Failure> {
+        Ok(begin(plan)?)
+    }
+
+    /// Where standard error goes in the background.
+    pub fn log_file(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let state = self.project.overlay.store().dirs().state();
+        let file = File::from(rustix::fs::openat(state, "daemon.log", flags, Mode::RUSR | Mode::WUSR)?);
+        if file.metadata()?.size() > LOG_BYTES_MAX {
+            file.set_len(0)?;
+        }
+        Ok(file.into())
+    }
+
+    /// Sleeps until the mount is to end, and ends it.
+    pub fn serve_until_the_end(self, termination: Termination) -> Result<()> {
+        let end = self.end.clone();
+        spawn("signals", move || wait_for_signals(&termination, &end))?;
+        match self.ends.recv() {
+            Ok(End::SessionOver) => {}
+            Ok(End::Asked) => self.detach(Duration::ZERO)?,
+            Ok(End::Signalled(signal)) => {
+                log::warn!("ending, for {signal:?}");
+                self.detach(SIGNALLED_WRITERS_WAIT)?;
+            }
+            // Cannot be, for `self` has a sender; the mount ends all the same.
+            Err(_) => self.detach(Duration::ZERO)?,
+        }
+        self.close()
+    }
+
+    /// Takes the mount away and gives those inside a moment. Nothing they wrote and closed is lost with the rest.
+    fn detach(&self, writers_wait: Duration) -> Result<()> {
+        if let Err(err) = self.project.overlay.flush_all(Some(writers_wait)) {
+            log::error!("flush: {}", err.message);
+        }
+        if let Some(mounted) = &self.project.mounted {
+            take_away(&mounted.mountpoint).map_err(told)?;
+        }
+        match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
+            Ok(End::SessionOver) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
+            // A second signal: no more waiting.
+            Ok(End::Signalled(_) | End::Asked) => Ok(()),
+        }
+    }
+
+    fn close(self) -> Result<()> {
+        let Self { project, socket, lock, .. } = self;
+        drop(socket);
+        let overlay = &project.overlay;
+        overlay.flush_all(None)?;
+        overlay.session_ended().map_err(|err| ErrorBody::new(ErrorCode::Io, format!("end the session: {err}")))?;
+        overlay.store().dirs().clear_holder().map_err(store_failure)?;
+        drop(lock);
+        Ok(())
+    }
+}
+
+fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
+    // Before anything covers it.
+    let lower = Tree::open(&plan.project).map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
+    let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
+    if plan.location.state.is_none()
+        && let Err(err) = git_exclude::add_line(&plan.project)
+    {
+        log::warn!("tell git to ignore the state directory: {err}");
+    }
+    check_state_is_of(plan)?;
+    let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
+    name_project(plan)?;
+    let policy = Policy::load(&lower, &plan.source);
+    let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    for notice in &policy.notices {
+        eprintln!("fettlefs: ignored until `fettlefs trust`: {notice}");
+    }
+    let opened = Overlay::open(lower, store, policy, plan.options.grants());
+    let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
+    let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
+    overlay.store().dirs().write_holder(&note).map_err(store_failure)?;
+    let (end, ends) = channel();
+    let project = Arc::new(project(plan, Arc::new(overlay), end.clone()));
+    let socket = serve(plan, &project, &end)?;
+    Ok((Daemon { project, ends, end, socket, lock }, recovered))
+}
+
+fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>) -> Project {
+    let ask_end = move || {
+        // The receiver is gone when the end is under way already.
+        if end.send(End::Asked).is_err() {
+            log::debug!("asked to end while ending");
+        }
+    };
+    Project {
+        overlay,
+        path: plan.project.clone(),
+        source: plan.source.clone(),
+        owner: rustix::process::getuid().as_raw(),
+        mounted: Some(Mounted { mountpoint: plan.mountpoint.clone(), ask_end: Box::new(ask_end) }),
+    }
+}
+
+/// Mounts and serves; takes the mount away again when it does not come to answer.
+fn serve(plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<Socket> {
+    let socket = Socket::open(Arc::clone(project)).map_err(|err| failure("open the control socket", &err))?;
+    let device = mount(plan)?;
+    let served = serve_device(device, plan, project, end);
+    if let Err(err) = served {
+        take_away(&plan.mountpoint).map_err(told)?;
+        return Err(err);
+    }
+    Ok(socket)
+}
+
+fn serve_device(device: OwnedFd, plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
+    let desk = Arc::new(Desk::new(Arc::clone(project)));
+    let running = fuse::serve(device, Arc::clone(&project.overlay), desk);
+    let running = running.map_err(|err| failure("serve the mount", &err))?;
+    let end = end.clone();
+    spawn("session", move || {
+        if let Err(err) = running.wait_end() {
+            log::error!("the session ended: {err}");
+        }
+        // Nobody listens any more when the daemon is at its end.
+        if end.send(End::SessionOver).is_err() {
+            log::debug!("the session outlived the wait for it");
+        }
+    })?;
+    answers(&plan.mountpoint).map_err(|err| failure("ask the new mount", &err))?;
+    let started = project.overlay.session_started();
+    started.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("begin the session: {err}")))
+}
+
+fn mount(plan: &Plan) -> Result<OwnedFd> {
+    let words: Vec<&str> = plan.options.extra.iter().map(String::as_str).collect();
+    let options = plan.options.to_mount(plan.project.as_os_str(), &words, plan.is_root);
+    let mounted = match plan.is_root {
+        true => mount_fuse(&plan.mountpoint, &options),
+        false => mount_fuse_with_helper(&plan.mountpoint, &options),
+    };
+    mounted.map_err(|err| {
+        let what = format!("mount on {}", plan.mountpoint.display());
+        match err.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::PERM | Errno::ACCESS) => {
+                ErrorBody::new(ErrorCode::NotPermitted, format!("{what}: {err} (mounting needs CAP_SYS_ADMIN, or fusermount3)"))
+            }
+            _ => failure(&what, &err),
+        }
+    })
+}
+
+/// Asks past every cache, so that the answer is the daemon's own.
+fn answers(mountpoint: &Path) -> io::Result<()> {
+    rustix::fs::statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
+    Ok(())
+}
+
+/// A state directory elsewhere serves one project only.
+fn check_state_is_of(plan: &Plan) -> Result<()> {
+    let Some(state) = &plan.location.state else { return Ok(()) };
+    match std::fs::read_link(state.join(PROJECT_LINK)) {
+        Ok(named) if named != plan.project => {
+            let message = format!("the state directory {} belongs to {}", state.display(), named.display());
+            Err(ErrorBody::new(ErrorCode::BadRequest, message))
+        }
+        Ok(_) => Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(err) => Err(failure(&format!("read {}/{PROJECT_LINK}", state.display()), &err)),
+    }
+}
+
+/// It names the project by a link, for clients that start below a subdirectory.
+fn name_project(plan: &Plan) -> Result<()> {
+    let Some(state) = &plan.location.state else { return Ok(()) };
+    match std::os::unix::fs::symlink(&plan.project, state.join(PROJECT_LINK)) {
+        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => {
+            Err(failure(&format!("make {}/{PROJECT_LINK}", state.display()), &err))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn wait_for_signals(termination: &Termination, end: &Sender<End>) {
+    loop {
+        match termination.wait() {
+            Ok(Wakeup::Signal(signal)) if end.send(End::Signalled(signal)).is_ok() => {}
+            Ok(Wakeup::Woken) => {}
+            Ok(Wakeup::Signal(_)) => return,
+            Err(err) => {
+                log::error!("wait for signals: {err}");
+                return;
+            }
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    spawned.map(|_detached| ()).map_err(|err| failure("start a thread", &err))
+}
+
+fn told(failure: Failure) -> ErrorBody {
+    match failure {
+        Failure::Told(body) => *body,
+        Failure::Print(err) => ErrorBody::new(ErrorCode::Io, err.to_string()),
+    }
+}

@@ -1,0 +1,158 @@
+//! Keeps git from showing the state directory: a line in the repository's own `info/exclude`, which nobody commits.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::protocol::STATE_DIRECTORY;
+
+/// A file longer than this is no list of patterns that a person wrote.
+const LIST_BYTES_MAX: u64 = 1 << 20;
+
+/// A `.git` file is one line.
+const LINK_BYTES_MAX: u64 = 8 << 10;
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Adds the line if the project lies in a repository that does not have it yet.
+pub fn add_line(project: &Path) -> io::Result<()> {
+    let Some(common) = common_directory(project)? else { return Ok(()) };
+    // The project is not trusted to lead anywhere: no link is followed from here on.
+    let common = rustix::fs::open(&common, DIRECTORY, Mode::empty())?;
+    if !is_there(&common, "HEAD") || !is_there(&common, "objects") {
+        return Ok(());
+    }
+    match rustix::fs::mkdirat(&common, "info", Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(err) => return Err(err.into()),
+    }
+    let info = rustix::fs::openat(&common, "info", DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    append(&info)
+}
+
+fn append(info: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(info, "exclude", flags, Mode::from_raw_mode(0o666))?);
+    if !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    let mut list = Vec::new();
+    Read::by_ref(&mut file).take(LIST_BYTES_MAX).read_to_end(&mut list)?;
+    if excludes_state(&list) {
+        return Ok(());
+    }
+    let before = if list.last().is_none_or(|byte| *byte == b'\n') { "" } else { "\n" };
+    file.write_all(format!("{before}{STATE_DIRECTORY}/\n").as_bytes())
+}
+
+fn excludes_state(list: &[u8]) -> bool {
+    list.split(|byte| *byte == b'\n').any(|line| {
+        let line = line.trim_ascii();
+        let line = line.strip_suffix(b"/").unwrap_or(line);
+        line == STATE_DIRECTORY.as_bytes()
+    })
+}
+
+fn is_there(directory: &OwnedFd, name: &str) -> bool {
+    rustix::fs::accessat(directory.as_fd(), name, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok()
+}
+
+/// The directory that a repository's work trees share (gitrepository-layout(5)); none outside of every repository.
+fn common_directory(project: &Path) -> io::Result<Option<PathBuf>> {
+    for directory in project.ancestors() {
+        let git = directory.join(".git");
+        match std::fs::symlink_metadata(&git) {
+            Ok(metadata) if metadata.is_dir() => return Ok(Some(git)),
+            Ok(metadata) if metadata.is_file() => return linked_directory(directory, &git),
+            Ok(_) => {}
+            Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(None)
+}
+
+/// A work tree's or submodule's `.git` says `gitdir: PATH`; a work tree's directory names the shared one in `commondir`.
+fn linked_directory(work_tree: &Path, link: &Path) -> io::Result<Option<PathBuf>> {
+    let text = read_line(link)?;
+    let Some(target) = text.strip_prefix(b"gitdir: ") else { return Ok(None) };
+    let own = work_tree.join(OsStr::from_bytes(target));
+    match read_line(&own.join("commondir")) {
+        Ok(common) => Ok(Some(own.join(OsStr::from_bytes(&common)))),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(Some(own)),
+        Err(err) => Err(err),
+    }
+}
+
+fn read_line(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(LINK_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text.trim_ascii_end().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn repository(git: &Path) {
+        fs::create_dir_all(git.join("objects")).expect("objects");
+        fs::write(git.join("HEAD"), "ref: refs/heads/main\n").expect("HEAD");
+    }
+
+    #[test]
+    fn the_line_is_added_once_to_the_repository_around_the_project() {
+        let scratch = tempfile::tempdir().expect("scratch");
+        let git = scratch.path().join(".git");
+        repository(&git);
+        fs::create_dir(git.join("info")).expect("info");
+        fs::write(git.join("info/exclude"), "*.o").expect("exclude");
+        let below = scratch.path().join("a/b");
+        fs::create_dir_all(&below).expect("below");
+        add_line(&below).expect("first");
+        add_line(scratch.path()).expect("second");
+        assert_eq!(fs::read_to_string(git.join("info/exclude")).expect("exclude"), "*.o\n.fettle/\n");
+    }
+
+    #[test]
+    fn a_work_tree_writes_to_the_directory_it_shares() {
+        let scratch = tempfile::tempdir().expect("scratch");
+        let git = scratch.path().join("main/.git");
+        repository(&git);
+        let own = git.join("worktrees/w");
+        fs::create_dir_all(&own).expect("own");
+        fs::write(own.join("commondir"), "../..\n").expect("commondir");
+        let tree = scratch.path().join("w");
+        fs::create_dir(&tree).expect("tree");
+        fs::write(tree.join(".git"), format!("gitdir: {}\n", own.display())).expect("link");
+        add_line(&tree).expect("added");
+        assert_eq!(fs::read_to_string(git.join("info/exclude")).expect("exclude"), ".fettle/\n");
+    }
+
+    #[test]
+    fn what_is_no_repository_is_left_alone() {
+        let scratch = tempfile::tempdir().expect("scratch");
+        fs::create_dir(scratch.path().join(".git")).expect("empty .git");
+        add_line(scratch.path()).expect("nothing");
+        assert!(!scratch.path().join(".git/info").exists());
+    }
+
+    #[test]
+    fn the_line_is_known_in_its_usual_spellings() {
+        for (list, want) in [
+            (".fettle/\n", true),
+            ("*.o\n.fettle\n", true),
+            ("  .fettle/ \n", true),
+            ("", false),
+            (".fettle.toml\n", false),
+            ("#.fettle/\n", false),
+        ] {
+            assert_eq!(excludes_state(list.as_bytes()), want, "{list:?}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The words of `-o`: those of mount(8) that mean something here, and no others.
+
+use super::super::Failure;
+use crate::overlay::Grants;
+use crate::sys::mount::{FuseMount, kernel_option};
+use std::ffi::OsStr;
+
+/// Options that mount(8) or fstab(5) handle themselves and pass on all the same.
+const FOR_OTHERS: [&str; 10] =
+    ["defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "_netdev", "rw"];
+
+/// What was asked for; the later word wins, as in mount(8).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    pub read_only: bool,
+    pub allow_other: bool,
+    pub suid: bool,
+    pub dev: bool,
+    pub noexec: bool,
+    /// Words that the kernel understands.
+    pub extra: Vec<String>,
+}
+
+impl Options {
+    pub fn parse(words: &[String]) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        for word in words.iter().filter(|word| !word.is_empty()) {
+            options.take(word)?;
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), Failure> {
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "exec" => self.noexec = false,
+            "noexec" => self.noexec = true,
+            // Always so.
+            "default_permissions" => {}
+            _ if FOR_OTHERS.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") => {}
+            _ if kernel_option(word).is_some() => self.extra.push(word.to_owned()),
+            _ => return Err(Failure::usage(format!("unknown mount option {word:?}"))),
+        }
+        Ok(())
+    }
+
+    pub fn grants(&self) -> Grants {
+        Grants { suid: self.suid, dev: self.dev }
+    }
+
+    /// `extra` holds the words of [`Self::extra`]. Others may enter what root mounts (SPEC §2).
+    pub fn to_mount<'a>(&self, source: &'a OsStr, extra: &'a [&'a str], is_root: bool) -> FuseMount<'a> {
+        FuseMount {
+            allow_other: self.allow_other || is_root,
+            default_permissions: true,
+            suid: self.suid,
+            dev: self.dev,
+            read_only: self.read_only,
+            noexec: self.noexec,
+            extra,
+            ..FuseMount::new(source)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Options, String> {
+        let words: Vec<_> = words.split(',').map(str::to_owned).collect();
+        Options::parse(&words).map_err(|failure| match failure {
+            Failure::Told(body) => body.message,
+            Failure::Print(err) => err.to_string(),
+        })
+    }
+
+    #[test]
+    fn words_of_mount_8_are_taken_and_unknown_ones_refused_by_name() {
+        let none = Options::default();
+        for (words, want) in [
+            ("", Ok(none.clone())),
+            ("ro", Ok(Options { read_only: true, ..none.clone() })),
+            ("ro,rw", Ok(none.clone())),
+            ("suid,dev", Ok(Options { suid: true, dev: true, ..none.clone() })),
+            ("suid,nosuid", Ok(none.clone())),
+            ("defaults,nofail,x-systemd.automount,default_permissions", Ok(none.clone())),
+            ("noexec,allow_other", Ok(Options { noexec: true, allow_other: true, ..none.clone() })),
+            ("noatime,sync", Ok(Options { extra: vec!["noatime".into(), "sync".into()], ..none })),
+            ("ro,nonsense", Err("unknown mount option \"nonsense\"".to_owned())),
+            ("subtype=x", Err("unknown mount option \"subtype=x\"".to_owned())),
+        ] {
+            assert_eq!(parse(words), want, "{words}");
+        }
+    }
+}

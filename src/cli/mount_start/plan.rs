@@ -1,0 +1,178 @@
+//! What is to be mounted where, and every reason not to that can be known before.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::StatVfsMountFlags;
+
+use super::super::mount::MountArgs;
+use super::super::{Failure, sources};
+use super::options::Options;
+use crate::client::fettle_mounts;
+use crate::overlay::RuleSource;
+use crate::protocol::{ErrorCode, STATE_DIRECTORY};
+use crate::store::Location;
+use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode};
+
+/// Everything the daemon needs, all paths absolute and without links.
+pub struct Plan {
+    pub project: PathBuf,
+    pub mountpoint: PathBuf,
+    pub options: Options,
+    pub location: Location,
+    pub source: RuleSource,
+    pub is_root: bool,
+}
+
+impl Plan {
+    pub fn make(arguments: &MountArgs) -> Result<Self, Failure> {
+        let project = directory(&arguments.project, "project")?;
+        let mountpoint = match &arguments.mountpoint {
+            Some(path) => directory(path, "mountpoint")?,
+            None => project.clone(),
+        };
+        let plan = Self {
+            project,
+            mountpoint,
+            options: Options::parse(&arguments.options)?,
+            location: sources::location()?,
+            source: sources::rule_source(&arguments.settings)?,
+            is_root: rustix::process::geteuid().is_root(),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.check_mountpoint()?;
+        self.take_dead_mounts_away()?;
+        self.check_other_mounts()?;
+        self.check_project()?;
+        check_fuse()
+    }
+
+    fn check_mountpoint(&self) -> Result<(), Failure> {
+        let (project, mountpoint) = (&self.project, &self.mountpoint);
+        if mountpoint != project && mountpoint.starts_with(project) {
+            return Err(refused(format!(
+                "the mountpoint {} lies in the project {}: mount over the project itself, or outside of it",
+                mountpoint.display(),
+                project.display()
+            )));
+        }
+        for state in [&self.location.state, &self.location.backups, &self.location.stage].into_iter().flatten() {
+            if mountpoint.starts_with(state) {
+                return Err(refused(format!(
+                    "the mountpoint {} lies in the state directory {}",
+                    mountpoint.display(),
+                    state.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A mount whose daemon died is replaced; what it held is in the state directory.
+    fn take_dead_mounts_away(&self) -> Result<(), Failure> {
+        for path in [&self.mountpoint, &self.project] {
+            while let Some(entry) = fettle_mount_at(path)?.filter(|_| mount::is_dead(path)) {
+                take_away(path)?;
+                eprintln!("fettlefs: took away the dead mount of {} on {}", entry.source.display(), path.display());
+            }
+        }
+        Ok(())
+    }
+
+    fn check_other_mounts(&self) -> Result<(), Failure> {
+        for path in [&self.mountpoint, &self.project] {
+            if let Some(entry) = fettle_mount_at(path)? {
+                return Err(busy(format!("{} is already covered by a mount of {}", path.display(), entry.source.display())));
+            }
+        }
+        for MountEntry { mountpoint, source, .. } in fettle_mounts()? {
+            let (project, source) = (&self.project, PathBuf::from(source));
+            let around = if project.starts_with(&mountpoint) { &mountpoint } else { &source };
+            if project != around && project.starts_with(around) {
+                return Err(busy(format!(
+                    "{} lies in {}, which is mounted on {}",
+                    project.display(),
+                    source.display(),
+                    mountpoint.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_project(&self) -> Result<(), Failure> {
+        let project = self.project.display();
+        let facts = rustix::fs::statvfs(&self.project).map_err(|err| told(&format!("look at {project}"), err.into()))?;
+        if self.location.state.is_none() && facts.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            let message = format!("{project} is on a read-only file system, and {STATE_DIRECTORY} has to be made there");
+            return Err(Failure::new(ErrorCode::NotPermitted, message));
+        }
+        Ok(())
+    }
+}
+
+/// A directory as an absolute path without links. A dead mount on it has no answer to give, and needs none.
+fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
+    let failed = |err: io::Error| {
+        let code = match err.kind() {
+            io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+            _ => ErrorCode::UnknownPath,
+        };
+        Failure::new(code, format!("{what} {}: {err}", path.display()))
+    };
+    let resolved = match std::fs::canonicalize(path) {
+        Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => std::path::absolute(path),
+        resolved => resolved,
+    };
+    let resolved = resolved.map_err(failed)?;
+    match std::fs::metadata(&resolved) {
+        Ok(metadata) if !metadata.is_dir() => Err(failed(io::ErrorKind::NotADirectory.into())),
+        Err(err) if err.raw_os_error() != Some(libc::ENOTCONN) => Err(failed(err)),
+        Ok(_) | Err(_) => Ok(resolved),
+    }
+}
+
+fn fettle_mount_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
+    let entry = mount::mount_at(path).map_err(|err| told(&format!("look for a mount on {}", path.display()), err))?;
+    Ok(entry.filter(|entry| entry.fs_type == FS_TYPE))
+}
+
+/// As root, or else by the set-uid program that made it.
+pub fn take_away(path: &Path) -> Result<(), Failure> {
+    let done = match mount::unmount(path, UnmountMode::Detach) {
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+            mount::unmount_with_helper(path, UnmountMode::Detach)
+        }
+        done => done,
+    };
+    done.map_err(|err| told(&format!("unmount {}", path.display()), err))
+}
+
+fn check_fuse() -> Result<(), Failure> {
+    match mount::open_fuse_device() {
+        Ok(_) => Ok(()),
+        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
+            Err(Failure::new(ErrorCode::Io, "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container"))
+        }
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Failure::new(ErrorCode::NotPermitted, "/dev/fuse may not be opened by this user"))
+        }
+        Err(err) => Err(told("open /dev/fuse", err)),
+    }
+}
+
+fn refused(message: String) -> Failure {
+    Failure::usage(message)
+}
+
+fn busy(message: String) -> Failure {
+    Failure::new(ErrorCode::Busy, message)
+}
+
+fn told(what: &str, err: io::Error) -> Failure {
+    super::told(what, &err)
+}

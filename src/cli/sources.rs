@@ -1,0 +1,86 @@
+//! What the environment and the user's own files say: where state stands, and where settings come from (SPEC §3, §15).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::Failure;
+use super::mount::{Approve, OnHold, SettingFlags, Window};
+use crate::overlay::RuleSource;
+use crate::policy::settings::{Key, Layer, SettingsError};
+use crate::store::Location;
+
+/// Where the state of a project stands. Absolute, for the daemon does not stay in the caller's directory.
+pub fn location() -> Result<Location, Failure> {
+    Ok(Location {
+        state: directory("FETTLE_STATE_DIR")?,
+        backups: directory("FETTLE_BACKUP_DIR")?,
+        stage: directory("FETTLE_STAGE_DIR")?,
+    })
+}
+
+fn directory(variable: &str) -> Result<Option<PathBuf>, Failure> {
+    let Some(value) = named(variable) else { return Ok(None) };
+    let path = std::path::absolute(PathBuf::from(value));
+    path.map(Some).map_err(|err| Failure::usage(format!("{variable}: {err}")))
+}
+
+/// A variable that is set and empty is as good as unset.
+fn named(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
+}
+
+pub fn rule_source(flags: &SettingFlags) -> Result<RuleSource, Failure> {
+    let directory = config_directory();
+    Ok(RuleSource {
+        user_file: directory.as_ref().map(|directory| directory.join("config.toml")),
+        trusted_file: directory.as_ref().map(|directory| directory.join("trusted")),
+        environment: Layer::environment(|variable| std::env::var_os(variable)).map_err(refused)?,
+        flags: Layer::flags(given(flags)).map_err(refused)?,
+    })
+}
+
+fn refused(err: SettingsError) -> Failure {
+    Failure::usage(err.to_string())
+}
+
+/// A relative `XDG_CONFIG_HOME` is to be ignored (XDG Base Directory Specification).
+fn config_directory() -> Option<PathBuf> {
+    let named_absolute = |variable| named(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || named_absolute("HOME").map(|home| home.join(".config"));
+    Some(named_absolute("XDG_CONFIG_HOME").or_else(home)?.join("fettlefs"))
+}
+
+/// The flags that were given, as the text their values would have in a file.
+fn given(flags: &SettingFlags) -> Vec<(Key, String)> {
+    let seconds = |time: std::time::Duration| time.as_secs().to_string();
+    let values = [
+        (Key::Floor, flags.floor.map(|lines| lines.to_string())),
+        (Key::Ceil, flags.ceil.map(|lines| lines.to_string())),
+        (Key::Ratio, flags.ratio.map(|ratio| ratio.to_string())),
+        (Key::Ttl, flags.ttl.map(seconds)),
+        (
+            Key::Window,
+            flags.window.map(|window| match window {
+                Window::Within(time) => seconds(time),
+                Window::Session => "session".to_owned(),
+            }),
+        ),
+        (Key::Burst, flags.burst.map(|count| count.to_string())),
+        (
+            Key::Approve,
+            flags.approve.map(|approve| match approve {
+                Approve::Anyone => "anyone".to_owned(),
+                Approve::Owner => "owner".to_owned(),
+                Approve::Outside => "outside".to_owned(),
+            }),
+        ),
+        (
+            Key::OnHold,
+            flags.on_hold.map(|on_hold| match on_hold {
+                OnHold::Continue => "continue".to_owned(),
+                OnHold::Fail => "fail".to_owned(),
+            }),
+        ),
+    ];
+    values.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}

@@ -1,0 +1,170 @@
+//! What the overlay and the store tell, in the words of the protocol.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{Asker, Project};
+use crate::diff::{FileDiff, FileSide, unified};
+use crate::model::ChangeId;
+use crate::overlay::{self, SideContent};
+use crate::protocol::{
+    Also, Backup, ChangeDiff, Counters, DiffText, ErrorBody, ErrorCode, External, Held, Status, Writer,
+};
+use crate::store::{self, UpperRow};
+
+/// A row of which it is known that it is held.
+pub struct HeldRow {
+    pub row: UpperRow,
+    pub held: store::Held,
+}
+
+impl HeldRow {
+    fn of(row: UpperRow) -> Option<Self> {
+        let held = row.held.clone()?;
+        Some(Self { row, held })
+    }
+
+    pub fn id(&self) -> &ChangeId {
+        &self.held.id
+    }
+}
+
+/// Everything held, by path.
+pub fn held_rows(project: &Project) -> Vec<HeldRow> {
+    project.overlay.held_rows().into_iter().filter_map(HeldRow::of).collect()
+}
+
+/// The one held under this very id.
+pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
+    held_rows(project).into_iter().find(|row| row.id() == id)
+}
+
+pub fn held(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held, ErrorBody> {
+    let (path, also) = row.names.split_first().ok_or_else(|| internal("a held change without a name"))?;
+    let external = project.overlay.externally(path).map_err(failed)?;
+    Ok(Held {
+        id: held.id.clone(),
+        path: path.clone(),
+        kind: held.kind,
+        also: Also(also.to_vec()),
+        reason: *held.reasons.first().ok_or_else(|| internal("a held change without a reason"))?,
+        detail: None,
+        insertions: held.insertions,
+        deletions: held.deletions,
+        old_lines: held.old_lines,
+        ratio: ratio(held.insertions + held.deletions, held.old_lines),
+        hunks: held.hunks,
+        base_sha256: row.base.digest,
+        new_sha256: held.new,
+        externally_modified: external.is_some(),
+        expired: project.overlay.is_expired(held).is_some(),
+        operation: None,
+        writer: held.writer.as_ref().map(writer),
+        created: time(held.created),
+        in_head: false,
+    })
+}
+
+fn ratio(changed: u64, total: u64) -> f64 {
+    if total == 0 { 0.0 } else { changed as f64 / total as f64 }
+}
+
+fn writer(writer: &store::Writer) -> Writer {
+    Writer { pid: writer.pid, exe: writer.exe.clone(), uid: writer.uid }
+}
+
+/// Milliseconds since the epoch as a time; a number beyond every calendar is the epoch.
+fn time(millis: i64) -> jiff::Timestamp {
+    jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+}
+
+pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
+    held_rows(project).iter().map(|row| held(project, row)).collect()
+}
+
+/// A held change with its diff against what lower has.
+pub fn change_diff(project: &Project, row: &HeldRow) -> Result<ChangeDiff, ErrorBody> {
+    Ok(ChangeDiff { held: held(project, row)?, text: DiffText(diff_text(project, row)?) })
+}
+
+pub fn diff_text(project: &Project, row: &HeldRow) -> Result<Vec<u8>, ErrorBody> {
+    let path = row.row.names.first().ok_or_else(|| internal("a held change without a name"))?;
+    let sides = project.overlay.sides(&row.row)?;
+    let (old, new) = (sides.old.as_ref().map(file_side), sides.new.as_ref().map(file_side));
+    Ok(unified(&FileDiff { path, old, new }))
+}
+
+fn file_side(side: &SideContent) -> FileSide<'_> {
+    FileSide { content: &side.content, mode: side.mode }
+}
+
+pub fn backup(backup: &store::Backup) -> Backup {
+    Backup {
+        name: backup.name.clone(),
+        path: backup.path.clone(),
+        kind: backup.kind,
+        size: backup.size,
+        sha256: backup.digest,
+        created: time(backup.created),
+        by: backup.by.as_ref().map(writer),
+    }
+}
+
+pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
+    let rows = held_rows(project);
+    let held_at = |path: &_| rows.iter().find(|row| row.row.names.contains(path)).map(|row| row.id().clone());
+    let paths = project.overlay.external_paths()?;
+    let told = paths.into_iter().map(|(path, kind)| {
+        let held = held_at(&path);
+        External { path, kind, hint: External::HINT.to_owned(), held }
+    });
+    Ok(told.collect())
+}
+
+pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
+    let overlay = &project.overlay;
+    let held = all_held(project)?;
+    let backups = overlay.store().backups().map_err(failed)?;
+    let mounted = project.mounted.as_ref();
+    Ok(Status {
+        schema: Status::SCHEMA.to_owned(),
+        project: project.path.display().to_string(),
+        mountpoint: mounted.map(|mounted| mounted.mountpoint.display().to_string()),
+        mounted: mounted.is_some(),
+        pid: mounted.map(|_| std::process::id()),
+        session: mounted.map(|_| overlay.session().to_owned()),
+        seq: overlay.store().last_seq().map_err(failed)?,
+        counters: Counters { landed: overlay.landed(), held: held.len() as u64, denied: overlay.denied() },
+        held,
+        external: external(project)?,
+        backups: backups.iter().map(backup).collect(),
+        writers: overlay.writers(),
+        readonly: overlay.fault(),
+        notices: overlay.policy_notices().into_iter().chain(standing_below(project, asker)).collect(),
+        next: None,
+    })
+}
+
+/// A caller whose working directory was the project before the mount covered it works on lower, unreviewed.
+fn standing_below(project: &Project, asker: &Asker) -> Option<String> {
+    let covers = project.mounted.as_ref().is_some_and(|mounted| mounted.mountpoint == project.path);
+    let cwd = PathBuf::from(format!("/proc/{}/cwd", asker.pid));
+    let below = covers
+        && std::fs::read_link(&cwd).is_ok_and(|target| target.starts_with(&project.path))
+        && device_of(&cwd) == Some(project.overlay.lower().device());
+    below.then(|| "you stand below the mount, where nothing is reviewed: `cd .` takes you into the view".to_owned())
+}
+
+fn device_of(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|metadata| metadata.dev())
+}
+
+/// A failure below as an answer.
+pub fn failed(err: impl Into<overlay::Error>) -> ErrorBody {
+    let err = err.into();
+    ErrorBody::new(ErrorCode::Io, err.to_string())
+}
+
+fn internal(what: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Io, format!("internal fault: {what}"))
+}

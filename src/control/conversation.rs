@@ -1,0 +1,176 @@
+//! Requests as bytes, and the conversation that one descriptor of the control file is (SPEC §11).
+//!
+//! ```text
+//!   Idle ── write ──► Working ── done ──► Answered ── read to its end, end of file ──► Idle
+//! ```
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Asker, Project, serve};
+use crate::protocol::{ErrorBody, ErrorCode, Op, REQUEST_BYTES_MAX, Request, Response};
+
+/// What is to be done once an answer has been delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Afterwards {
+    Nothing,
+    End,
+}
+
+/// One line of answer to the bytes of one request, whatever they are.
+pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> (Vec<u8>, Afterwards) {
+    let request = match Request::parse(bytes) {
+        Ok(request) => request,
+        Err(err) => return (Response::failed(err).to_line(), Afterwards::Nothing),
+    };
+    // A fault in one request must not end the daemon that others wait for.
+    let response = catch_unwind(AssertUnwindSafe(|| serve(&request, asker, project))).unwrap_or_else(|_| {
+        log::error!("{}: the request met an internal fault", request.op);
+        Response::failed(ErrorBody::new(ErrorCode::Io, format!("{}: internal fault, see the daemon's log", request.op)))
+    });
+    let ends = request.op == Op::Unmount && !request.dry_run && matches!(response, Response::Done(_));
+    (response.to_line(), if ends { Afterwards::End } else { Afterwards::Nothing })
+}
+
+pub fn afterwards(what: Afterwards, project: &Project) {
+    if let (Afterwards::End, Some(mounted)) = (what, &project.mounted) {
+        (mounted.ask_end)();
+    }
+}
+
+/// Requests at work at once, each on a thread: a caller who opens thousands of descriptors must not get as many threads.
+const WORKING_MAX: usize = 64;
+
+/// One descriptor's questions and answers.
+pub struct Conversation {
+    asker: Asker,
+    project: Arc<Project>,
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+enum State {
+    Idle,
+    Working,
+    Answered(Answer),
+    /// The descriptor is closed: an answer still under way is dropped.
+    Released,
+}
+
+struct Answer {
+    line: Vec<u8>,
+    read: usize,
+    afterwards: Afterwards,
+    /// The request did not fit; what else comes of the same write belongs to it.
+    overlong: bool,
+}
+
+/// Counts a request at work for as long as it lives.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(working: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(working));
+        (working.fetch_add(1, Ordering::SeqCst) < WORKING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Conversation {
+    pub fn new(asker: Asker, project: Arc<Project>) -> Self {
+        Self { asker, project, state: Mutex::new(State::Idle), answered: Condvar::new() }
+    }
+
+    /// Takes one request and begins to work on it. EBUSY while another is being worked on.
+    pub fn write(self: &Arc<Self>, bytes: &[u8], working: &Arc<AtomicUsize>) -> Result<usize, i32> {
+        {
+            let mut state = self.state.lock();
+            match &*state {
+                State::Working => return Err(libc::EBUSY),
+                State::Released => return Err(libc::EBADF),
+                // The kernel cuts a long write into pieces.
+                State::Answered(Answer { overlong: true, read: 0, .. }) => return Ok(bytes.len()),
+                State::Answered(_) | State::Idle => *state = State::Working,
+            }
+        }
+        match Place::take(working) {
+            None => self.answer(busy(), Afterwards::Nothing, false),
+            Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
+                let (line, _) = answer_bytes(bytes, &self.asker, &self.project);
+                self.answer(line, Afterwards::Nothing, true);
+            }
+            Some(place) => self.begin(bytes.to_vec(), place)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn begin(self: &Arc<Self>, bytes: Vec<u8>, place: Place) -> Result<(), i32> {
+        let itself = Arc::clone(self);
+        let work = move || {
+            let (line, afterwards) = answer_bytes(&bytes, &itself.asker, &itself.project);
+            drop(place);
+            itself.answer(line, afterwards, false);
+        };
+        match std::thread::Builder::new().name("control".to_owned()).spawn(work) {
+            Ok(_detached) => Ok(()),
+            Err(err) => {
+                *self.state.lock() = State::Idle;
+                Err(err.raw_os_error().unwrap_or(libc::EAGAIN))
+            }
+        }
+    }
+
+    fn answer(&self, line: Vec<u8>, what: Afterwards, overlong: bool) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Released) {
+            drop(state);
+            // Nobody is left to read it, and it was done all the same.
+            afterwards(what, &self.project);
+            return;
+        }
+        *state = State::Answered(Answer { line, read: 0, afterwards: what, overlong });
+        drop(state);
+        self.answered.notify_all();
+    }
+
+    /// The next piece of the answer, waiting for it if need be; nothing at its end, and where nothing was asked.
+    pub fn read(&self, size: usize) -> Vec<u8> {
+        let mut state = self.state.lock();
+        while matches!(*state, State::Working) {
+            self.answered.wait(&mut state);
+        }
+        let State::Answered(answer) = &mut *state else { return Vec::new() };
+        let rest = &answer.line[answer.read..];
+        let piece = rest[..rest.len().min(size)].to_vec();
+        answer.read += piece.len();
+        if !piece.is_empty() || size == 0 {
+            return piece;
+        }
+        let what = answer.afterwards;
+        *state = State::Idle;
+        drop(state);
+        afterwards(what, &self.project);
+        piece
+    }
+
+    pub fn release(&self) {
+        let before = std::mem::replace(&mut *self.state.lock(), State::Released);
+        self.answered.notify_all();
+        if let State::Answered(answer) = before {
+            afterwards(answer.afterwards, &self.project);
+        }
+    }
+}
+
+fn busy() -> Vec<u8> {
+    let message = format!("{WORKING_MAX} requests are being worked on; ask again");
+    Response::failed(ErrorBody::new(ErrorCode::Busy, message)).to_line()
+}

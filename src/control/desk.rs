@@ -1,0 +1,160 @@
+//! The virtual directory `.fettle` of the view: state as files, and the control file (SPEC §3, §11).
+//!
+//! ```text
+//! .fettle/  control  status.json  events.jsonl  NOTICE.md  held/ID/{old,new,diff,meta.json}  backups/NAME
+//! ```
+//!
+//! Owns node numbers and open files; what files contain is `files.rs`, what requests mean [`super::serve`]. A file's
+//! content is made when it is opened, so that a reader sees one state from its first byte to its last. Sizes are told
+//! where they are known without making the content, and are 0 elsewhere, as in `/proc`: read to the end of file.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::conversation::Conversation;
+use super::files::{self, Item};
+use super::{Asker, Project};
+use crate::model::Timestamp;
+use crate::overlay::Caller;
+
+/// The node of `.fettle`. Those of its contents and the handles of its files lie above; none of the view's do.
+pub const DESK_ROOT: u64 = 1 << 60;
+
+/// What `stat` tells of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualMeta {
+    pub is_dir: bool,
+    /// Permission bits.
+    pub mode: u32,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+pub struct Desk {
+    project: Arc<Project>,
+    nodes: Mutex<Nodes>,
+    handles: Mutex<HashMap<u64, Handle>>,
+    handle_next: AtomicU64,
+    /// Requests of the control file that are being worked on.
+    working: Arc<AtomicUsize>,
+}
+
+/// Numbers are given once and kept: the kernel may remember any. They are few, for only what was looked up has one.
+struct Nodes {
+    items: Vec<Item>,
+    numbers: HashMap<Item, u64>,
+}
+
+#[derive(Clone)]
+enum Handle {
+    Content(Arc<Vec<u8>>),
+    Control(Arc<Conversation>),
+}
+
+impl Nodes {
+    fn new() -> Self {
+        let mut nodes = Self { items: Vec::new(), numbers: HashMap::new() };
+        nodes.number(&Item::Root);
+        nodes
+    }
+
+    fn number(&mut self, item: &Item) -> u64 {
+        if let Some(number) = self.numbers.get(item) {
+            return *number;
+        }
+        let number = DESK_ROOT + self.items.len() as u64;
+        self.items.push(item.clone());
+        self.numbers.insert(item.clone(), number);
+        number
+    }
+
+    fn item(&self, node: u64) -> Option<&Item> {
+        self.items.get(usize::try_from(node.checked_sub(DESK_ROOT)?).ok()?)
+    }
+}
+
+impl Desk {
+    pub fn new(project: Arc<Project>) -> Self {
+        Self {
+            project,
+            nodes: Mutex::new(Nodes::new()),
+            handles: Mutex::new(HashMap::new()),
+            handle_next: AtomicU64::new(DESK_ROOT),
+            working: Arc::new(AtomicUsize::new(0)),
+        }
+    }
+
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<(u64, VirtualMeta), i32> {
+        let item = self.item(parent)?.child(name).ok_or(libc::ENOENT)?;
+        let meta = files::meta(&item, &self.project)?;
+        Ok((self.nodes.lock().number(&item), meta))
+    }
+
+    /// ENOENT for what is no longer held or kept.
+    pub fn attributes(&self, node: u64) -> Result<VirtualMeta, i32> {
+        files::meta(&self.item(node)?, &self.project)
+    }
+
+    /// Names, nodes, and whether each is a directory.
+    pub fn list(&self, node: u64) -> Result<Vec<(OsString, u64, bool)>, i32> {
+        let children = files::children(&self.item(node)?, &self.project)?;
+        let mut nodes = self.nodes.lock();
+        Ok(children.into_iter().map(|(name, item)| (name, nodes.number(&item), item.is_dir())).collect())
+    }
+
+    /// Makes the content. May take as long as a diff takes.
+    pub fn open(&self, node: u64, write: bool, caller: &Caller) -> Result<u64, i32> {
+        let item = self.item(node)?;
+        let asker = Asker::of(caller);
+        let handle = match item {
+            Item::Control => Handle::Control(Arc::new(Conversation::new(asker, Arc::clone(&self.project)))),
+            _ if item.is_dir() => return Err(libc::EISDIR),
+            _ if write => return Err(libc::EACCES),
+            _ => Handle::Content(Arc::new(files::content(&item, &self.project, &asker)?)),
+        };
+        let number = self.handle_next.fetch_add(1, Ordering::Relaxed);
+        self.handles.lock().insert(number, handle);
+        Ok(number)
+    }
+
+    /// Of the control file: waits for the answer, whatever `offset` says. Such a read needs a thread of its own.
+    pub fn read(&self, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>, i32> {
+        match self.handle(handle)? {
+            Handle::Content(bytes) => {
+                let start = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
+                let end = start.saturating_add(size as usize).min(bytes.len());
+                Ok(bytes[start..end].to_vec())
+            }
+            Handle::Control(conversation) => Ok(conversation.read(size as usize)),
+        }
+    }
+
+    /// One request of the control file; work on it has begun when this returns.
+    pub fn write(&self, handle: u64, bytes: &[u8]) -> Result<usize, i32> {
+        match self.handle(handle)? {
+            Handle::Content(_) => Err(libc::EBADF),
+            Handle::Control(conversation) => conversation.write(bytes, &self.working),
+        }
+    }
+
+    pub fn release(&self, handle: u64) {
+        let released = self.handles.lock().remove(&handle);
+        if let Some(Handle::Control(conversation)) = released {
+            conversation.release();
+        }
+    }
+
+    fn item(&self, node: u64) -> Result<Item, i32> {
+        self.nodes.lock().item(node).cloned().ok_or(libc::ENOENT)
+    }
+
+    fn handle(&self, handle: u64) -> Result<Handle, i32> {
+        self.handles.lock().get(&handle).cloned().ok_or(libc::EBADF)
+    }
+}

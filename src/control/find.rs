@@ -1,0 +1,171 @@
+//! Which held changes a request means (SPEC §8): an exact path first, then an id, then a glob.
+//!
+//! Pure but for what it is given to ask: callers say what lives, what became of other ids and which paths exist.
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use crate::model::{ChangeId, ID_PREFIX_MIN, RelPath};
+use crate::protocol::{ErrorBody, ErrorCode, Target};
+use crate::store::{Fate, Verdict};
+
+/// A held change, as far as it can be named.
+#[derive(Clone, Debug)]
+pub struct Live {
+    pub id: ChangeId,
+    pub names: Vec<RelPath>,
+}
+
+/// What is known beside what lives.
+pub trait Known {
+    /// What became of an id that may be shortened.
+    fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>, ErrorBody>;
+    /// Whether there is anything at a path, held or not.
+    fn exists(&self, path: &RelPath) -> bool;
+}
+
+/// How often an id may have been superseded before we stop asking what it became.
+const SUCCESSORS_MAX: usize = 10_000;
+
+/// The places in `live` that all targets mean together, each once, in their order; the first error otherwise.
+pub fn find(targets: &[Target], live: &[Live], known: &impl Known) -> Result<Vec<usize>, ErrorBody> {
+    let mut found = Vec::new();
+    for target in targets {
+        for index in find_one(target, live, known)? {
+            if !found.contains(&index) {
+                found.push(index);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn find_one(target: &Target, live: &[Live], known: &impl Known) -> Result<Vec<usize>, ErrorBody> {
+    let by_path = target.path.as_ref().map(|path| at_or_below(path, live)).unwrap_or_default();
+    let id = target.id.as_deref().and_then(ChangeId::parse);
+    let by_id = id.as_ref().map(|id| beginning_with(id, live)).unwrap_or_default();
+    match (by_path.as_slice(), by_id.as_slice()) {
+        ([_, ..], []) => return Ok(by_path),
+        ([_, ..], _) if by_path == by_id => return Ok(by_path),
+        ([_, ..], _) => return Err(ambiguous(target, "is a path and an id at once; write the path as ./PATH")),
+        ([], [_]) => return Ok(by_id),
+        ([], [_, ..]) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
+        ([], []) => {}
+    }
+    let by_glob = target.glob.as_deref().map(|glob| matching(glob, live)).transpose()?.unwrap_or_default();
+    match by_glob.is_empty() {
+        false => Ok(by_glob),
+        true => Err(nothing(target, id.as_ref(), live, known)?),
+    }
+}
+
+fn at_or_below(path: &RelPath, live: &[Live]) -> Vec<usize> {
+    positions(live, |live| live.names.iter().any(|name| name.is_within(path)))
+}
+
+/// A whole id is itself, even where a longer one begins with it.
+fn beginning_with(prefix: &ChangeId, live: &[Live]) -> Vec<usize> {
+    match positions(live, |live| live.id == *prefix) {
+        exact if !exact.is_empty() => exact,
+        _ => positions(live, |live| live.id.as_str().starts_with(prefix.as_str())),
+    }
+}
+
+fn matching(glob: &str, live: &[Live]) -> Result<Vec<usize>, ErrorBody> {
+    let matcher = path_glob(glob)?;
+    Ok(positions(live, |live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))))
+}
+
+/// `*` stays within a name, `**` does not.
+pub fn path_glob(glob: &str) -> Result<GlobMatcher, ErrorBody> {
+    let built = GlobBuilder::new(glob).literal_separator(true).build();
+    built.map(|glob| glob.compile_matcher()).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))
+}
+
+fn positions(live: &[Live], mut wanted: impl FnMut(&Live) -> bool) -> Vec<usize> {
+    live.iter().enumerate().filter(|(_, live)| wanted(live)).map(|(index, _)| index).collect()
+}
+
+/// Why a target means nothing: an id that lives no more says what became of it.
+fn nothing(target: &Target, id: Option<&ChangeId>, live: &[Live], known: &impl Known) -> Result<ErrorBody, ErrorBody> {
+    if let Some(id) = id
+        && let Some(verdict) = known.verdict(id)?
+    {
+        return became(&verdict, live, known);
+    }
+    let path = target.path.as_ref().filter(|path| id.is_none() || known.exists(path));
+    Ok(match (path, &target.glob, &target.id) {
+        (_, Some(glob), _) => ErrorBody::new(ErrorCode::UnknownPath, format!("nothing held matches {glob}")),
+        (Some(path), None, _) => nothing_at(path, known),
+        (None, None, Some(text)) if id.is_some() => {
+            ErrorBody::new(ErrorCode::UnknownId, format!("no change has the id {text}")).about(text)
+        }
+        (None, None, Some(text)) => {
+            let message = format!("{text} is no id: ids have at least {ID_PREFIX_MIN} digits, 0-9 and a-f");
+            ErrorBody::new(ErrorCode::UnknownId, message).about(text)
+        }
+        (None, None, None) => ErrorBody::new(ErrorCode::BadRequest, "an argument names nothing"),
+    })
+}
+
+fn nothing_at(path: &RelPath, known: &impl Known) -> ErrorBody {
+    let message = match (path.is_root(), known.exists(path)) {
+        (true, _) => "nothing is held".to_owned(),
+        (false, true) => format!("nothing is held at {path}"),
+        (false, false) => format!("{path}: no such path, and nothing is held there"),
+    };
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::UnknownPath, message) }
+}
+
+fn became(verdict: &Verdict, live: &[Live], known: &impl Known) -> Result<ErrorBody, ErrorBody> {
+    let Verdict { id, path, .. } = verdict;
+    let body = |code, message: String| ErrorBody {
+        path: Some(path.clone()),
+        ..ErrorBody::new(code, message).about(id.as_str())
+    };
+    Ok(match &verdict.fate {
+        Fate::Superseded { by } => {
+            let (last, end) = successor(by, live, known)?;
+            let message = match end {
+                None => format!("{id} ({path}) became {last}"),
+                Some(end) => format!("{id} ({path}) became {last}, which {end}"),
+            };
+            ErrorBody { new_id: Some(last.to_string()), ..body(ErrorCode::Superseded, message) }
+        }
+        Fate::Applied => body(ErrorCode::AlreadyApplied, format!("{id} ({path}) is already applied")),
+        Fate::Ended => {
+            let message = format!("{id} ({path}) needs no review any more: it became small, or equal to what is there");
+            body(ErrorCode::AlreadyApplied, message)
+        }
+        Fate::Discarded => body(ErrorCode::AlreadyDiscarded, format!("{id} ({path}) is already discarded")),
+    })
+}
+
+/// The last of a chain of successors, and how it ended if it lives no more.
+fn successor(
+    first: &ChangeId,
+    live: &[Live],
+    known: &impl Known,
+) -> Result<(ChangeId, Option<&'static str>), ErrorBody> {
+    let mut last = first.clone();
+    for _ in 0..SUCCESSORS_MAX {
+        if live.iter().any(|live| live.id == last) {
+            return Ok((last, None));
+        }
+        match known.verdict(&last)?.map(|verdict| verdict.fate) {
+            Some(Fate::Superseded { by }) if by != last => last = by,
+            Some(Fate::Superseded { .. }) | None => return Ok((last, None)),
+            Some(Fate::Applied) => return Ok((last, Some("is already applied"))),
+            Some(Fate::Discarded) => return Ok((last, Some("is already discarded"))),
+            Some(Fate::Ended) => return Ok((last, Some("ended by itself"))),
+        }
+    }
+    Ok((last, None))
+}
+
+fn ambiguous(target: &Target, why: &str) -> ErrorBody {
+    let text = target.id.as_deref().unwrap_or_default();
+    ErrorBody::new(ErrorCode::Ambiguous, format!("{text} {why}"))
+}
+
+#[cfg(test)]
+mod tests;

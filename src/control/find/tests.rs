@@ -1,0 +1,123 @@
+use super::*;
+
+fn path(text: &str) -> RelPath {
+    RelPath::parse(text.as_bytes()).expect(text)
+}
+
+fn id(text: &str) -> ChangeId {
+    ChangeId::parse(text).expect(text)
+}
+
+fn held() -> Vec<Live> {
+    let one =
+        |digits: &str, names: &[&str]| Live { id: id(digits), names: names.iter().map(|name| path(name)).collect() };
+    vec![
+        one("a1b2c3d4", &["src/a.rs"]),
+        one("a1b2ffff", &["src/deep/b.rs", "src/other-name"]),
+        one("00112233", &["README.md"]),
+        // A file whose name is the beginning of another change's id.
+        one("99990000", &["0011"]),
+        // A file whose name is the beginning of its own id.
+        one("77777777", &["7777"]),
+        one("00aa00aa", &["00aa00bb"]),
+        one("00aa00aaf", &["long"]),
+    ]
+}
+
+struct Past;
+
+impl Known for Past {
+    fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>, ErrorBody> {
+        let fate = match prefix.as_str() {
+            "dead0001" => Fate::Superseded { by: id("dead0002") },
+            "dead0002" => Fate::Superseded { by: id("a1b2c3d4") },
+            "dead0003" => Fate::Superseded { by: id("dead0004") },
+            "dead0004" => Fate::Applied,
+            "dead0005" => Fate::Discarded,
+            "dead0006" => Fate::Ended,
+            _ => return Ok(None),
+        };
+        Ok(Some(Verdict { id: prefix.clone(), path: path("src/a.rs"), fate, at: 0 }))
+    }
+
+    fn exists(&self, wanted: &RelPath) -> bool {
+        ["", "src", "src/c.rs", "beef"].contains(&String::from_utf8_lossy(wanted.as_bytes()).as_ref())
+    }
+}
+
+/// An argument as a client in the project's root sends it.
+fn argument(text: &str) -> Target {
+    Target {
+        id: (!text.contains('/')).then(|| text.to_owned()),
+        path: RelPath::parse(text.as_bytes()).ok(),
+        glob: Target::is_glob(text).then(|| text.to_owned()),
+    }
+}
+
+fn check(arguments: &[&str], want: Result<&[usize], (ErrorCode, &str)>) {
+    let targets: Vec<_> = arguments.iter().map(|text| argument(text)).collect();
+    let found = find(&targets, &held(), &Past);
+    let found = found.as_deref().map_err(|err| (err.code, err.message.as_str()));
+    assert_eq!(found, want, "{arguments:?}");
+}
+
+#[test]
+fn an_argument_is_a_path_then_an_id_then_a_glob() {
+    check(&["src/a.rs"], Ok(&[0]));
+    check(&["src/other-name"], Ok(&[1]));
+    check(&["src"], Ok(&[0, 1]));
+    check(&[""], Ok(&[0, 1, 2, 3, 4, 5, 6]));
+    check(&["a1b2c"], Ok(&[0]));
+    check(&["a1b2ffff"], Ok(&[1]));
+    check(&["00aa00aa"], Ok(&[5]));
+    check(&["src/*.rs"], Ok(&[0]));
+    check(&["src/**/*.rs"], Ok(&[0, 1]));
+    check(&["*"], Ok(&[2, 3, 4, 5, 6]));
+    check(&["7777"], Ok(&[4]));
+}
+
+#[test]
+fn several_arguments_name_each_change_once() {
+    check(&["README.md", "src", "a1b2c3d4"], Ok(&[2, 0, 1]));
+}
+
+#[test]
+fn what_could_be_two_things_is_refused() {
+    check(&["a1b2"], Err((ErrorCode::Ambiguous, "a1b2 is the beginning of 2 ids")));
+    let message = "0011 is a path and an id at once; write the path as ./PATH";
+    check(&["0011"], Err((ErrorCode::Ambiguous, message)));
+}
+
+#[test]
+fn an_id_that_lives_no_more_says_what_became_of_it() {
+    for (argument, code, message) in [
+        ("dead0001", ErrorCode::Superseded, "dead0001 (src/a.rs) became a1b2c3d4"),
+        ("dead0003", ErrorCode::Superseded, "dead0003 (src/a.rs) became dead0004, which is already applied"),
+        ("dead0004", ErrorCode::AlreadyApplied, "dead0004 (src/a.rs) is already applied"),
+        ("dead0005", ErrorCode::AlreadyDiscarded, "dead0005 (src/a.rs) is already discarded"),
+    ] {
+        check(&[argument], Err((code, message)));
+    }
+    let err = find(&[argument("dead0001")], &held(), &Past).expect_err("superseded");
+    assert_eq!((err.id.as_deref(), err.new_id.as_deref()), (Some("dead0001"), Some("a1b2c3d4")));
+}
+
+#[test]
+fn what_is_unknown_is_said_as_what_it_looks_like() {
+    for (argument, code, message) in [
+        ("abcd1234", ErrorCode::UnknownId, "no change has the id abcd1234"),
+        ("beef", ErrorCode::UnknownPath, "nothing is held at beef"),
+        ("src/c.rs", ErrorCode::UnknownPath, "nothing is held at src/c.rs"),
+        ("src/nope", ErrorCode::UnknownPath, "src/nope: no such path, and nothing is held there"),
+        ("lib/*.c", ErrorCode::UnknownPath, "nothing held matches lib/*.c"),
+    ] {
+        check(&[argument], Err((code, message)));
+    }
+    let short = find(&[Target::id("abc".to_owned())], &held(), &Past).expect_err("too short");
+    assert_eq!(short.code, ErrorCode::UnknownId);
+}
+
+#[test]
+fn one_bad_argument_spoils_all_and_the_first_is_told() {
+    check(&["src/a.rs", "abcd1234", "dead0005"], Err((ErrorCode::UnknownId, "no change has the id abcd1234")));
+}

@@ -1,0 +1,355 @@
+//! One request, one response.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::answers::{self, HeldRow, failed};
+use super::find::{Known, Live, find, path_glob};
+use super::rights;
+use super::{Asker, Project};
+use crate::model::{ChangeId, RelPath};
+use crate::overlay::{ConfirmHow, Expiry, Policy};
+use crate::protocol::{
+    Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, ExternalReply, FlushReply, HeldAtUnmount,
+    LogReply, Op, Outcome, ReloadReply, Reply, Request, Response, Target, UnmountReply, VERSION, VersionReply, page,
+};
+use crate::store::{Backup, Verdict};
+
+/// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
+/// short enough that a person does not take it for a hang.
+const WRITERS_WAIT: Duration = Duration::from_secs(10);
+
+type Result<T> = std::result::Result<T, ErrorBody>;
+
+/// Answers one request of `asker`. May take as long as writers, hooks and disks take.
+pub fn serve(request: &Request, asker: &Asker, project: &Project) -> Response {
+    let reply = rights::check(request.op, asker, project).and_then(|()| answer(request, asker, project));
+    reply.into()
+}
+
+fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    match request.op {
+        Op::Status => status(request, asker, project),
+        Op::Diff => diff(request, asker, project),
+        Op::Confirm => confirm(request, project).map(Reply::Confirm),
+        Op::Discard => discard(request, project).map(Reply::Discard),
+        Op::Rollback => rollback(request, project).map(Reply::Rollback),
+        Op::Backups => backups(request, project),
+        Op::Log => log(request, project),
+        Op::External => external(request, project),
+        Op::Reload => reload(request, project),
+        Op::Flush => flush(request, project),
+        Op::Unmount => unmount(request, project),
+        Op::Version => Ok(Reply::Version(version(project))),
+        Op::Undo | Op::Read | Op::Patch => Err(not_in_this_version(request.op.name())),
+    }
+}
+
+fn not_in_this_version(what: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::BadRequest, format!("{what}: not in this version"))
+}
+
+fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    project.overlay.settle_pending();
+    let status = answers::status(project, asker)?;
+    Ok(Reply::Status(Box::new(status.page(request.offset, request.limit))))
+}
+
+/// Who may confirm what is shown has had his fresh look with it (SPEC §8).
+fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    project.overlay.settle_pending();
+    let rows = answers::held_rows(project);
+    let named = !request.targets.is_empty();
+    let mut changes = Vec::new();
+    for row in chosen(request, &rows, project, Unnamed::All)? {
+        if rights::may_read(asker, project, &row.row) {
+            changes.push(looked_at(row, asker, project)?);
+        } else if named {
+            let message = format!("{}: you may not read this file", row.held.id);
+            return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.held.id.as_str()));
+        }
+    }
+    Ok(Reply::Diff(DiffReply { changes, next: None }.page(request.offset, request.limit)))
+}
+
+fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<ChangeDiff> {
+    let mut change = answers::change_diff(project, row)?;
+    if rights::may_change(asker, project) {
+        project.overlay.renew(row.id())?;
+        change.held.expired = false;
+    }
+    Ok(change)
+}
+
+fn confirm(request: &Request, project: &Project) -> Result<Acted> {
+    refuse_parts(request)?;
+    project.overlay.settle_pending();
+    let rows = answers::held_rows(project);
+    let chosen = chosen(request, &rows, project, Unnamed::Refused)?;
+    if !request.renew {
+        check_fresh(request, &chosen, project)?;
+    }
+    let how = ConfirmHow {
+        force: request.force,
+        wait: request.wait,
+        renew: request.renew,
+        dry_run: request.dry_run,
+        expiry: Expiry::Guard,
+    };
+    let outcomes = act(&chosen, |ids| project.overlay.confirm(ids, &how))?;
+    Ok(Acted { outcomes, dry_run: request.dry_run })
+}
+
+fn discard(request: &Request, project: &Project) -> Result<Acted> {
+    refuse_parts(request)?;
+    project.overlay.settle_pending();
+    let rows = answers::held_rows(project);
+    let chosen = chosen(request, &rows, project, Unnamed::Refused)?;
+    let outcomes = act(&chosen, |ids| project.overlay.discard(ids, request.dry_run))?;
+    Ok(Acted { outcomes, dry_run: request.dry_run })
+}
+
+fn act(rows: &[&HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcome>>) -> Result<Vec<Outcome>> {
+    let ids: Vec<_> = rows.iter().map(|row| row.id().clone()).collect();
+    if ids.is_empty() { Ok(Vec::new()) } else { work(&ids) }
+}
+
+fn refuse_parts(request: &Request) -> Result<()> {
+    match (request.hunks.is_empty(), &request.operation) {
+        (true, None) => Ok(()),
+        (false, _) => Err(not_in_this_version("hunks")),
+        (true, Some(_)) => Err(not_in_this_version("operation")),
+    }
+}
+
+/// A person confirms what was looked at a moment ago, or looks again.
+fn check_fresh(request: &Request, chosen: &[&HeldRow], project: &Project) -> Result<()> {
+    let expired: Vec<_> =
+        chosen.iter().filter_map(|row| Some((*row, project.overlay.is_expired(&row.held)?))).collect();
+    match expired.first() {
+        None => Ok(()),
+        Some(_) if request.all => {
+            let message = format!("{} of {} held changes expired; nothing was applied", expired.len(), chosen.len());
+            Err(ErrorBody::new(ErrorCode::Expired, message))
+        }
+        Some((row, minutes)) => {
+            let plural = if *minutes == 1 { "" } else { "s" };
+            let message = format!("{} expired {minutes} minute{plural} ago", row.held.id);
+            let body = ErrorBody::new(ErrorCode::Expired, message).about(row.held.id.as_str());
+            Err(ErrorBody { path: row.row.names.first().cloned(), ..body })
+        }
+    }
+}
+
+/// What a request means that names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unnamed {
+    All,
+    Refused,
+}
+
+fn chosen<'a>(request: &Request, rows: &'a [HeldRow], project: &Project, unnamed: Unnamed) -> Result<Vec<&'a HeldRow>> {
+    match (request.all, request.targets.is_empty(), unnamed) {
+        (true, true, _) | (false, true, Unnamed::All) => Ok(rows.iter().collect()),
+        (true, false, _) => Err(ErrorBody::new(ErrorCode::BadRequest, "`all` and names at once")),
+        (false, true, Unnamed::Refused) => {
+            Err(ErrorBody::new(ErrorCode::BadRequest, format!("{} of what? Name ids or paths, or all", request.op)))
+        }
+        (false, false, _) => {
+            let live: Vec<_> =
+                rows.iter().map(|row| Live { id: row.id().clone(), names: row.row.names.clone() }).collect();
+            Ok(find(&request.targets, &live, project)?.into_iter().map(|index| &rows[index]).collect())
+        }
+    }
+}
+
+impl Known for Project {
+    fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
+        self.overlay.store().verdict(prefix).map_err(failed)
+    }
+
+    fn exists(&self, path: &RelPath) -> bool {
+        self.overlay.lower().exists(path).unwrap_or(false)
+    }
+}
+
+fn rollback(request: &Request, project: &Project) -> Result<Acted> {
+    project.overlay.settle_pending();
+    let chosen = chosen_backups(request, project)?;
+    if let (Some(to), [_, _, ..]) = (&request.to, chosen.as_slice()) {
+        let message = format!("{} backups cannot all be put to {to}", chosen.len());
+        return Err(ErrorBody::new(ErrorCode::Ambiguous, message));
+    }
+    let outcomes = project.overlay.rollback(&chosen, request.to.as_ref(), request.force, request.dry_run)?;
+    Ok(Acted { outcomes, dry_run: request.dry_run })
+}
+
+/// An exact name first, then the newest backup of a path, then names that a glob matches: the newest of each path.
+fn chosen_backups(request: &Request, project: &Project) -> Result<Vec<Backup>> {
+    let store = project.overlay.store();
+    if let Some(name) = &request.name
+        && let Some(backup) = store.backup(name).map_err(failed)?
+    {
+        return Ok(vec![backup]);
+    }
+    let all = store.backups().map_err(failed)?;
+    if let Some(backup) = request.path.as_ref().and_then(|path| all.iter().find(|backup| backup.path == *path)) {
+        return Ok(vec![backup.clone()]);
+    }
+    if let Some(name) = request.name.as_ref().filter(|name| Target::is_glob(name)) {
+        let matcher = path_glob(name)?;
+        let mut seen = HashSet::new();
+        let matching = all.into_iter().filter(|backup| matcher.is_match(&backup.name));
+        let newest: Vec<_> = matching.filter(|backup| seen.insert(backup.path.clone())).collect();
+        return if newest.is_empty() { Err(unknown_backup(request)) } else { Ok(newest) };
+    }
+    Err(unknown_backup(request))
+}
+
+fn unknown_backup(request: &Request) -> ErrorBody {
+    match (&request.name, &request.path) {
+        (Some(name), _) => {
+            ErrorBody::new(ErrorCode::UnknownBackup, format!("no backup is called {name}, or of such a path"))
+        }
+        (None, Some(path)) => {
+            let body = ErrorBody::new(ErrorCode::UnknownBackup, format!("there is no backup of {path}"));
+            ErrorBody { path: Some(path.clone()), ..body }
+        }
+        (None, None) => ErrorBody::new(ErrorCode::BadRequest, "rollback of what? Give a backup's name or a path"),
+    }
+}
+
+/// Lists are filtered by what is named; what matches nothing leaves them empty.
+struct Filter {
+    targets: Vec<(Target, Option<globset::GlobMatcher>)>,
+}
+
+impl Filter {
+    fn of(targets: &[Target]) -> Result<Self> {
+        let compiled = |target: &Target| Ok((target.clone(), target.glob.as_deref().map(path_glob).transpose()?));
+        Ok(Self { targets: targets.iter().map(compiled).collect::<Result<_>>()? })
+    }
+
+    /// Whether something of this path, or of a name or id that `is_called` knows, is wanted.
+    fn wants(&self, path: Option<&RelPath>, is_called: impl Fn(&str) -> bool) -> bool {
+        let by_path = |target: &Target, glob: &Option<globset::GlobMatcher>| {
+            path.is_some_and(|path| {
+                target.path.as_ref().is_some_and(|dir| path.is_within(dir))
+                    || glob.as_ref().is_some_and(|glob| glob.is_match(path.as_os_str()))
+            })
+        };
+        self.targets.is_empty()
+            || self
+                .targets
+                .iter()
+                .any(|(target, glob)| by_path(target, glob) || target.id.as_deref().is_some_and(&is_called))
+    }
+}
+
+fn backups(request: &Request, project: &Project) -> Result<Reply> {
+    let filter = Filter::of(&request.targets)?;
+    let names = request.name.as_deref().map(path_glob).transpose()?;
+    let is_named = |backup: &Backup| {
+        names.as_ref().is_none_or(|glob| request.name.as_ref() == Some(&backup.name) || glob.is_match(&backup.name))
+    };
+    let all = project.overlay.store().backups().map_err(failed)?;
+    let wanted =
+        all.iter().filter(|backup| is_named(backup) && filter.wants(Some(&backup.path), |name| name == backup.name));
+    let page = page(wanted.map(answers::backup).collect(), request.offset, request.limit);
+    Ok(Reply::Backups(BackupsReply { backups: page.entries, next: page.next }))
+}
+
+fn log(request: &Request, project: &Project) -> Result<Reply> {
+    let filter = Filter::of(&request.targets)?;
+    let mut events = project.overlay.store().events_since(0).map_err(failed)?;
+    let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
+    let begins = |event: &Event, prefix: &str| {
+        ChangeId::parse(prefix).is_some() && event.id.as_ref().is_some_and(|id| id.starts_with(prefix))
+    };
+    events.retain(|event| {
+        filter.wants(event.path.as_ref(), |prefix| begins(event, prefix))
+            && is(&request.operation, &event.operation)
+            && is(&request.session, &event.session)
+    });
+    events.reverse();
+    let page = page(events, request.offset, request.limit);
+    Ok(Reply::Log(LogReply { events: page.entries, next: page.next }))
+}
+
+fn external(request: &Request, project: &Project) -> Result<Reply> {
+    let filter = Filter::of(&request.targets)?;
+    let mut external = answers::external(project)?;
+    external.retain(|external| filter.wants(Some(&external.path), |_| false));
+    let page = page(external, request.offset, request.limit);
+    Ok(Reply::External(ExternalReply { external: page.entries, next: page.next }))
+}
+
+/// Settings and rules that cannot be used leave the old ones in force.
+fn reload(request: &Request, project: &Project) -> Result<Reply> {
+    let policy = Policy::load(project.overlay.lower(), &project.source)
+        .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("nothing was reloaded: {err}")))?;
+    let notices = policy.notices.clone();
+    if !request.dry_run {
+        project.overlay.set_policy(policy);
+    }
+    Ok(Reply::Reload(ReloadReply { notices }))
+}
+
+fn flush(request: &Request, project: &Project) -> Result<Reply> {
+    let wait = request.timeout_seconds.map(Duration::from_secs).or(request.wait.then_some(WRITERS_WAIT));
+    let outcomes = project.overlay.flush_all(wait)?;
+    Ok(Reply::Flush(FlushReply { outcomes, writers: project.overlay.writers() }))
+}
+
+/// Does everything but the unmounting itself, which whoever delivers this answer asks for afterwards.
+fn unmount(request: &Request, project: &Project) -> Result<Reply> {
+    if project.mounted.is_none() {
+        let message = format!("{} is not mounted", project.path.display());
+        return Err(ErrorBody::new(ErrorCode::NotMounted, message));
+    }
+    if !request.dry_run {
+        wait_for_writers(request, project)?;
+    }
+    let outcomes = held_at_unmount(request, project)?;
+    Ok(Reply::Unmount(UnmountReply { outcomes, held: answers::all_held(project)?, dry_run: request.dry_run }))
+}
+
+fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
+    let timeout = request.timeout_seconds.map_or(WRITERS_WAIT, Duration::from_secs);
+    project.overlay.flush_all((!request.force).then_some(timeout))?;
+    let writers = project.overlay.writers();
+    match writers.first() {
+        Some(writer) if !request.force => {
+            let path = &writer.path;
+            let message = format!("pid {} is still writing {path}; unmount --force does not wait", writer.pid);
+            Err(ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message) })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn held_at_unmount(request: &Request, project: &Project) -> Result<Vec<Outcome>> {
+    let rows = answers::held_rows(project);
+    let all: Vec<_> = rows.iter().collect();
+    let how = ConfirmHow {
+        force: false,
+        wait: !request.force,
+        renew: false,
+        dry_run: request.dry_run,
+        expiry: Expiry::Ignore,
+    };
+    match request.held {
+        HeldAtUnmount::Keep => Ok(Vec::new()),
+        HeldAtUnmount::Confirm => act(&all, |ids| project.overlay.confirm(ids, &how)),
+        HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, request.dry_run)),
+    }
+}
+
+fn version(project: &Project) -> VersionReply {
+    VersionReply {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: VERSION,
+        daemon: None,
+        pid: project.mounted.as_ref().map(|_| std::process::id()),
+    }
+}

@@ -1,0 +1,119 @@
+//! The control protocol on a socket in the state directory, for callers outside the mount (SPEC §11).
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode};
+
+use super::conversation::{Afterwards, afterwards, answer_bytes};
+use super::{Asker, Project};
+use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Response};
+use crate::sys::process;
+
+/// Connections at once, each with a thread.
+const CONNECTIONS_MAX: usize = 32;
+
+/// How long a connection may be silent, or not read its answer. Longer than a person thinks about `[y/N]`.
+const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// The name of the socket in the file system, which goes with this value. Connections end with the process.
+pub struct Socket {
+    directory: OwnedFd,
+}
+
+impl Socket {
+    /// Serves from now on, on threads of its own.
+    pub fn open(project: Arc<Project>) -> io::Result<Self> {
+        let directory = project.overlay.store().dirs().state().try_clone_to_owned()?;
+        let socket = Self { directory };
+        socket.remove()?;
+        // The descriptor makes a short name, for a socket's path has 107 bytes, and one that no mount covers.
+        let listener = UnixListener::bind(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", socket.directory.as_raw_fd()))?;
+        // Whoever may not change anything may not enter the directory either; nobody else needs to.
+        rustix::fs::chmodat(&socket.directory, CONTROL_SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        std::thread::Builder::new().name("control-socket".to_owned()).spawn(move || accept_all(&listener, &project))?;
+        Ok(socket)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.directory, CONTROL_SOCKET, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(err) => Err(err.into()),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Err(err) = self.remove() {
+            log::warn!("remove {CONTROL_SOCKET}: {err}");
+        }
+    }
+}
+
+fn accept_all(listener: &UnixListener, project: &Arc<Project>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let accepted = stream.and_then(|stream| accept(stream, project, &connections));
+        if let Err(err) = accepted {
+            log::warn!("a connection to {CONTROL_SOCKET}: {err}");
+            // Out of descriptors or threads: others have to end first, and asking at once would only burn time.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<AtomicUsize>) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    if connections.load(Ordering::SeqCst) >= CONNECTIONS_MAX {
+        let message = format!("{CONNECTIONS_MAX} connections are open; try again");
+        return (&stream).write_all(&Response::failed(ErrorBody::new(ErrorCode::Busy, message)).to_line());
+    }
+    connections.fetch_add(1, Ordering::SeqCst);
+    let (project, counted) = (Arc::clone(project), Arc::clone(connections));
+    let serve = move || {
+        if let Err(err) = converse(&stream, &project) {
+            log::debug!("a connection to {CONTROL_SOCKET} ended: {err}");
+        }
+        counted.fetch_sub(1, Ordering::SeqCst);
+    };
+    if let Err(err) = std::thread::Builder::new().name("control-peer".to_owned()).spawn(serve) {
+        connections.fetch_sub(1, Ordering::SeqCst);
+        return Err(err);
+    }
+    Ok(())
+}
+
+/// A line of request, a line of answer, until the peer has enough.
+fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
+    let asker = peer(stream)?;
+    let mut requests = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        requests.by_ref().take(REQUEST_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let (answer, what) = answer_bytes(&line, &asker, project);
+        let mut writer = stream;
+        let delivered = writer.write_all(&answer);
+        afterwards(what, project);
+        delivered?;
+        // The rest of an overlong line would be taken for requests.
+        if line.len() > REQUEST_BYTES_MAX || what == Afterwards::End {
+            return Ok(());
+        }
+    }
+}
+
+fn peer(stream: &UnixStream) -> io::Result<Asker> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
+    let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).unwrap_or_default();
+    let pid = process::tgid(pid).unwrap_or(pid);
+    Ok(Asker { pid, uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw() })
+}
