@@ -69,7 +69,7 @@ fn open(place: &Place, lower: Tree, location: &Location) -> Result<Project, Erro
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
     let source = sources::rule_source(&SettingFlags::default()).map_err(told)?;
     let policy = Policy::load(&lower, &source).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
-    let opened = Overlay::open(lower, store, policy, Grants::default());
+    let opened = Overlay::new(lower, store, policy, Grants::default());
     let (overlay, _) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, err.to_string()))?;
     Ok(Project { overlay: Arc::new(overlay), path: place.root.clone(), source, owner, mounted: None })
 }

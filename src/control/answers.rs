@@ -134,7 +134,7 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         pid: mounted.map(|_| std::process::id()),
         session: mounted.map(|_| overlay.session().to_owned()),
         seq: overlay.store().last_seq().map_err(failed)?,
-        counters: Counters { landed: overlay.landed(), held: held.len() as u64, denied: overlay.denied() },
+        counters: Counters { landed: overlay.landed(), held: held.len() as u64, denied: overlay.refused() },
         held,
         external: external(project)?,
         backups: backups.iter().map(backup).collect(),

@@ -124,14 +124,14 @@ impl Desk {
     }
 
     /// Of the control file: waits for the answer, whatever `offset` says. Such a read needs a thread of its own.
-    pub fn read(&self, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>, i32> {
+    pub fn read(&self, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>, i32> {
         match self.handle(handle)? {
             Handle::Content(bytes) => {
                 let start = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
-                let end = start.saturating_add(size as usize).min(bytes.len());
+                let end = start.saturating_add(size).min(bytes.len());
                 Ok(bytes[start..end].to_vec())
             }
-            Handle::Control(conversation) => Ok(conversation.read(size as usize)),
+            Handle::Control(conversation) => Ok(conversation.read(size)),
         }
     }
 

@@ -138,7 +138,7 @@ fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     for notice in &policy.notices {
         eprintln!("fettlefs: ignored until `fettlefs trust`: {notice}");
     }
-    let opened = Overlay::open(lower, store, policy, plan.options.grants());
+    let opened = Overlay::new(lower, store, policy, plan.options.grants());
     let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
     overlay.store().dirs().write_holder(&note).map_err(store_failure)?;
@@ -182,8 +182,10 @@ fn serve_device(device: OwnedFd, plan: &Plan, project: &Arc<Project>, end: &Send
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let end = end.clone();
     spawn("session", move || {
-        if let Err(err) = running.wait_end() {
-            log::error!("the session ended: {err}");
+        match running.ended.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(err)) => log::error!("the session ended: {err}"),
+            Err(_) => log::error!("the session ended without a word"),
         }
         // Nobody listens any more when the daemon is at its end.
         if end.send(End::SessionOver).is_err() {
