@@ -241,6 +241,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let size = usize::try_from(size).expect("32 bits fit in a usize");
         let ask = move |view: &View| view.read(handle, offset, size);
         match open_file(handle) {
             Whose::Overlay(_) => self.now(reply, "read", ask),

@@ -160,11 +160,9 @@ impl View {
         Ok((entry.attributes.into(), opened))
     }
 
-    pub fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<u8>> {
+    pub fn read(&self, handle: FileHandle, offset: u64, size: usize) -> Result<Vec<u8>> {
         match open_file(handle) {
-            Whose::Overlay(handle) => {
-                self.overlay.read(handle, offset, usize::try_from(size).expect("32 bits fit in a usize"))
-            }
+            Whose::Overlay(handle) => self.overlay.read(handle, offset, size),
             Whose::Desk(handle) => {
                 let answer = at_desk(self.desk.read(handle, offset, size));
                 // Who is told that something landed or went must then also see it.
