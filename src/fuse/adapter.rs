@@ -293,7 +293,7 @@ impl Filesystem for Adapter {
             drop(taken);
             view.release(handle)
         });
-        wait.recv().unwrap_or_else(|_taken| ());
+        wait.recv().unwrap_or(());
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {
