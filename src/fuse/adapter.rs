@@ -232,7 +232,7 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -242,7 +242,8 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let size = usize::try_from(size).expect("32 bits fit in a usize");
-        let ask = move |view: &View| view.read(handle, offset, size);
+        let caller = caller(req);
+        let ask = move |view: &View| view.read(handle, offset, size, &caller);
         match open_file(handle) {
             Whose::Overlay(_) => self.now(reply, "read", ask),
             Whose::Desk(_) => self.at_desk(reply, "read", ask),
