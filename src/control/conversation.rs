@@ -7,8 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Asker, Project, serve};
 use crate::protocol::{ErrorBody, ErrorCode, Op, REQUEST_BYTES_MAX, Request, Response};
@@ -45,6 +46,10 @@ pub fn afterwards(what: Afterwards, project: &Project) {
 
 /// Requests at work at once, each on a thread: a caller who opens thousands of descriptors must not get as many threads.
 const WORKING_MAX: usize = 64;
+
+/// How often a reader that waits is asked whether it still wants to: soon enough for a person who pressed Ctrl-C. fuser
+/// does not pass the kernel's interrupts on, and without this a killed reader would hang until its answer came.
+const GIVEN_UP_EVERY: Duration = Duration::from_millis(100);
 
 /// One descriptor's questions and answers.
 pub struct Conversation {
@@ -143,24 +148,28 @@ impl Conversation {
         self.answered.notify_all();
     }
 
-    /// The next piece of the answer, waiting for it if need be; nothing at its end, and where nothing was asked.
-    pub fn read(&self, size: usize) -> Vec<u8> {
+    /// The next piece of the answer, waiting for it if need be; nothing at its end, and where nothing was asked. EINTR
+    /// when the reader gives up first: the answer then waits for the next read.
+    pub fn read(&self, size: usize, given_up: impl Fn() -> bool) -> Result<Vec<u8>, i32> {
         let mut state = self.state.lock();
         while matches!(*state, State::Working) {
-            self.answered.wait(&mut state);
+            let timed_out = self.answered.wait_for(&mut state, GIVEN_UP_EVERY).timed_out();
+            if timed_out && MutexGuard::unlocked(&mut state, &given_up) {
+                return Err(libc::EINTR);
+            }
         }
-        let State::Answered(answer) = &mut *state else { return Vec::new() };
+        let State::Answered(answer) = &mut *state else { return Ok(Vec::new()) };
         let rest = &answer.line[answer.read..];
         let piece = rest[..rest.len().min(size)].to_vec();
         answer.read += piece.len();
         if !piece.is_empty() || size == 0 {
-            return piece;
+            return Ok(piece);
         }
         let what = answer.afterwards;
         *state = State::Idle;
         drop(state);
         afterwards(what, &self.project);
-        piece
+        Ok(piece)
     }
 
     pub fn release(&self) {

@@ -160,11 +160,11 @@ impl View {
         Ok((entry.attributes.into(), opened))
     }
 
-    pub fn read(&self, handle: FileHandle, offset: u64, size: usize) -> Result<Vec<u8>> {
+    pub fn read(&self, handle: FileHandle, offset: u64, size: usize, caller: &Caller) -> Result<Vec<u8>> {
         match open_file(handle) {
             Whose::Overlay(handle) => self.overlay.read(handle, offset, size),
             Whose::Desk(handle) => {
-                let answer = at_desk(self.desk.read(handle, offset, size));
+                let answer = at_desk(self.desk.read(handle, offset, size, caller));
                 // Who is told that something landed or went must then also see it.
                 self.teller.catch_up();
                 answer

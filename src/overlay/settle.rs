@@ -920,6 +920,7 @@ impl State {
 
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
+        self.seen.remove(path);
         let known = self.anchors.get_mut(path)?;
         known.fresh = false;
         Some(Anchor { path: path.clone(), state: known.anchor.clone(), fresh: false })
