@@ -53,7 +53,7 @@ const GIVEN_UP_EVERY: Duration = Duration::from_millis(100);
 
 /// One descriptor's questions and answers.
 pub struct Conversation {
-    asker: Asker,
+    opener: Asker,
     project: Arc<Project>,
     state: Mutex<State>,
     answered: Condvar,
@@ -92,12 +92,15 @@ impl Drop for Place {
 }
 
 impl Conversation {
-    pub fn new(asker: Asker, project: Arc<Project>) -> Self {
-        Self { asker, project, state: Mutex::new(State::Idle), answered: Condvar::new() }
+    pub fn new(opener: Asker, project: Arc<Project>) -> Self {
+        Self { opener, project, state: Mutex::new(State::Idle), answered: Condvar::new() }
     }
 
     /// Takes one request and begins to work on it. EBUSY while another is being worked on.
-    pub fn write(self: &Arc<Self>, bytes: &[u8], working: &Arc<AtomicUsize>) -> Result<usize, i32> {
+    /// The rights are those of the lesser of who opened the descriptor and who writes to it: passing one on, to a
+    /// set-uid program or from one, gains nothing.
+    pub fn write(self: &Arc<Self>, bytes: &[u8], writer: &Asker, working: &Arc<AtomicUsize>) -> Result<usize, i32> {
+        let asker = self.opener.lesser(writer, &self.project);
         {
             let mut state = self.state.lock();
             match &*state {
@@ -111,18 +114,18 @@ impl Conversation {
         match Place::take(working) {
             None => self.answer(busy(), Afterwards::Nothing, false),
             Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
-                let (line, _) = answer_bytes(bytes, &self.asker, &self.project);
+                let (line, _) = answer_bytes(bytes, &asker, &self.project);
                 self.answer(line, Afterwards::Nothing, true);
             }
-            Some(place) => self.begin(bytes.to_vec(), place)?,
+            Some(place) => self.begin(bytes.to_vec(), asker, place)?,
         }
         Ok(bytes.len())
     }
 
-    fn begin(self: &Arc<Self>, bytes: Vec<u8>, place: Place) -> Result<(), i32> {
+    fn begin(self: &Arc<Self>, bytes: Vec<u8>, asker: Asker, place: Place) -> Result<(), i32> {
         let itself = Arc::clone(self);
         let work = move || {
-            let (line, afterwards) = answer_bytes(&bytes, &itself.asker, &itself.project);
+            let (line, afterwards) = answer_bytes(&bytes, &asker, &itself.project);
             drop(place);
             itself.answer(line, afterwards, false);
         };

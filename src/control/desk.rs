@@ -137,10 +137,10 @@ impl Desk {
     }
 
     /// One request of the control file; work on it has begun when this returns.
-    pub fn write(&self, handle: u64, bytes: &[u8]) -> Result<usize, i32> {
+    pub fn write(&self, handle: u64, bytes: &[u8], writer: &Caller) -> Result<usize, i32> {
         match self.handle(handle)? {
             Handle::Content(_) => Err(libc::EBADF),
-            Handle::Control(conversation) => conversation.write(bytes, &self.working),
+            Handle::Control(conversation) => conversation.write(bytes, &Asker::of(writer), &self.working),
         }
     }
 

@@ -252,7 +252,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -262,11 +262,12 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let caller = caller(req);
         match open_file(handle) {
-            Whose::Overlay(_) => self.now(reply, "write", |view| view.write(handle, offset, data)),
+            Whose::Overlay(_) => self.now(reply, "write", |view| view.write(handle, offset, data, &caller)),
             Whose::Desk(_) => {
                 let data = data.to_owned();
-                self.at_desk(reply, "write", move |view| view.write(handle, offset, &data));
+                self.at_desk(reply, "write", move |view| view.write(handle, offset, &data, &caller));
             }
         }
     }

@@ -172,10 +172,10 @@ impl View {
         }
     }
 
-    pub fn write(&self, handle: FileHandle, offset: u64, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, handle: FileHandle, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
         match open_file(handle) {
             Whose::Overlay(handle) => self.overlay.write(handle, offset, data),
-            Whose::Desk(handle) => at_desk(self.desk.write(handle, data)),
+            Whose::Desk(handle) => at_desk(self.desk.write(handle, data, caller)),
         }
     }
 
