@@ -218,11 +218,12 @@ impl Overlay {
         self.check_writable()?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let origin = self.origin(&path)?;
-        let kind = match &origin {
+        let was = match &origin {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.is_dir() => return Err(Error::Errno(libc::EISDIR)),
-            Origin::Lower(meta) | Origin::Upper(_, meta) => meta.kind,
+            Origin::Lower(meta) | Origin::Upper(_, meta) => *meta,
         };
+        let kind = was.kind;
         match (self.action(&path, kind), origin) {
             (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
             (Action::Pass, Origin::Lower(_)) => self.lower.place(&path)?.unlink()?,
@@ -234,14 +235,17 @@ impl Overlay {
             (_, Origin::Upper(id, _)) => self.unlink_upper(&path, id, caller)?,
             (_, Origin::Nothing | Origin::Hidden(_)) => return Err(Error::Errno(libc::ENOENT)),
         }
-        self.unnamed(parent, name);
+        self.unnamed(parent, name, &was);
         Ok(())
     }
 
     /// The node loses the name; who has it open keeps it.
-    fn unnamed(&self, parent: NodeId, name: &OsStr) {
+    fn unnamed(&self, parent: NodeId, name: &OsStr, was: &Meta) {
         let mut state = self.state.lock();
         state.epoch += 1;
+        if let Some(node) = state.nodes.child(parent, name).and_then(|node| state.nodes.get_mut(node).ok()) {
+            node.removed = Some(*was);
+        }
         state.nodes.unname(parent, name);
     }
 
@@ -340,11 +344,11 @@ impl Overlay {
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, _caller: &Caller) -> Result<()> {
         self.check_writable()?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
-        match self.origin(&path)? {
-            Origin::Lower(meta) if meta.is_dir() => {}
+        let was = match self.origin(&path)? {
+            Origin::Lower(meta) if meta.is_dir() => meta,
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
-        }
+        };
         if matches!(self.action(&path, FileKind::Directory), Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
@@ -356,7 +360,7 @@ impl Overlay {
         }
         let gone = self.state.lock().left(&path);
         self.store.save_anchors(gone.as_slice())?;
-        self.unnamed(parent, name);
+        self.unnamed(parent, name, &was);
         Ok(())
     }
 

@@ -138,6 +138,7 @@ impl Overlay {
     /// Between or into paths that nobody judges: the kernel's own rename.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
         self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::empty())?;
+        self.state.lock().seen.remove(&from.path);
         self.renamed(from, to);
         Ok(())
     }
@@ -167,6 +168,9 @@ impl Overlay {
     /// What was at `from` is at `to` now, a path that is as new or as old as it was.
     fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         let mut state = self.state.lock();
+        if let Some(seen) = state.seen.remove(from) {
+            state.seen.insert(to.clone(), seen);
+        }
         let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
         let source = state.anchors.entry(from.clone()).or_insert(Known { anchor: moved, fresh: false });
@@ -462,6 +466,12 @@ impl super::State {
     /// Anchors of what lay in a directory: the content they speak of is below its new name.
     fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
         self.moved_dirs.push((from.clone(), to.clone()));
+        let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
+        for path in seen {
+            if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {
+                self.seen.insert(moved, seen);
+            }
+        }
         let fresh: Vec<RelPath> = self
             .anchors
             .iter()

@@ -58,9 +58,15 @@ pub(super) struct Side {
 
 /// What a change is judged against.
 enum Old {
-    Known(Side),
+    Known(Box<Side>),
     /// Somebody changed it below while it was being written, and what it was is gone.
     Lost,
+}
+
+impl Old {
+    fn known(side: Side) -> Self {
+        Self::Known(Box::new(side))
+    }
 }
 
 /// Everything a verdict is made of.
@@ -94,7 +100,7 @@ impl Side {
 
     pub fn of_file(file: File) -> std::io::Result<Self> {
         let meta = Meta::of(file.as_fd())?;
-        let bytes = (meta.size <= TEXT_BYTES_MAX as u64).then(|| file::read_all(&file)).transpose()?;
+        let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_all(&file)).transpose()?;
         let mode = meta.mode;
         Ok(Self {
             kind: Some(FileKind::Regular),
@@ -232,7 +238,7 @@ impl Overlay {
             return self.end_unchanged(job, &new, &present);
         }
         let old = match self.old_side(job, &present)? {
-            Old::Known(side) => (side, false),
+            Old::Known(side) => (*side, false),
             Old::Lost => (self.present_side(path)?, true),
         };
         let mut comparison = self.compare(job, old.0, std::mem::take(&mut new), present);
@@ -290,18 +296,18 @@ impl Overlay {
         match (row.base.below, stamp) {
             _ if job.moved_on => Ok(Old::Lost),
             (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => {
-                self.present_side(&row.names[0]).map(Old::Known)
+                self.present_side(&row.names[0]).map(Old::known)
             }
             (Below::Entry { .. }, _) => Ok(Old::Lost),
             (Below::Nothing, Some(_)) => Ok(Old::Lost),
-            (Below::Nothing, None) => self.anchor_side(&row.names[0]).map(Old::Known),
+            (Below::Nothing, None) => self.anchor_side(&row.names[0]).map(Old::known),
         }
     }
 
     fn kept_side(&self, digest: Option<Digest>, mode: u32) -> Result<Old> {
-        let Some(digest) = digest else { return Ok(Old::Known(Side::default())) };
+        let Some(digest) = digest else { return Ok(Old::known(Side::default())) };
         Ok(match self.store.content(digest)? {
-            Some(bytes) => Old::Known(Side::of_content(bytes, mode)),
+            Some(bytes) => Old::known(Side::of_content(bytes, mode)),
             None => Old::Lost,
         })
     }
@@ -630,7 +636,7 @@ impl Overlay {
             }
         }
         let mut state = self.state.lock();
-        if !state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names) {
+        if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
@@ -914,6 +920,7 @@ impl State {
 
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
+        self.seen.remove(path);
         let known = self.anchors.get_mut(path)?;
         known.fresh = false;
         Some(Anchor { path: path.clone(), state: known.anchor.clone(), fresh: false })
