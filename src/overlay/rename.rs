@@ -203,7 +203,7 @@ impl Overlay {
         }
         self.renamed(from, to);
         self.rebind(&to.path, upper);
-        let settled = match self.settle(upper, caller) {
+        let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
             Err(err) => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
         };
@@ -359,9 +359,9 @@ impl Overlay {
         }
         if let Some(meta) = below {
             let whiteout = self.hide(&from.path, &meta)?;
-            self.settle(whiteout, caller)?;
+            self.settle(whiteout, &caller.writer())?;
         }
-        self.settle(id, caller).map(|_| ())
+        self.settle(id, &caller.writer()).map(|_| ())
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
@@ -446,8 +446,8 @@ impl Overlay {
             state.nodes.unname(from.parent, &from.name);
             state.nodes.unname(to.parent, &to.name);
         }
-        self.settle(for_from, caller)?;
-        self.settle(for_to, caller).map(|_| ())
+        self.settle(for_from, &caller.writer())?;
+        self.settle(for_to, &caller.writer()).map(|_| ())
     }
 }
 
