@@ -145,9 +145,13 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         self.check_creation(&path, FileKind::Regular)?;
-        let gated = matches!(self.action(&path, FileKind::Regular), Action::Hold(_));
-        if matches!(self.action(&source, FileKind::Regular), Action::Freeze) {
+        let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
+        if old == Action::Freeze {
             return Err(self.denied(&source));
+        }
+        // What is written through a name that passes would change the judged one unseen.
+        if (old == Action::Pass) != (new == Action::Pass) {
+            return Err(Error::Errno(libc::EXDEV));
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, &caller.writer())? {
@@ -157,7 +161,7 @@ impl Overlay {
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if gated {
+        if matches!(new, Action::Hold(_)) {
             // Judged as the creation of what it names; the view has a copy until somebody reviews it.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);

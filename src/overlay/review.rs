@@ -13,7 +13,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::settle::{Side, backup_of};
+use super::settle::{Settled, Side, backup_of};
 use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, Seen, open_lower};
 use crate::diff::{self, Merge};
@@ -468,7 +468,7 @@ impl Overlay {
     }
 
     /// Further names of what landed become links to it.
-    fn link_aliases(&self, row: &UpperRow) -> Result<()> {
+    pub(super) fn link_aliases(&self, row: &UpperRow) -> Result<()> {
         for alias in row.names.iter().skip(1) {
             let linked = self.lower.place(&row.names[0])?.link(&self.lower.place(alias)?);
             linked.doing(|| format!("link {alias} to {}", row.names[0]))?;
@@ -805,10 +805,16 @@ impl Overlay {
             .map(|upper| (upper.row.id, upper.row.names[0].clone()))
             .collect();
         drop(state);
+        let mut outcomes = Vec::new();
         for (id, path) in idle {
-            self.settle(id, &Writer::default()).map_err(|err| failed(&path, &err))?;
+            let (action, id) = match self.settle(id, &Writer::default()).map_err(|err| failed(&path, &err))? {
+                Settled::Landed => (Done::Landed, None),
+                Settled::Held(id) => (Done::Held, Some(id)),
+                Settled::Unchanged | Settled::Denied | Settled::Postponed => continue,
+            };
+            outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
-        Ok(Vec::new())
+        Ok(outcomes)
     }
 
     /// Who has a file open that was written and not judged.

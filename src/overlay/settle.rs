@@ -462,6 +462,7 @@ impl Overlay {
             applied
         };
         applied.finish()?;
+        self.link_aliases(&job.row)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
