@@ -136,7 +136,7 @@ impl Overlay {
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row.what = What::Symlink;
         }
-        self.settle(id, caller)
+        self.settle(id, &caller.writer())
     }
 
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
@@ -145,19 +145,23 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         self.check_creation(&path, FileKind::Regular)?;
-        let gated = matches!(self.action(&path, FileKind::Regular), Action::Hold(_));
-        if matches!(self.action(&source, FileKind::Regular), Action::Freeze) {
+        let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
+        if old == Action::Freeze {
             return Err(self.denied(&source));
         }
+        // What is written through a name that passes would change the judged one unseen.
+        if (old == Action::Pass) != (new == Action::Pass) {
+            return Err(Error::Errno(libc::EXDEV));
+        }
         if let Origin::Upper(id, _) = self.origin(&source)? {
-            match self.settle(id, caller)? {
+            match self.settle(id, &caller.writer())? {
                 Settled::Held(_) | Settled::Postponed | Settled::Denied => {
                     return self.link_upper(id, parent, name, &path);
                 }
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if gated {
+        if matches!(new, Action::Hold(_)) {
             // Judged as the creation of what it names; the view has a copy until somebody reviews it.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);
@@ -195,7 +199,7 @@ impl Overlay {
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
         let id = self.copy_to_upper(source)?;
         self.add_upper_file(id, path)?;
-        self.settle(id, caller)
+        self.settle(id, &caller.writer())
     }
 
     /// Upper content that is a copy of a file or symlink of lower.
@@ -252,7 +256,7 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle(id, caller) {
+        match self.settle(id, &caller.writer()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -338,7 +342,7 @@ impl Overlay {
         self.store.replace_upper(row.id, &whiteout)?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;
-        self.settle(id, caller).map(|_| ())
+        self.settle(id, &caller.writer()).map(|_| ())
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, _caller: &Caller) -> Result<()> {

@@ -16,7 +16,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::{Caller, Error, Known, Overlay, Result, Seen, State, Window};
+use super::{Error, Known, Overlay, Result, Seen, State, Window};
 use crate::diff::{self, Measure, TEXT_BYTES_MAX};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
@@ -26,7 +26,7 @@ use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::protocol::EventName;
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
-    StagedContent, StepOutcome, UpperId, UpperRow, What,
+    StagedContent, StepOutcome, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -173,16 +173,16 @@ impl Side {
 
 impl Overlay {
     /// Judges an upper entry and acts on the verdict.
-    pub(super) fn settle(&self, id: UpperId, actor: &Caller) -> Result<Settled> {
+    pub(super) fn settle(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         self.settle_because(id, actor, Vec::new())
     }
 
     /// What was written and not closed when the daemon died is held, however small (SPEC §7).
     pub(super) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
-        self.settle_because(id, &Caller::NOBODY, vec![Reason::Interrupted]).map(|_| ())
+        self.settle_because(id, &Writer::default(), vec![Reason::Interrupted]).map(|_| ())
     }
 
-    pub(super) fn settle_because(&self, id: UpperId, actor: &Caller, because: Vec<Reason>) -> Result<Settled> {
+    pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
         let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
         job.because = because;
         let settled = self.judge(&job, actor);
@@ -230,7 +230,7 @@ impl Overlay {
         self.changed.notify_all();
     }
 
-    fn judge(&self, job: &Job, actor: &Caller) -> Result<Settled> {
+    fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
         let mut new = self.new_side(job)?;
         let present = self.present_side(path)?;
@@ -437,7 +437,7 @@ impl Overlay {
         same_names && version == job.version
     }
 
-    fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
+    fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
         let replaced = match self.stage_landing(job, comparison, &mut landing, BackupKind::Landed, actor) {
@@ -462,6 +462,7 @@ impl Overlay {
             applied
         };
         applied.finish()?;
+        self.link_aliases(&job.row)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
@@ -474,7 +475,7 @@ impl Overlay {
         comparison: &Comparison,
         landing: &mut Landing<'_>,
         kind: BackupKind,
-        actor: &Caller,
+        actor: &Writer,
     ) -> Result<Option<Digest>> {
         let Comparison { path, new, present, .. } = comparison;
         let expect = present.meta.map(|meta| meta.stamp());
@@ -526,7 +527,7 @@ impl Overlay {
         job: &Job,
         comparison: &mut Comparison,
         replaced: Option<Digest>,
-        actor: &Caller,
+        actor: &Writer,
     ) -> Result<Epilogue> {
         let path = comparison.path.clone();
         let digest = comparison.new_digest_if_small()?;
@@ -590,7 +591,7 @@ impl Overlay {
         }
     }
 
-    fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
+    fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let path = comparison.path.clone();
         let doing = || format!("read {path}");
         self.put_back(job, comparison)?;
@@ -619,7 +620,7 @@ impl Overlay {
             new: new_digest,
             created: same.as_ref().map_or(now, |held| held.created),
             renewed: same.as_ref().map_or(now, |held| held.renewed),
-            writer: Some(actor.writer()),
+            writer: Some(actor.clone()),
         };
         let mut row = job.row.clone();
         row.base.digest = old_digest;
@@ -682,7 +683,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Caller) -> store::EventDraft {
+    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
         self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
@@ -834,7 +835,7 @@ pub(super) fn backup_of(
     side: &Side,
     content: &StagedContent,
     kind: BackupKind,
-    actor: &Caller,
+    actor: &Writer,
 ) -> Backup {
     let created = store::now_millis();
     Backup {
@@ -847,7 +848,7 @@ pub(super) fn backup_of(
         symlink: side.kind == Some(FileKind::Symlink),
         mtime: side.meta.map(|meta| meta.mtime).unwrap_or_default(),
         created,
-        by: Some(actor.writer()),
+        by: Some(actor.clone()),
     }
 }
 
