@@ -129,6 +129,10 @@ impl Side {
         Self { kind: Some(FileKind::Regular), size: bytes.len() as u64, mode, bytes: Some(bytes), ..Self::default() }
     }
 
+    fn text(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or_default()
+    }
+
     pub fn digest(&mut self) -> std::io::Result<Option<Digest>> {
         if self.digest.is_none() {
             self.digest = match (&self.bytes, &self.file) {
@@ -289,18 +293,22 @@ impl Overlay {
         if row.held.is_some() {
             return self.kept_side(row.base.digest, mode);
         }
+        let stamp = present.meta.map(|meta| meta.stamp());
+        let as_it_was = match (row.base.below, stamp) {
+            _ if job.moved_on => false,
+            (Below::Entry { stamp: base, .. }, Some(now)) => same_content_stamp(&base, &now),
+            (Below::Nothing, None) => true,
+            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+        };
+        if !as_it_was {
+            return Ok(Old::Lost);
+        }
         if let Some(first) = self.window_first(&row.names[0]) {
             return self.kept_side(first, mode);
         }
-        let stamp = present.meta.map(|meta| meta.stamp());
-        match (row.base.below, stamp) {
-            _ if job.moved_on => Ok(Old::Lost),
-            (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => {
-                self.present_side(&row.names[0]).map(Old::known)
-            }
-            (Below::Entry { .. }, _) => Ok(Old::Lost),
-            (Below::Nothing, Some(_)) => Ok(Old::Lost),
-            (Below::Nothing, None) => self.anchor_side(&row.names[0]).map(Old::known),
+        match row.base.below {
+            Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
+            Below::Nothing => self.anchor_side(&row.names[0]).map(Old::known),
         }
     }
 
@@ -366,8 +374,7 @@ impl Overlay {
         };
         if let Some(held) = &job.row.held {
             // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
-            let kept = |reason: &Reason| !matches!(reason, Reason::Size | Reason::Bytes | Reason::Risk);
-            comparison.reasons.extend(held.reasons.iter().copied().filter(kept));
+            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
         }
         let fresh = comparison.is_fresh_deletion(self);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
@@ -769,13 +776,7 @@ impl Comparison {
     }
 
     fn hunk_count(&self) -> u64 {
-        match (&self.old.bytes, &self.new.bytes, self.measure) {
-            (old, new, Some(_)) => {
-                let (old, new) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());
-                diff::hunks(old, new).len() as u64
-            }
-            _ => 0,
-        }
+        self.measure.map_or(0, |_| diff::hunks(self.old.text(), self.new.text()).len() as u64)
     }
 
     fn below(&self) -> Below {
@@ -798,14 +799,13 @@ fn facts(old: &Side, new: &Side) -> Facts {
     let (old_side, new_side) = (old.diff_side(), new.diff_side());
     let comparable = old_side == diff::Side::Text && matches!(new_side, diff::Side::Text | diff::Side::Absent)
         || old_side == diff::Side::Absent && new_side == diff::Side::Text;
-    let bytes = |side: &Side| side.bytes.clone().unwrap_or_default();
     Facts {
         act: if new.exists() { Act::Write } else { Act::Delete },
         identical: old.exists() == new.exists() && old.bytes.is_some() && old.bytes == new.bytes,
         old: old_side,
         old_bytes: old.size,
         new: new_side,
-        measure: comparable.then(|| diff::measure(&bytes(old), &bytes(new))),
+        measure: comparable.then(|| diff::measure(old.text(), new.text())),
     }
 }
 

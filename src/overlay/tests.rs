@@ -407,6 +407,19 @@ fn an_outside_edit_during_a_write_is_never_overwritten() {
 }
 
 #[test]
+fn an_outside_edit_within_the_window_of_a_landing_is_never_overwritten() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.put("a", "outside\n");
+    bench.close(handle);
+    assert_eq!(bench.lower("a"), Some("outside\n".to_owned()));
+    assert!(bench.reasons().contains(&Reason::Stale));
+}
+
+#[test]
 fn confirms_are_all_or_nothing() {
     let bench = Bench::new();
     for name in ["a", "b"] {
