@@ -221,7 +221,7 @@ impl Overlay {
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_writable()?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
-        let origin = self.origin(&path)?;
+        let origin = self.origin_by_name(&path)?;
         let was = match &origin {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.is_dir() => return Err(Error::Errno(libc::EISDIR)),
