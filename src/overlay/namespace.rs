@@ -115,7 +115,7 @@ impl Overlay {
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
             return Err(Error::Errno(libc::EEXIST));
         }
-        let used = self.state.lock().anchor_of(&path).is_some_and(|anchor| anchor != AnchorState::Nothing);
+        let used = self.anchor_of(&path)?.is_some_and(|anchor| anchor != AnchorState::Nothing);
         let judged = matches!(action, Action::Hold(_))
             || matches!(origin, Origin::Hidden(_))
             || leaves_project(&path, target.as_bytes())

@@ -132,8 +132,8 @@ impl Overlay {
         }
         let free = matches!(to.origin, Origin::Nothing);
         let reused = || {
-            let anchor = self.state.lock().anchor_of(&to.path);
-            anchor.is_some_and(|anchor| anchor != AnchorState::Nothing)
+            let anchor = self.anchor_of(&to.path)?;
+            Ok::<_, Error>(anchor.is_some_and(|anchor| anchor != AnchorState::Nothing))
         };
         let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused();
         match (&from.origin, to.action) {
@@ -204,6 +204,10 @@ impl Overlay {
         let mut state = self.state.lock();
         if let Some(seen) = state.seen.remove(from) {
             state.seen.insert(to.clone(), seen);
+        }
+        if let Some(window) = state.windows.remove(from) {
+            // A rename in between does not make one change two (SPEC §4.6).
+            state.windows.insert(to.clone(), window);
         }
         let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };

@@ -73,3 +73,43 @@ fn the_second_name_of_a_held_file_stays_when_it_lands_by_itself() {
     assert_eq!(bench.read("b"), Some(changed(100, 1)));
     assert_eq!(bench.lower("b"), Some(changed(100, 1)));
 }
+
+#[test]
+fn touching_what_was_renamed_away_does_not_make_the_old_name_new() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.rename("a", "b");
+    let set = SetAttributes {
+        mode: None,
+        uid: None,
+        gid: None,
+        size: None,
+        atime: SetTime::Keep,
+        mtime: SetTime::At(crate::model::Timestamp { seconds: 5, nanoseconds: 0 }),
+    };
+    bench.view().set_attributes(bench.node("b").unwrap(), None, &set, &ME).unwrap();
+    write(&bench, "a", &changed(100, 60));
+    assert_eq!(bench.held().len(), 1, "lower: {:?}", bench.lower("a"));
+}
+
+#[test]
+fn swapping_whole_directories_is_a_modification_of_the_files_in_them() {
+    let bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.rename("d", "e");
+    bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+    write(&bench, "d/a", &changed(100, 60));
+    assert_eq!(bench.held().len(), 1, "lower: {:?}", bench.lower("d/a"));
+}
+
+#[test]
+fn small_edits_between_renames_are_one_change() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("0", &lines(100));
+    for count in 1..30 {
+        let (name, next) = ((count - 1).to_string(), count.to_string());
+        write(&bench, &name, &changed(100, count));
+        bench.rename(&name, &next);
+    }
+    assert_eq!(bench.held().len(), 1);
+}
