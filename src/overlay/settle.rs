@@ -308,7 +308,7 @@ impl Overlay {
         }
         match row.base.below {
             Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
-            Below::Nothing => self.anchor_side(&row.names[0]).map(Old::known),
+            Below::Nothing => self.anchor_side(&row.names[0]),
         }
     }
 
@@ -343,19 +343,34 @@ impl Overlay {
     }
 
     /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
-    fn anchor_side(&self, path: &RelPath) -> Result<Side> {
-        let anchor = self.state.lock().anchor_of(path);
-        match anchor {
-            Some(AnchorState::Content { digest }) => {
-                Ok(self.store.content(digest)?.map_or_else(Side::default, |bytes| Side::of_content(bytes, 0o644)))
-            }
+    fn anchor_side(&self, path: &RelPath) -> Result<Old> {
+        match self.anchor_of(path)? {
+            Some(AnchorState::Content { digest }) => self.kept_side(Some(digest), 0o644),
             Some(AnchorState::Moved { to, stamp }) => {
                 let side = self.present_side(&to)?;
-                let same = side.meta.is_some_and(|meta| same_content_stamp(&meta.stamp(), &stamp));
-                Ok(if same { side } else { Side::default() })
+                // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
+                let same = |meta: Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+                Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
             }
-            Some(AnchorState::Nothing) | None => Ok(Side::default()),
+            Some(AnchorState::Nothing) | None => Ok(Old::known(Side::default())),
         }
+    }
+
+    /// What used to be at a path in this session, also by way of a directory that was renamed.
+    pub(super) fn anchor_of(&self, path: &RelPath) -> Result<Option<AnchorState>> {
+        let to = {
+            let state = self.state.lock();
+            if let Some(known) = state.anchors.get(path) {
+                return Ok(Some(known.anchor.clone()));
+            }
+            let Some(to) = state.moved_with_dir(path) else { return Ok(None) };
+            match state.anchors.get(&to) {
+                Some(Known { anchor: AnchorState::Nothing, .. }) | None => to,
+                Some(known) => return Ok(Some(known.anchor.clone())),
+            }
+        };
+        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
     }
 
     /// Gathers every reason to hold. Touches nothing.
@@ -664,7 +679,7 @@ impl Overlay {
     /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
     fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
-        let anchor = self.state.lock().anchor_of(path);
+        let anchor = self.anchor_of(path)?;
         let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
@@ -933,9 +948,11 @@ impl State {
         self.anchors.iter().find(|(_, known)| moved_here(known)).map(|(from, _)| from.clone())
     }
 
-    /// What used to be at a path, also by way of a directory that was renamed.
-    pub(super) fn anchor_of(&self, path: &RelPath) -> Option<AnchorState> {
-        self.anchors.get(path).map(|known| known.anchor.clone())
+    /// Where what lay at a path is now, if a directory above it was renamed.
+    fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
+        let moved =
+            |at: Option<RelPath>, (from, to): &(RelPath, RelPath)| at.as_ref().unwrap_or(path).rebase(from, to).or(at);
+        self.moved_dirs.iter().fold(None, moved).filter(|to| to != path)
     }
 
     fn forget_old_windows(&mut self) {

@@ -1,5 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
+mod findings;
+
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
