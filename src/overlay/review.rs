@@ -316,7 +316,7 @@ impl Overlay {
         let refuse = |detail: Option<String>| {
             let message = format!("{path} was changed below since {} was based on it", change.held.id);
             let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());
-            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
+            ErrorBody { path: Some(path.clone()), detail: detail.map(String::into_boxed_str), ..error }
         };
         let digests = (new.digest().ok().flatten(), present.digest().ok().flatten());
         if digests.0 == digests.1 {
@@ -1013,6 +1013,6 @@ fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
 fn busy_writing(id: &ChangeId, path: &RelPath, pid: u32) -> ErrorBody {
     let name = process::name(pid).unwrap_or_else(|| "unknown".into());
     let name = name.to_string_lossy();
-    let message = format!("{path} is being written by {name} (pid {pid}); --wait waits for it");
-    ErrorBody::new(ErrorCode::Busy, message).about(id.as_str())
+    let message = format!("{path} is being written by {name} (pid {pid})");
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message).about(id.as_str()) }
 }
