@@ -302,7 +302,7 @@ fn external(request: &Request, project: &Project) -> Result<Reply> {
 fn reload(request: &Request, project: &Project) -> Result<Reply> {
     let policy = Policy::load(project.overlay.lower(), &project.source)
         .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("nothing was reloaded: {err}")))?;
-    let notices = policy.notices.clone();
+    let notices = policy.notices.iter().map(|notice| answers::untrusted(notice)).collect();
     if !request.dry_run {
         project.overlay.set_policy(policy);
     }
