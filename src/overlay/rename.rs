@@ -135,7 +135,7 @@ impl Overlay {
             let anchor = self.anchor_of(&to.path)?;
             Ok::<_, Error>(anchor.is_some_and(|anchor| anchor != AnchorState::Nothing))
         };
-        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused();
+        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
         match (&from.origin, to.action) {
             (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
                 self.rename_below(from, to)
@@ -250,7 +250,7 @@ impl Overlay {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
             }
-            Settled::Held(_) | Settled::Denied => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.mark_dirty(upper)?;

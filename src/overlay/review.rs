@@ -429,7 +429,7 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, &Writer::default());
             landing.keep(content, backup);
         }
-        let shared = present.meta.is_some_and(|meta| meta.links > 1);
+        let shared = present.meta.is_some_and(|meta| meta.must_stay());
         match (landable.new.kind, &landable.new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
@@ -821,7 +821,7 @@ impl Overlay {
             let (action, id) = match self.settle(id, &Writer::default()).map_err(|err| failed(&path, &err))? {
                 Settled::Landed => (Done::Landed, None),
                 Settled::Held(id) => (Done::Held, Some(id)),
-                Settled::Unchanged | Settled::Denied | Settled::Postponed => continue,
+                Settled::Unchanged | Settled::Postponed => continue,
             };
             outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
@@ -995,7 +995,10 @@ fn outcome(landable: &Landable) -> Outcome {
 }
 
 fn content(side: Side) -> Reviewed<Option<SideContent>> {
-    let Some(kind) = side.kind else { return Ok(None) };
+    let Some(kind) = side.kind.filter(|kind| matches!(kind, FileKind::Regular | FileKind::Symlink)) else {
+        // A directory has no content that a diff could show.
+        return Ok(None);
+    };
     let kind_bits = if kind == FileKind::Symlink { libc::S_IFLNK } else { libc::S_IFREG };
     let bytes = match (side.bytes, side.file) {
         (Some(bytes), _) => bytes,
