@@ -818,7 +818,10 @@ impl Overlay {
         drop(state);
         let mut outcomes = Vec::new();
         for (id, path) in idle {
-            let (action, id) = match self.settle(id, &Writer::default()).map_err(|err| failed(&path, &err))? {
+            // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
+            let settled = self.settle(id, &Writer::default());
+            let settled = settled.or_else(|_| self.settle_because(id, &Writer::default(), vec![Reason::Backup]));
+            let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
                 Settled::Landed => (Done::Landed, None),
                 Settled::Held(id) => (Done::Held, Some(id)),
                 Settled::Unchanged | Settled::Postponed => continue,
