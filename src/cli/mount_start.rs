@@ -112,7 +112,9 @@ fn say_who_stands_below(plan: &Plan) -> Result<(), Failure> {
     for bystander in process::standing_in(&plan.project) {
         let name = bystander.name.to_string_lossy().escape_default().to_string();
         match Some(bystander.pid) == caller {
-            true => writeln!(stderr, "fettlefs: your shell ({name}, pid {}) stands below the mount: cd .", bystander.pid)?,
+            true => {
+                writeln!(stderr, "fettlefs: your shell ({name}, pid {}) stands below the mount: cd .", bystander.pid)?
+            }
             false => writeln!(stderr, "fettlefs: {name} (pid {}) stays below the mount", bystander.pid)?,
         }
     }

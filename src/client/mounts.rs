@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// The mounts of fettlefs, parents before children. Their sources are the projects' paths.
 pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
-    let mounts = mount::mounts().map_err(|cause| io_error("read the mount table of", Path::new("this process"), cause))?;
+    let mounts =
+        mount::mounts().map_err(|cause| io_error("read the mount table of", Path::new("this process"), cause))?;
     Ok(mounts.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
 }
 

@@ -4,3 +4,4 @@
 
 mod harness;
 mod tidy;
+mod tiers;

@@ -207,9 +207,10 @@ fn mount(plan: &Plan) -> Result<OwnedFd> {
     mounted.map_err(|err| {
         let what = format!("mount on {}", plan.mountpoint.display());
         match err.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::PERM | Errno::ACCESS) => {
-                ErrorBody::new(ErrorCode::NotPermitted, format!("{what}: {err} (mounting needs CAP_SYS_ADMIN, or fusermount3)"))
-            }
+            Some(Errno::PERM | Errno::ACCESS) => ErrorBody::new(
+                ErrorCode::NotPermitted,
+                format!("{what}: {err} (mounting needs CAP_SYS_ADMIN, or fusermount3)"),
+            ),
             _ => failure(&what, &err),
         }
     })

@@ -86,7 +86,11 @@ impl Plan {
     fn check_other_mounts(&self) -> Result<(), Failure> {
         for path in [&self.mountpoint, &self.project] {
             if let Some(entry) = fettle_mount_at(path)? {
-                return Err(busy(format!("{} is already covered by a mount of {}", path.display(), entry.source.display())));
+                return Err(busy(format!(
+                    "{} is already covered by a mount of {}",
+                    path.display(),
+                    entry.source.display()
+                )));
             }
         }
         for MountEntry { mountpoint, source, .. } in fettle_mounts()? {
@@ -106,9 +110,11 @@ impl Plan {
 
     fn check_project(&self) -> Result<(), Failure> {
         let project = self.project.display();
-        let facts = rustix::fs::statvfs(&self.project).map_err(|err| told(&format!("look at {project}"), err.into()))?;
+        let facts =
+            rustix::fs::statvfs(&self.project).map_err(|err| told(&format!("look at {project}"), err.into()))?;
         if self.location.state.is_none() && facts.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            let message = format!("{project} is on a read-only file system, and {STATE_DIRECTORY} has to be made there");
+            let message =
+                format!("{project} is on a read-only file system, and {STATE_DIRECTORY} has to be made there");
             return Err(Failure::new(ErrorCode::NotPermitted, message));
         }
         Ok(())
@@ -155,9 +161,10 @@ pub fn take_away(path: &Path) -> Result<(), Failure> {
 fn check_fuse() -> Result<(), Failure> {
     match mount::open_fuse_device() {
         Ok(_) => Ok(()),
-        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
-            Err(Failure::new(ErrorCode::Io, "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container"))
-        }
+        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => Err(Failure::new(
+            ErrorCode::Io,
+            "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container",
+        )),
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
             Err(Failure::new(ErrorCode::NotPermitted, "/dev/fuse may not be opened by this user"))
         }
