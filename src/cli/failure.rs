@@ -92,7 +92,10 @@ fn hint(body: &ErrorBody) -> Option<String> {
         (ErrorCode::Conflict, Some(_), _) => {
             Some("To land it anyway, keeping the other as a backup: --force".to_owned())
         }
-        (ErrorCode::Busy, _, _) => Some("To wait for the writer: --wait".to_owned()),
+        // One that is about no change is about the whole project.
+        (ErrorCode::Busy, _, _) if body.id.is_some() || body.path.is_some() => {
+            Some("To wait for the writer: --wait".to_owned())
+        }
         (_, _, _) => None,
     }
 }

@@ -18,7 +18,7 @@ use super::mount::{Ground, MountArgs};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
-use crate::sys::process;
+use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
 use daemon::Daemon;
 use plan::Plan;
@@ -26,7 +26,7 @@ use plan::Plan;
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let plan = Plan::make(&arguments)?;
-    say_who_stands_below(&plan)?;
+    say_who_stands_below(&plan);
     match arguments.ground {
         Ground::Foreground => {
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
@@ -80,45 +80,41 @@ fn refusal(reason: &str) -> ErrorBody {
 fn begin(plan: &Plan) -> Result<Daemon, Failure> {
     logger::install();
     let (daemon, recovered) = Daemon::begin(plan)?;
-    remark(&recovered)?;
+    say_what_recovery_did(&recovered);
     Ok(daemon)
 }
 
-/// What recovery did is told to whoever mounts.
-fn remark(recovered: &Recovered) -> Result<(), Failure> {
-    let mut stderr = io::stderr().lock();
+/// A remark for people. Nobody to read it is no reason not to mount.
+fn say(remark: impl std::fmt::Display) {
+    if let Err(_nobody) = writeln!(io::stderr(), "fettlefs: {remark}") {}
+}
+
+fn say_what_recovery_did(recovered: &Recovered) {
     for (what, paths) in [
         ("finished the interrupted landing of", &recovered.finished),
         ("undid the interrupted landing of", &recovered.undone),
         ("left alone what somebody else put at", &recovered.foreign),
     ] {
-        for path in paths {
-            writeln!(stderr, "fettlefs: recovery {what} {path}")?;
-        }
+        paths.iter().for_each(|path| say(format_args!("recovery {what} {path}")));
     }
     if recovered.swept > 0 {
-        writeln!(stderr, "fettlefs: recovery removed {} leftover files of its own", recovered.swept)?;
+        say(format_args!("recovery removed {} leftover files of its own", recovered.swept));
     }
-    Ok(())
 }
 
 /// Who is in the project before the mount covers it stays below (SPEC §2).
-fn say_who_stands_below(plan: &Plan) -> Result<(), Failure> {
+fn say_who_stands_below(plan: &Plan) {
     if plan.mountpoint != plan.project {
-        return Ok(());
+        return;
     }
-    let mut stderr = io::stderr().lock();
     let caller = process::parent(std::process::id());
-    for bystander in process::standing_in(&plan.project) {
-        let name = bystander.name.to_string_lossy().escape_default().to_string();
-        match Some(bystander.pid) == caller {
-            true => {
-                writeln!(stderr, "fettlefs: your shell ({name}, pid {}) stands below the mount: cd .", bystander.pid)?
-            }
-            false => writeln!(stderr, "fettlefs: {name} (pid {}) stays below the mount", bystander.pid)?,
+    for Bystander { pid, name } in process::standing_in(&plan.project) {
+        let name = name.to_string_lossy().escape_default().to_string();
+        match Some(pid) == caller {
+            true => say(format_args!("your shell ({name}, pid {pid}) stands below the mount: cd .")),
+            false => say(format_args!("{name} (pid {pid}) stays below the mount")),
         }
     }
-    Ok(())
 }
 
 fn told(what: &str, err: &io::Error) -> Failure {

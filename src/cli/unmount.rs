@@ -9,6 +9,7 @@ use crate::protocol::{ErrorCode, Exit, HeldAtUnmount, Op, Reply, Request, Unmoun
 use crate::sys::mount::{self, UnmountMode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,17 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         wait_for_end(&daemon)?;
     }
     desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    say_who_is_left_inside()?;
     Ok(Exit::Done)
+}
+
+/// A shell that stands in the view keeps what it stands in, though nobody answers there any more.
+fn say_who_is_left_inside() -> Result<(), Failure> {
+    let here = std::fs::metadata(".");
+    if here.is_err_and(|err| err.raw_os_error() == Some(libc::ENOTCONN)) {
+        writeln!(std::io::stderr(), "fettlefs: you stand in the view that is gone: cd .")?;
+    }
+    Ok(())
 }
 
 /// The daemon as a process to wait for; none where it cannot be told, which only means not to wait.

@@ -7,8 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Asker, Project, serve};
 use crate::protocol::{ErrorBody, ErrorCode, Op, REQUEST_BYTES_MAX, Request, Response};
@@ -26,10 +27,12 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> (Vec<u8>,
         Ok(request) => request,
         Err(err) => return (Response::failed(err).to_line(), Afterwards::Nothing),
     };
-    // A fault in one request must not end the daemon that others wait for.
+    // A fault in one request must not end the daemon that others wait for; after it nobody knows what still holds.
     let response = catch_unwind(AssertUnwindSafe(|| serve(&request, asker, project))).unwrap_or_else(|_| {
-        log::error!("{}: the request met an internal fault", request.op);
-        Response::failed(ErrorBody::new(ErrorCode::Io, format!("{}: internal fault, see the daemon's log", request.op)))
+        let why = format!("{}: internal fault, see the daemon's log", request.op);
+        log::error!("{why}; nothing is written any more");
+        project.overlay.stop_writing(&why);
+        Response::failed(ErrorBody::new(ErrorCode::Io, why))
     });
     let ends = request.op == Op::Unmount && !request.dry_run && matches!(response, Response::Done(_));
     (response.to_line(), if ends { Afterwards::End } else { Afterwards::Nothing })
@@ -44,9 +47,13 @@ pub fn afterwards(what: Afterwards, project: &Project) {
 /// Requests at work at once, each on a thread: a caller who opens thousands of descriptors must not get as many threads.
 const WORKING_MAX: usize = 64;
 
+/// How often a reader that waits is asked whether it still wants to: soon enough for a person who pressed Ctrl-C. fuser
+/// does not pass the kernel's interrupts on, and without this a killed reader would hang until its answer came.
+const GIVEN_UP_EVERY: Duration = Duration::from_millis(100);
+
 /// One descriptor's questions and answers.
 pub struct Conversation {
-    asker: Asker,
+    opener: Asker,
     project: Arc<Project>,
     state: Mutex<State>,
     answered: Condvar,
@@ -85,12 +92,15 @@ impl Drop for Place {
 }
 
 impl Conversation {
-    pub fn new(asker: Asker, project: Arc<Project>) -> Self {
-        Self { asker, project, state: Mutex::new(State::Idle), answered: Condvar::new() }
+    pub fn new(opener: Asker, project: Arc<Project>) -> Self {
+        Self { opener, project, state: Mutex::new(State::Idle), answered: Condvar::new() }
     }
 
     /// Takes one request and begins to work on it. EBUSY while another is being worked on.
-    pub fn write(self: &Arc<Self>, bytes: &[u8], working: &Arc<AtomicUsize>) -> Result<usize, i32> {
+    /// The rights are those of the lesser of who opened the descriptor and who writes to it: passing one on, to a
+    /// set-uid program or from one, gains nothing.
+    pub fn write(self: &Arc<Self>, bytes: &[u8], writer: &Asker, working: &Arc<AtomicUsize>) -> Result<usize, i32> {
+        let asker = self.opener.lesser(writer, &self.project);
         {
             let mut state = self.state.lock();
             match &*state {
@@ -104,18 +114,18 @@ impl Conversation {
         match Place::take(working) {
             None => self.answer(busy(), Afterwards::Nothing, false),
             Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
-                let (line, _) = answer_bytes(bytes, &self.asker, &self.project);
+                let (line, _) = answer_bytes(bytes, &asker, &self.project);
                 self.answer(line, Afterwards::Nothing, true);
             }
-            Some(place) => self.begin(bytes.to_vec(), place)?,
+            Some(place) => self.begin(bytes.to_vec(), asker, place)?,
         }
         Ok(bytes.len())
     }
 
-    fn begin(self: &Arc<Self>, bytes: Vec<u8>, place: Place) -> Result<(), i32> {
+    fn begin(self: &Arc<Self>, bytes: Vec<u8>, asker: Asker, place: Place) -> Result<(), i32> {
         let itself = Arc::clone(self);
         let work = move || {
-            let (line, afterwards) = answer_bytes(&bytes, &itself.asker, &itself.project);
+            let (line, afterwards) = answer_bytes(&bytes, &asker, &itself.project);
             drop(place);
             itself.answer(line, afterwards, false);
         };
@@ -141,24 +151,28 @@ impl Conversation {
         self.answered.notify_all();
     }
 
-    /// The next piece of the answer, waiting for it if need be; nothing at its end, and where nothing was asked.
-    pub fn read(&self, size: usize) -> Vec<u8> {
+    /// The next piece of the answer, waiting for it if need be; nothing at its end, and where nothing was asked. EINTR
+    /// when the reader gives up first: the answer then waits for the next read.
+    pub fn read(&self, size: usize, given_up: impl Fn() -> bool) -> Result<Vec<u8>, i32> {
         let mut state = self.state.lock();
         while matches!(*state, State::Working) {
-            self.answered.wait(&mut state);
+            let timed_out = self.answered.wait_for(&mut state, GIVEN_UP_EVERY).timed_out();
+            if timed_out && MutexGuard::unlocked(&mut state, &given_up) {
+                return Err(libc::EINTR);
+            }
         }
-        let State::Answered(answer) = &mut *state else { return Vec::new() };
+        let State::Answered(answer) = &mut *state else { return Ok(Vec::new()) };
         let rest = &answer.line[answer.read..];
         let piece = rest[..rest.len().min(size)].to_vec();
         answer.read += piece.len();
         if !piece.is_empty() || size == 0 {
-            return piece;
+            return Ok(piece);
         }
         let what = answer.afterwards;
         *state = State::Idle;
         drop(state);
         afterwards(what, &self.project);
-        piece
+        Ok(piece)
     }
 
     pub fn release(&self) {

@@ -20,6 +20,7 @@ use super::files::{self, Item};
 use super::{Asker, Project};
 use crate::model::Timestamp;
 use crate::overlay::Caller;
+use crate::sys::process;
 
 /// The node of `.fettle`. Those of its contents and the handles of its files lie above; none of the view's do.
 pub const DESK_ROOT: u64 = 1 << 60;
@@ -124,22 +125,22 @@ impl Desk {
     }
 
     /// Of the control file: waits for the answer, whatever `offset` says. Such a read needs a thread of its own.
-    pub fn read(&self, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>, i32> {
+    pub fn read(&self, handle: u64, offset: u64, size: usize, reader: &Caller) -> Result<Vec<u8>, i32> {
         match self.handle(handle)? {
             Handle::Content(bytes) => {
                 let start = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
                 let end = start.saturating_add(size).min(bytes.len());
                 Ok(bytes[start..end].to_vec())
             }
-            Handle::Control(conversation) => Ok(conversation.read(size)),
+            Handle::Control(conversation) => conversation.read(size, || process::is_signalled(reader.pid)),
         }
     }
 
     /// One request of the control file; work on it has begun when this returns.
-    pub fn write(&self, handle: u64, bytes: &[u8]) -> Result<usize, i32> {
+    pub fn write(&self, handle: u64, bytes: &[u8], writer: &Caller) -> Result<usize, i32> {
         match self.handle(handle)? {
             Handle::Content(_) => Err(libc::EBADF),
-            Handle::Control(conversation) => conversation.write(bytes, &self.working),
+            Handle::Control(conversation) => conversation.write(bytes, &Asker::of(writer), &self.working),
         }
     }
 

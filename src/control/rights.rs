@@ -34,6 +34,11 @@ impl Asker {
         Self { pid, uid: caller.uid, gid: caller.gid }
     }
 
+    /// Of two who have a hand in one request, the one who may do less.
+    pub fn lesser(&self, other: &Self, project: &Project) -> Self {
+        if is_owner(self, project.owner) { *other } else { *self }
+    }
+
     /// The process itself, where it works without a daemon.
     pub fn myself() -> Self {
         Self {

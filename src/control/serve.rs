@@ -320,9 +320,8 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     let writers = project.overlay.writers();
     match writers.first() {
         Some(writer) if !request.force => {
-            let path = &writer.path;
-            let message = format!("pid {} is still writing {path}; unmount --force does not wait", writer.pid);
-            Err(ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message) })
+            let message = format!("pid {} is still writing {}; --force does not wait", writer.pid, writer.path);
+            Err(ErrorBody::new(ErrorCode::Busy, message))
         }
         Some(_) | None => Ok(()),
     }

@@ -18,7 +18,7 @@ use super::answer::{Answer, GENERATION};
 use super::attr;
 use super::door::Door;
 use super::listing::{Listed, Listings};
-use super::view::{View, Whose, may_write, open_file};
+use super::view::{View, Whose, may_write, node, open_file};
 use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
 use crate::sys;
@@ -223,12 +223,16 @@ impl Filesystem for Adapter {
     fn open(&self, req: &Request, ino: INodeNo, OpenFlags(flags): OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
         let ask = move |view: &View| view.open(ino, flags, &caller);
-        if may_write(flags) { self.lasting(reply, "open", ask) } else { self.now(reply, "open", ask) }
+        match node(ino) {
+            Whose::Overlay(_) if may_write(flags) => self.lasting(reply, "open", ask),
+            Whose::Overlay(_) => self.now(reply, "open", ask),
+            Whose::Desk(_) => self.at_desk(reply, "open", ask),
+        }
     }
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -237,8 +241,9 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let size = usize::try_from(size).expect("a usize holds 32 bits");
-        let ask = move |view: &View| view.read(handle, offset, size);
+        let size = usize::try_from(size).expect("32 bits fit in a usize");
+        let caller = caller(req);
+        let ask = move |view: &View| view.read(handle, offset, size, &caller);
         match open_file(handle) {
             Whose::Overlay(_) => self.now(reply, "read", ask),
             Whose::Desk(_) => self.at_desk(reply, "read", ask),
@@ -247,7 +252,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -257,11 +262,12 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let caller = caller(req);
         match open_file(handle) {
-            Whose::Overlay(_) => self.now(reply, "write", |view| view.write(handle, offset, data)),
+            Whose::Overlay(_) => self.now(reply, "write", |view| view.write(handle, offset, data, &caller)),
             Whose::Desk(_) => {
                 let data = data.to_owned();
-                self.at_desk(reply, "write", move |view| view.write(handle, offset, &data));
+                self.at_desk(reply, "write", move |view| view.write(handle, offset, &data, &caller));
             }
         }
     }
@@ -289,7 +295,8 @@ impl Filesystem for Adapter {
             drop(taken);
             view.release(handle)
         });
-        wait.recv().unwrap_or_else(|_taken| ());
+        // The worker drops its end once it has begun: that is the answer.
+        wait.recv().unwrap_or(());
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {

@@ -76,6 +76,7 @@ impl Listings {
         mut full: impl FnMut(u64, &OsStr, &Shown) -> bool,
     ) -> Result<()> {
         let snapshot = self.snapshot(view, dir, handle, offset)?;
+        let mut told_any = false;
         for (next, entry) in from_offset(&snapshot, offset) {
             let itself = match entry.name.as_encoded_bytes() {
                 b"." => Some(dir),
@@ -86,13 +87,20 @@ impl Listings {
                 Some(ino) => view.attributes(ino),
                 None => view.lookup(dir, &entry.name),
             };
-            let Some(shown) = present(shown)? else { continue };
+            let shown = match present(shown) {
+                Ok(Some(shown)) => shown,
+                Ok(None) => continue,
+                // What was told must reach the kernel, which counts it; the next read begins with the error.
+                Err(_) if told_any => return Ok(()),
+                Err(err) => return Err(err),
+            };
             if full(next, &entry.name, &shown) {
                 if itself.is_none() {
                     view.forget(shown.attr.ino, 1);
                 }
                 return Ok(());
             }
+            told_any = true;
         }
         Ok(())
     }

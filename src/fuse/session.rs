@@ -42,6 +42,8 @@ pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>) -> io::Res
     Ok(Running { notifier, ended })
 }
 
+/// All threads read from one descriptor: a descriptor each would need /dev/fuse opened again, which a sandbox may not
+/// allow, and fuser then ends the session.
 fn config() -> Config {
     let mut config = Config::default();
     config.n_threads = Some(EVENT_THREADS);

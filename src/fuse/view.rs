@@ -160,11 +160,11 @@ impl View {
         Ok((entry.attributes.into(), opened))
     }
 
-    pub fn read(&self, handle: FileHandle, offset: u64, size: usize) -> Result<Vec<u8>> {
+    pub fn read(&self, handle: FileHandle, offset: u64, size: usize, caller: &Caller) -> Result<Vec<u8>> {
         match open_file(handle) {
             Whose::Overlay(handle) => self.overlay.read(handle, offset, size),
             Whose::Desk(handle) => {
-                let answer = at_desk(self.desk.read(handle, offset, size));
+                let answer = at_desk(self.desk.read(handle, offset, size, caller));
                 // Who is told that something landed or went must then also see it.
                 self.teller.catch_up();
                 answer
@@ -172,10 +172,10 @@ impl View {
         }
     }
 
-    pub fn write(&self, handle: FileHandle, offset: u64, data: &[u8]) -> Result<usize> {
+    pub fn write(&self, handle: FileHandle, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
         match open_file(handle) {
             Whose::Overlay(handle) => self.overlay.write(handle, offset, data),
-            Whose::Desk(handle) => at_desk(self.desk.write(handle, data)),
+            Whose::Desk(handle) => at_desk(self.desk.write(handle, data, caller)),
         }
     }
 

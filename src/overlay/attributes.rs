@@ -59,12 +59,10 @@ impl Overlay {
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
-        let (path, unlinked) = {
+        let (path, unlinked, removed) = {
             let state = self.state.lock();
-            match state.nodes.path(node) {
-                Ok(path) => (Some(path), None),
-                Err(_) => (None, state.nodes.get(node)?.open.clone()),
-            }
+            let found = state.nodes.get(node)?;
+            (state.nodes.path(node).ok(), found.open.clone(), found.removed)
         };
         match (path, unlinked) {
             (Some(path), _) => match self.origin(&path)? {
@@ -76,7 +74,7 @@ impl Overlay {
                 let meta = Meta::of(open.file().as_fd()).doing(|| "stat an unlinked file".to_owned())?;
                 Ok(Meta { links: 0, ..meta })
             }
-            (None, None) => Err(Error::Errno(libc::ENOENT)),
+            (None, None) => removed.map(|meta| Meta { links: 0, ..meta }).ok_or(Error::Errno(libc::ENOENT)),
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Node {
     pub open: Option<Arc<OpenFile>>,
     /// Lower when the kernel last began to cache content of it.
     cached: Option<Stamp>,
+    /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
+    pub removed: Option<Meta>,
 }
 
 pub(super) struct Nodes {
@@ -65,6 +67,7 @@ impl Nodes {
             lower: Some(meta.key()),
             open: None,
             cached: None,
+            removed: None,
         };
         Ok(Self {
             nodes: HashMap::from([(ROOT, root)]),
@@ -151,8 +154,16 @@ impl Nodes {
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         let id = self.free_number(meta, lower);
-        let node =
-            Node { kind: meta.kind, names: Vec::new(), lookups: 0, children: 0, lower, open: None, cached: None };
+        let node = Node {
+            kind: meta.kind,
+            names: Vec::new(),
+            lookups: 0,
+            children: 0,
+            lower,
+            open: None,
+            cached: None,
+            removed: None,
+        };
         self.nodes.insert(id, node);
         if let Some(key) = lower {
             self.by_lower.insert(key, id);

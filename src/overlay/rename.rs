@@ -83,27 +83,47 @@ impl Overlay {
                 return Err(self.denied(&end.path));
             }
         }
-        if from.kind() == Some(FileKind::Directory) && self.policy().may_freeze_below(&from.path) {
-            self.check_nothing_frozen(&from.path)?;
+        if from.kind() == Some(FileKind::Directory) && from.action != Action::Pass {
+            self.check_dir_rename(&from.path, &to.path)?;
+        }
+        if from.kind() == Some(FileKind::Directory) && from.action == Action::Pass && to.action != Action::Pass {
+            self.check_dir_rename(&from.path, &to.path)?;
         }
         Ok(())
     }
 
-    /// Nothing frozen may move with its directory.
-    fn check_nothing_frozen(&self, dir: &RelPath) -> Result<()> {
-        let mut dirs = vec![dir.clone()];
+    /// Nothing frozen may move with its directory, and nothing may come by it to where a rule would gate it, or leave
+    /// for where nobody judges: `EXDEV` makes programs copy and delete, and each file is judged.
+    fn check_dir_rename(&self, from: &RelPath, to: &RelPath) -> Result<()> {
+        let mut dirs = vec![from.clone()];
         while let Some(dir) = dirs.pop() {
             for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
                 let Ok(path) = dir.join(&entry.name) else { continue };
-                if self.action(&path, entry.kind) == Action::Freeze {
+                let Some(moved) = path.rebase(from, to) else { continue };
+                let before = self.action(&path, entry.kind);
+                if before == Action::Freeze {
                     return Err(self.denied(&path));
                 }
                 if entry.kind == FileKind::Directory {
                     dirs.push(path);
+                    continue;
+                }
+                match self.action(&moved, entry.kind) {
+                    Action::Auto => {}
+                    Action::Pass if before == Action::Pass || self.is_fresh(&path) => {}
+                    after if after == before => {}
+                    Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => {
+                        return Err(Error::Errno(libc::EXDEV));
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether what is at a path came in this session.
+    fn is_fresh(&self, path: &RelPath) -> bool {
+        self.state.lock().anchors.get(path).is_some_and(|known| known.fresh)
     }
 
     fn rename_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
@@ -117,10 +137,14 @@ impl Overlay {
         };
         let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused();
         match (&from.origin, to.action) {
-            (Origin::Lower(_), Action::Pass) => self.rename_below(from, to),
+            (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
+                self.rename_below(from, to)
+            }
+            // Out to where nobody judges: the caller copies, and its deletion here is judged.
+            (_, Action::Pass) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta),
             (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
-            (Origin::Upper(id, _), _) if !judged && to.action != Action::Pass => self.move_upper(from, to, *id),
+            (Origin::Upper(id, _), _) if !judged => self.move_upper(from, to, *id),
             (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
             (Origin::Nothing | Origin::Hidden(_), _) => Err(Error::Errno(libc::ENOENT)),
         }
@@ -138,6 +162,7 @@ impl Overlay {
     /// Between or into paths that nobody judges: the kernel's own rename.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
         self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::empty())?;
+        self.state.lock().seen.remove(&from.path);
         self.renamed(from, to);
         Ok(())
     }
@@ -167,6 +192,9 @@ impl Overlay {
     /// What was at `from` is at `to` now, a path that is as new or as old as it was.
     fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         let mut state = self.state.lock();
+        if let Some(seen) = state.seen.remove(from) {
+            state.seen.insert(to.clone(), seen);
+        }
         let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
         let source = state.anchors.entry(from.clone()).or_insert(Known { anchor: moved, fresh: false });
@@ -199,7 +227,7 @@ impl Overlay {
         }
         self.renamed(from, to);
         self.rebind(&to.path, upper);
-        let settled = match self.settle(upper, caller) {
+        let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
             Err(err) => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
         };
@@ -208,7 +236,12 @@ impl Overlay {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
             }
-            Settled::Held(_) | Settled::Denied | Settled::Postponed => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) | Settled::Denied => self.remove_source(from, whiteout, meta, upper),
+            Settled::Postponed => {
+                // Somebody goes on writing: the database must know of the content before its source goes.
+                self.mark_dirty(upper)?;
+                self.remove_source(from, whiteout, meta, upper)
+            }
         }
     }
 
@@ -275,8 +308,7 @@ impl Overlay {
         if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
             upper.takes_along = None;
         }
-        let fresh = self.state.lock().anchors.get(&from.path).is_some_and(|known| known.fresh);
-        if !fresh {
+        if !self.is_fresh(&from.path) {
             return self.hold_structure(whiteout, crate::model::Reason::Parent);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
@@ -355,9 +387,9 @@ impl Overlay {
         }
         if let Some(meta) = below {
             let whiteout = self.hide(&from.path, &meta)?;
-            self.settle(whiteout, caller)?;
+            self.settle(whiteout, &caller.writer())?;
         }
-        self.settle(id, caller).map(|_| ())
+        self.settle(id, &caller.writer()).map(|_| ())
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
@@ -442,8 +474,8 @@ impl Overlay {
             state.nodes.unname(from.parent, &from.name);
             state.nodes.unname(to.parent, &to.name);
         }
-        self.settle(for_from, caller)?;
-        self.settle(for_to, caller).map(|_| ())
+        self.settle(for_from, &caller.writer())?;
+        self.settle(for_to, &caller.writer()).map(|_| ())
     }
 }
 
@@ -462,6 +494,12 @@ impl super::State {
     /// Anchors of what lay in a directory: the content they speak of is below its new name.
     fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
         self.moved_dirs.push((from.clone(), to.clone()));
+        let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
+        for path in seen {
+            if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {
+                self.seen.insert(moved, seen);
+            }
+        }
         let fresh: Vec<RelPath> = self
             .anchors
             .iter()

@@ -65,7 +65,7 @@ const PROJECT_FILE: &str = ".fettle.toml";
 
 impl Policy {
     pub fn load(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        let user_text = source.user_file.as_ref().map_or(Ok(None), |path| read_outside(path))?;
+        let user_text = source.user_file.as_ref().map_or(Ok(None), read_outside)?;
         let user_name = source.user_file.as_ref().map_or_else(String::new, |path| path.display().to_string());
         let user = SettingsFile::parse(&user_name, user_text.as_deref().unwrap_or_default())?;
         let project_text = read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)?;
@@ -158,7 +158,7 @@ fn is_unborn(lower: &Tree) -> bool {
 }
 
 fn is_trusted(source: &RuleSource, digest: Digest) -> Result<bool, PolicyError> {
-    let text = source.trusted_file.as_ref().map_or(Ok(None), |path| read_outside(path))?.unwrap_or_default();
+    let text = source.trusted_file.as_ref().map_or(Ok(None), read_outside)?.unwrap_or_default();
     let wanted = digest.to_string();
     Ok(text.split(|byte| *byte == b'\n').any(|line| line == wanted.as_bytes()))
 }

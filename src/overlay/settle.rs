@@ -16,7 +16,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::{Caller, Error, Known, Overlay, Result, Seen, State, Window};
+use super::{Error, Known, Overlay, Result, Seen, State, Window};
 use crate::diff::{self, Measure, TEXT_BYTES_MAX};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
@@ -26,7 +26,7 @@ use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::protocol::EventName;
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
-    StagedContent, StepOutcome, UpperId, UpperRow, What,
+    StagedContent, StepOutcome, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -58,9 +58,15 @@ pub(super) struct Side {
 
 /// What a change is judged against.
 enum Old {
-    Known(Side),
+    Known(Box<Side>),
     /// Somebody changed it below while it was being written, and what it was is gone.
     Lost,
+}
+
+impl Old {
+    fn known(side: Side) -> Self {
+        Self::Known(Box::new(side))
+    }
 }
 
 /// Everything a verdict is made of.
@@ -94,7 +100,7 @@ impl Side {
 
     pub fn of_file(file: File) -> std::io::Result<Self> {
         let meta = Meta::of(file.as_fd())?;
-        let bytes = (meta.size <= TEXT_BYTES_MAX as u64).then(|| file::read_all(&file)).transpose()?;
+        let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_all(&file)).transpose()?;
         let mode = meta.mode;
         Ok(Self {
             kind: Some(FileKind::Regular),
@@ -167,16 +173,16 @@ impl Side {
 
 impl Overlay {
     /// Judges an upper entry and acts on the verdict.
-    pub(super) fn settle(&self, id: UpperId, actor: &Caller) -> Result<Settled> {
+    pub(super) fn settle(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         self.settle_because(id, actor, Vec::new())
     }
 
     /// What was written and not closed when the daemon died is held, however small (SPEC §7).
     pub(super) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
-        self.settle_because(id, &Caller::NOBODY, vec![Reason::Interrupted]).map(|_| ())
+        self.settle_because(id, &Writer::default(), vec![Reason::Interrupted]).map(|_| ())
     }
 
-    pub(super) fn settle_because(&self, id: UpperId, actor: &Caller, because: Vec<Reason>) -> Result<Settled> {
+    pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
         let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
         job.because = because;
         let settled = self.judge(&job, actor);
@@ -224,7 +230,7 @@ impl Overlay {
         self.changed.notify_all();
     }
 
-    fn judge(&self, job: &Job, actor: &Caller) -> Result<Settled> {
+    fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
         let mut new = self.new_side(job)?;
         let present = self.present_side(path)?;
@@ -232,7 +238,7 @@ impl Overlay {
             return self.end_unchanged(job, &new, &present);
         }
         let old = match self.old_side(job, &present)? {
-            Old::Known(side) => (side, false),
+            Old::Known(side) => (*side, false),
             Old::Lost => (self.present_side(path)?, true),
         };
         let mut comparison = self.compare(job, old.0, std::mem::take(&mut new), present);
@@ -290,18 +296,18 @@ impl Overlay {
         match (row.base.below, stamp) {
             _ if job.moved_on => Ok(Old::Lost),
             (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => {
-                self.present_side(&row.names[0]).map(Old::Known)
+                self.present_side(&row.names[0]).map(Old::known)
             }
             (Below::Entry { .. }, _) => Ok(Old::Lost),
             (Below::Nothing, Some(_)) => Ok(Old::Lost),
-            (Below::Nothing, None) => self.anchor_side(&row.names[0]).map(Old::Known),
+            (Below::Nothing, None) => self.anchor_side(&row.names[0]).map(Old::known),
         }
     }
 
     fn kept_side(&self, digest: Option<Digest>, mode: u32) -> Result<Old> {
-        let Some(digest) = digest else { return Ok(Old::Known(Side::default())) };
+        let Some(digest) = digest else { return Ok(Old::known(Side::default())) };
         Ok(match self.store.content(digest)? {
-            Some(bytes) => Old::Known(Side::of_content(bytes, mode)),
+            Some(bytes) => Old::known(Side::of_content(bytes, mode)),
             None => Old::Lost,
         })
     }
@@ -431,7 +437,7 @@ impl Overlay {
         same_names && version == job.version
     }
 
-    fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
+    fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
         let replaced = match self.stage_landing(job, comparison, &mut landing, BackupKind::Landed, actor) {
@@ -456,6 +462,7 @@ impl Overlay {
             applied
         };
         applied.finish()?;
+        self.link_aliases(&job.row)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
@@ -468,7 +475,7 @@ impl Overlay {
         comparison: &Comparison,
         landing: &mut Landing<'_>,
         kind: BackupKind,
-        actor: &Caller,
+        actor: &Writer,
     ) -> Result<Option<Digest>> {
         let Comparison { path, new, present, .. } = comparison;
         let expect = present.meta.map(|meta| meta.stamp());
@@ -520,7 +527,7 @@ impl Overlay {
         job: &Job,
         comparison: &mut Comparison,
         replaced: Option<Digest>,
-        actor: &Caller,
+        actor: &Writer,
     ) -> Result<Epilogue> {
         let path = comparison.path.clone();
         let digest = comparison.new_digest_if_small()?;
@@ -584,7 +591,7 @@ impl Overlay {
         }
     }
 
-    fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
+    fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let path = comparison.path.clone();
         let doing = || format!("read {path}");
         self.put_back(job, comparison)?;
@@ -613,7 +620,7 @@ impl Overlay {
             new: new_digest,
             created: same.as_ref().map_or(now, |held| held.created),
             renewed: same.as_ref().map_or(now, |held| held.renewed),
-            writer: Some(actor.writer()),
+            writer: Some(actor.clone()),
         };
         let mut row = job.row.clone();
         row.base.digest = old_digest;
@@ -630,7 +637,7 @@ impl Overlay {
             }
         }
         let mut state = self.state.lock();
-        if !state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names) {
+        if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
@@ -676,7 +683,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Caller) -> store::EventDraft {
+    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
         self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
@@ -828,7 +835,7 @@ pub(super) fn backup_of(
     side: &Side,
     content: &StagedContent,
     kind: BackupKind,
-    actor: &Caller,
+    actor: &Writer,
 ) -> Backup {
     let created = store::now_millis();
     Backup {
@@ -841,7 +848,7 @@ pub(super) fn backup_of(
         symlink: side.kind == Some(FileKind::Symlink),
         mtime: side.meta.map(|meta| meta.mtime).unwrap_or_default(),
         created,
-        by: Some(actor.writer()),
+        by: Some(actor.clone()),
     }
 }
 
@@ -914,6 +921,7 @@ impl State {
 
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
+        self.seen.remove(path);
         let known = self.anchors.get_mut(path)?;
         known.fresh = false;
         Some(Anchor { path: path.clone(), state: known.anchor.clone(), fresh: false })

@@ -502,6 +502,35 @@ fn sensitive_files_are_held_however_small() {
 }
 
 #[test]
+fn a_rename_cannot_carry_content_past_the_rules() {
+    let mut bench = Bench::new();
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "/target\n");
+    bench.put("target/keep", "x\n");
+    bench.put("src/a", &lines(100));
+    bench.remount();
+    // Out to where nobody judges, which would be a deletion for free.
+    assert_eq!(bench.try_rename("src/a", "target/a").unwrap_err().code(), libc::EXDEV);
+    assert_eq!(bench.try_rename("src", "target/src").unwrap_err().code(), libc::EXDEV);
+    // A name there for a file here, through which it could be written.
+    let (parent, name) = bench.parent("target/a");
+    let linked = bench.view().link(bench.node("src/a").unwrap(), parent, name, &ME);
+    assert_eq!(linked.unwrap_err().code(), libc::EXDEV);
+    // In to where a rule waits.
+    bench.view().mkdir(ROOT, OsStr::new("innocent"), 0o755, &ME).unwrap();
+    bench.save("innocent/settings.json", "{}\n");
+    assert_eq!(bench.try_rename("innocent", ".claude").unwrap_err().code(), libc::EXDEV);
+    bench.rename("innocent/settings.json", "AGENTS.md");
+    assert_eq!(bench.reasons(), [Reason::Sensitive]);
+    assert_eq!(bench.lower("AGENTS.md"), None);
+    // What a build made a moment ago may move to where builds go.
+    bench.view().mkdir(ROOT, OsStr::new("targetX"), 0o755, &ME).unwrap();
+    bench.save("targetX/tag", "t\n");
+    bench.rename("targetX", "target/x");
+    assert_eq!(bench.lower("target/x/tag").as_deref(), Some("t\n"));
+}
+
+#[test]
 fn the_time_a_program_saw_stays_through_landing() {
     let bench = Bench::new();
     bench.put("a", &lines(10));

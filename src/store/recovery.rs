@@ -84,8 +84,8 @@ impl Store {
     }
 
     fn finish_all(&self, staged: &[Staged], progress: &[Progress]) -> Result<()> {
-        let todo = staged.iter().zip(progress).filter(|(_, progress)| **progress == Progress::Todo);
-        todo.map(|(staged, _)| staged.apply(self)).collect()
+        let mut todo = staged.iter().zip(progress).filter(|(_, progress)| **progress == Progress::Todo);
+        todo.try_for_each(|(staged, _)| staged.apply(self))
     }
 
     /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found.

@@ -67,6 +67,17 @@ pub fn uid(pid: u32) -> Option<u32> {
     status_number(pid, "Uid:")
 }
 
+/// Whether a signal waits for a thread that it neither blocks nor ignores: a system call it is in should end. A thread
+/// that is gone is not waited for either.
+pub fn is_signalled(tid: u32) -> bool {
+    if tid == 0 {
+        return false;
+    }
+    let Some(status) = read(tid, "status") else { return true };
+    let set = |field| parse_signals(&status, field).unwrap_or(0);
+    (set("SigPnd:") | set("ShdPnd:")) & !(set("SigBlk:") | set("SigIgn:")) != 0
+}
+
 /// The executable's path. May hang, see the head of this file.
 pub fn exe(pid: u32) -> Option<PathBuf> {
     fs::read_link(proc_path(pid, "exe")).ok()
@@ -131,11 +142,21 @@ fn status_number(pid: u32, field: &str) -> Option<u32> {
     parse_status(&read(pid, "status")?, field)
 }
 
-/// The first number after `field` at the beginning of a line. `Name:` is escaped by the kernel, so it has no newline.
+/// The first number after `field`.
 fn parse_status(status: &[u8], field: &str) -> Option<u32> {
+    status_word(status, field)?.parse().ok()
+}
+
+/// A set of signals, which the kernel shows in hexadecimal, the first signal in the lowest bit.
+fn parse_signals(status: &[u8], field: &str) -> Option<u64> {
+    u64::from_str_radix(status_word(status, field)?, 16).ok()
+}
+
+/// The first word after `field` at the beginning of a line. `Name:` is escaped by the kernel, so it has no newline.
+fn status_word<'a>(status: &'a [u8], field: &str) -> Option<&'a str> {
     let mut lines = status.split(|&byte| byte == b'\n');
     let values = lines.find_map(|line| line.strip_prefix(field.as_bytes()))?;
-    std::str::from_utf8(values).ok()?.split_whitespace().next()?.parse().ok()
+    std::str::from_utf8(values).ok()?.split_whitespace().next()
 }
 
 /// The sixth field of `stat`. The second is the name in parentheses, which may itself contain both.

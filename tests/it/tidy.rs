@@ -69,8 +69,11 @@ fn unsafe_lives_in_sys(tree: &Tree) -> Vec<String> {
     word_only_in(tree, "unsafe", &["sys"])
 }
 
+/// A test in `sys` that mounts needs something that answers the mount.
 fn fuser_stays_in_fuse(tree: &Tree) -> Vec<String> {
-    word_only_in(tree, "fuser", &["fuse"])
+    let mut faults = word_only_in(tree, "fuser", &["fuse"]);
+    faults.retain(|fault| !fault.starts_with("src/sys/mount/tests.rs:"));
+    faults
 }
 
 fn rusqlite_stays_in_store_and_sys(tree: &Tree) -> Vec<String> {

@@ -21,6 +21,7 @@ use super::super::Failure;
 use super::super::offline::{failure, store_failure};
 use super::git_exclude;
 use super::plan::{Plan, take_away};
+use super::say;
 use crate::control::{Desk, Mounted, Project, Socket};
 use crate::fuse;
 use crate::overlay::{Overlay, Policy};
@@ -136,7 +137,7 @@ fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     let policy = Policy::load(&lower, &plan.source);
     let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
     for notice in &policy.notices {
-        eprintln!("fettlefs: ignored until `fettlefs trust`: {notice}");
+        say(format_args!("ignored until `fettlefs trust`: {notice}"));
     }
     let opened = Overlay::new(lower, store, policy, plan.options.grants());
     let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;

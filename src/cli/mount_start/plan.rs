@@ -8,9 +8,10 @@ use rustix::fs::StatVfsMountFlags;
 use super::super::mount::MountArgs;
 use super::super::{Failure, sources};
 use super::options::Options;
-use crate::client::fettle_mounts;
+use super::say;
+use crate::client::{Client, fettle_mounts};
 use crate::overlay::RuleSource;
-use crate::protocol::{ErrorCode, STATE_DIRECTORY};
+use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
 use crate::store::Location;
 use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode};
 
@@ -72,12 +73,14 @@ impl Plan {
         Ok(())
     }
 
-    /// A mount whose daemon died is replaced; what it held is in the state directory.
+    /// A mount whose daemon died is replaced, wherever it stood; what it held is in the state directory.
     fn take_dead_mounts_away(&self) -> Result<(), Failure> {
-        for path in [&self.mountpoint, &self.project] {
-            while let Some(entry) = fettle_mount_at(path)?.filter(|_| mount::is_dead(path)) {
-                take_away(path)?;
-                eprintln!("fettlefs: took away the dead mount of {} on {}", entry.source.display(), path.display());
+        let elsewhere = fettle_mounts()?.into_iter().filter(|entry| entry.source == self.project.as_os_str());
+        let elsewhere = elsewhere.map(|entry| entry.mountpoint);
+        for path in [self.mountpoint.clone(), self.project.clone()].into_iter().chain(elsewhere) {
+            while let Some(entry) = fettle_mount_at(&path)?.filter(|_| mount::is_dead(&path)) {
+                take_away(&path)?;
+                say(format_args!("took away the dead mount of {} on {}", entry.source.display(), path.display()));
             }
         }
         Ok(())
@@ -86,11 +89,8 @@ impl Plan {
     fn check_other_mounts(&self) -> Result<(), Failure> {
         for path in [&self.mountpoint, &self.project] {
             if let Some(entry) = fettle_mount_at(path)? {
-                return Err(busy(format!(
-                    "{} is already covered by a mount of {}",
-                    path.display(),
-                    entry.source.display()
-                )));
+                let (path, source, holder) = (path.display(), entry.source.display(), holder(path));
+                return Err(busy(format!("{path} is already covered by a mount of {source}{holder}")));
             }
         }
         for MountEntry { mountpoint, source, .. } in fettle_mounts()? {
@@ -98,10 +98,11 @@ impl Plan {
             let around = if project.starts_with(&mountpoint) { &mountpoint } else { &source };
             if project != around && project.starts_with(around) {
                 return Err(busy(format!(
-                    "{} lies in {}, which is mounted on {}",
+                    "{} lies in {}, which is mounted on {}{}",
                     project.display(),
                     source.display(),
-                    mountpoint.display()
+                    mountpoint.display(),
+                    holder(&mountpoint)
                 )));
             }
         }
@@ -158,17 +159,28 @@ pub fn take_away(path: &Path) -> Result<(), Failure> {
     done.map_err(|err| told(&format!("unmount {}", path.display()), err))
 }
 
+/// Asked as this user: `fusermount3` gives up its privilege before it opens the device.
 fn check_fuse() -> Result<(), Failure> {
     match mount::open_fuse_device() {
         Ok(_) => Ok(()),
-        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => Err(Failure::new(
-            ErrorCode::Io,
-            "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container",
-        )),
+        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
+            let message = "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container";
+            Err(Failure::new(ErrorCode::Io, message))
+        }
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
             Err(Failure::new(ErrorCode::NotPermitted, "/dev/fuse may not be opened by this user"))
         }
         Err(err) => Err(told("open /dev/fuse", err)),
+    }
+}
+
+/// Who answers for a mount, where it says so.
+fn holder(mountpoint: &Path) -> String {
+    let asked = Client::open(mountpoint, super::super::offline::answer)
+        .map(|mut client| client.ask(&Request::new(Op::Version)));
+    match asked {
+        Ok(Ok(Reply::Version(VersionReply { pid: Some(pid), .. }))) => format!(" (pid {pid})"),
+        Ok(_) | Err(_) => String::new(),
     }
 }
 

@@ -101,3 +101,13 @@ fn arguments_end_with_zero_bytes() {
     assert_eq!(parse_cmdline(b"a\0\0"), ["a", ""]);
     assert_eq!(parse_cmdline(b"a b"), ["a b"]);
 }
+
+#[test]
+fn a_signal_waits_only_where_it_is_neither_blocked_nor_ignored() {
+    let status = b"Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\nSigBlk:\t0000000000000000\n";
+    assert_eq!(parse_signals(status, "SigPnd:"), Some(1 << 8));
+    assert_eq!(parse_signals(status, "ShdPnd:"), Some(1 << 14));
+    assert_eq!(parse_signals(status, "SigIgn:"), None);
+    assert!(!is_signalled(std::process::id()));
+    assert!(!is_signalled(0));
+}
