@@ -419,7 +419,7 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, &Writer::default());
             landing.keep(content, backup);
         }
-        let shared = present.meta.is_some_and(|meta| meta.links > 1);
+        let shared = landable.taken.row.base.is_shared() && present.meta.is_some_and(|meta| meta.links > 1);
         match (landable.new.kind, &landable.new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;

@@ -487,7 +487,7 @@ impl Overlay {
             landing.keep(content, backup);
         }
         match (new.kind, &new.file, expect) {
-            (Some(FileKind::Regular), Some(file), Some(expect)) if present.meta.is_some_and(|meta| meta.links > 1) => {
+            (Some(FileKind::Regular), Some(file), Some(expect)) if shared => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
@@ -499,6 +499,7 @@ impl Overlay {
             (Some(_), _, _) => {
                 let target = new.bytes.as_deref().unwrap_or_default();
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
+        let shared = job.row.base.is_shared() && present.meta.is_some_and(|meta| meta.links > 1);
                 let target = std::ffi::OsStr::from_bytes(target);
                 landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid })?;
             }
@@ -638,6 +639,9 @@ impl Overlay {
         }
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
+            if !job.row.base.is_shared() {
+                row.base = row.base.of_one_name();
+            }
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
