@@ -448,6 +448,7 @@ impl Overlay {
             }
             Err(err) => return Err(err),
         };
+        let judged_against = self.keep_judged_against(comparison, replaced)?;
         let epilogue = self.landed_epilogue(job, comparison, replaced, actor)?;
         let promised = landing.promise(epilogue)?;
         let applied = {
@@ -458,7 +459,7 @@ impl Overlay {
                 return Ok(Settled::Postponed);
             }
             let applied = promised.apply()?;
-            self.note_landed(&mut state, job, comparison, replaced, &applied);
+            self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
         applied.finish()?;
@@ -466,6 +467,18 @@ impl Overlay {
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
+    }
+
+    /// What further changes in the window are judged against, too. It is not always what lower had: that may be
+    /// nothing, where the old content was renamed away or deleted before (SPEC §4.3, §4.6).
+    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Digest>) -> Result<Option<Digest>> {
+        if comparison.present.exists() || !comparison.old.exists() {
+            return Ok(replaced);
+        }
+        let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
+        self.store.keep_content(&content)?;
+        self.state.lock().pin_anchor(&comparison.path, content.digest);
+        Ok(Some(content.digest))
     }
 
     /// Prepares lower's new state for a path, its old content kept. Gives the hash of what is replaced.
@@ -486,6 +499,7 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, actor);
             landing.keep(content, backup);
         }
+        let shared = job.row.base.is_shared() && present.meta.is_some_and(|meta| meta.links > 1);
         match (new.kind, &new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if shared => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
@@ -499,7 +513,6 @@ impl Overlay {
             (Some(_), _, _) => {
                 let target = new.bytes.as_deref().unwrap_or_default();
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
-        let shared = job.row.base.is_shared() && present.meta.is_some_and(|meta| meta.links > 1);
                 let target = std::ffi::OsStr::from_bytes(target);
                 landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid })?;
             }
@@ -568,13 +581,12 @@ impl Overlay {
         state: &mut State,
         job: &Job,
         comparison: &mut Comparison,
-        replaced: Option<Digest>,
+        judged_against: Option<Digest>,
         applied: &Applied<'_>,
     ) {
         let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
-        let first = replaced.filter(|_| comparison.present.exists());
         let window = state.windows.entry(comparison.path.clone());
-        window.or_insert(Window { first, last: Instant::now() }).last = Instant::now();
+        window.or_insert(Window { first: judged_against, last: Instant::now() }).last = Instant::now();
         state.forget_old_windows();
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
@@ -627,6 +639,9 @@ impl Overlay {
         row.base.digest = old_digest;
         if before.is_none() {
             row.base.below = comparison.below();
+            if !job.row.base.is_shared() {
+                row.base = row.base.of_one_name();
+            }
         }
         row.held = Some(held);
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
@@ -639,9 +654,6 @@ impl Overlay {
         }
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
-            if !job.row.base.is_shared() {
-                row.base = row.base.of_one_name();
-            }
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
@@ -911,6 +923,15 @@ impl State {
             }
         }
         changed
+    }
+
+    /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
+    fn pin_anchor(&mut self, path: &RelPath, digest: Digest) {
+        if let Some(known) = self.anchors.get_mut(path)
+            && matches!(known.anchor, AnchorState::Moved { .. })
+        {
+            known.anchor = AnchorState::Content { digest };
+        }
     }
 
     /// A renamed inode has its first name again, and a copy of it has the other.
