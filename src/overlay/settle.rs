@@ -18,7 +18,7 @@ use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
 use super::{Error, Known, Overlay, Result, Seen, State, Window};
 use crate::diff::{self, Measure, TEXT_BYTES_MAX};
-use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath, Stamp};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, risky_git_config_change};
 use crate::policy::settings::Window as WindowSetting;
@@ -37,7 +37,6 @@ pub enum Settled {
     Unchanged,
     Landed,
     Held(ChangeId),
-    Denied,
     /// Somebody else went on writing: the last one to close decides.
     Postponed,
 }
@@ -88,7 +87,7 @@ struct Job {
     version: u64,
     synced: bool,
     moved_on: bool,
-    takes_along: Option<(RelPath, crate::model::Stamp)>,
+    takes_along: Option<(RelPath, Stamp)>,
     /// Reasons that the moment brings, not the content.
     because: Vec<Reason>,
 }
@@ -193,7 +192,7 @@ impl Overlay {
         self.give_back(id, settled.is_ok());
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
-            Ok(Settled::Held(_) | Settled::Denied | Settled::Postponed) | Err(_) => {}
+            Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
         }
         settled
     }
@@ -303,12 +302,12 @@ impl Overlay {
         if !as_it_was {
             return Ok(Old::Lost);
         }
-        if let Some(first) = self.window_first(&row.names[0]) {
+        if let Some(first) = self.window_first(&row.names[0], stamp) {
             return self.kept_side(first, mode);
         }
         match row.base.below {
             Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
-            Below::Nothing => self.anchor_side(&row.names[0]).map(Old::known),
+            Below::Nothing => self.anchor_side(&row.names[0]),
         }
     }
 
@@ -321,7 +320,7 @@ impl Overlay {
     }
 
     /// Content before the first landing of a window that is still open; none when none is.
-    fn window_first(&self, path: &RelPath) -> Option<Option<Digest>> {
+    fn window_first(&self, path: &RelPath, present: Option<Stamp>) -> Option<Option<Digest>> {
         let length = match self.policy().settings.window {
             WindowSetting::Seconds(length) => length,
             WindowSetting::Session => {
@@ -335,7 +334,12 @@ impl Overlay {
         };
         let mut state = self.state.lock();
         let window = state.windows.get(path)?;
-        if window.last.elapsed() <= length {
+        let untouched = match (window.landed, present) {
+            (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if untouched && window.last.elapsed() <= length {
             return Some(window.first);
         }
         state.windows.remove(path);
@@ -343,19 +347,34 @@ impl Overlay {
     }
 
     /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
-    fn anchor_side(&self, path: &RelPath) -> Result<Side> {
-        let anchor = self.state.lock().anchor_of(path);
-        match anchor {
-            Some(AnchorState::Content { digest }) => {
-                Ok(self.store.content(digest)?.map_or_else(Side::default, |bytes| Side::of_content(bytes, 0o644)))
-            }
+    fn anchor_side(&self, path: &RelPath) -> Result<Old> {
+        match self.anchor_of(path)? {
+            Some(AnchorState::Content { digest }) => self.kept_side(Some(digest), 0o644),
             Some(AnchorState::Moved { to, stamp }) => {
                 let side = self.present_side(&to)?;
-                let same = side.meta.is_some_and(|meta| same_content_stamp(&meta.stamp(), &stamp));
-                Ok(if same { side } else { Side::default() })
+                // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
+                let same = |meta: Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+                Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
             }
-            Some(AnchorState::Nothing) | None => Ok(Side::default()),
+            Some(AnchorState::Nothing) | None => Ok(Old::known(Side::default())),
         }
+    }
+
+    /// What used to be at a path in this session, also by way of a directory that was renamed.
+    pub(super) fn anchor_of(&self, path: &RelPath) -> Result<Option<AnchorState>> {
+        let to = {
+            let state = self.state.lock();
+            if let Some(known) = state.anchors.get(path) {
+                return Ok(Some(known.anchor.clone()));
+            }
+            let Some(to) = state.moved_with_dir(path) else { return Ok(None) };
+            match state.anchors.get(&to) {
+                Some(Known { anchor: AnchorState::Nothing, .. }) | None => to,
+                Some(known) => return Ok(Some(known.anchor.clone())),
+            }
+        };
+        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
     }
 
     /// Gathers every reason to hold. Touches nothing.
@@ -494,7 +513,9 @@ impl Overlay {
             landing.keep(content, backup);
         }
         match (new.kind, &new.file, expect) {
-            (Some(FileKind::Regular), Some(file), Some(expect)) if present.meta.is_some_and(|meta| meta.links > 1) => {
+            (Some(FileKind::Regular), Some(file), Some(expect))
+                if present.meta.is_some_and(|meta| meta.must_stay()) =>
+            {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
@@ -579,8 +600,10 @@ impl Overlay {
     ) {
         let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
         let first = replaced.filter(|_| comparison.present.exists());
+        let landed = meta.map(|meta| meta.stamp());
         let window = state.windows.entry(comparison.path.clone());
-        window.or_insert(Window { first, last: Instant::now() }).last = Instant::now();
+        let window = window.or_insert(Window { first, last: Instant::now(), landed });
+        (window.last, window.landed) = (Instant::now(), landed);
         state.forget_old_windows();
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
@@ -627,7 +650,8 @@ impl Overlay {
             new: new_digest,
             created: same.as_ref().map_or(now, |held| held.created),
             renewed: same.as_ref().map_or(now, |held| held.renewed),
-            writer: Some(actor.clone()),
+            // Whoever only caused it to be judged anew did not write it.
+            writer: same.as_ref().map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
         };
         let mut row = job.row.clone();
         row.base.digest = old_digest;
@@ -664,7 +688,7 @@ impl Overlay {
     /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
     fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
-        let anchor = self.state.lock().anchor_of(path);
+        let anchor = self.anchor_of(path)?;
         let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
@@ -933,9 +957,11 @@ impl State {
         self.anchors.iter().find(|(_, known)| moved_here(known)).map(|(from, _)| from.clone())
     }
 
-    /// What used to be at a path, also by way of a directory that was renamed.
-    pub(super) fn anchor_of(&self, path: &RelPath) -> Option<AnchorState> {
-        self.anchors.get(path).map(|known| known.anchor.clone())
+    /// Where what lay at a path is now, if a directory above it was renamed.
+    fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
+        let moved =
+            |at: Option<RelPath>, (from, to): &(RelPath, RelPath)| at.as_ref().unwrap_or(path).rebase(from, to).or(at);
+        self.moved_dirs.iter().fold(None, moved).filter(|to| to != path)
     }
 
     fn forget_old_windows(&mut self) {
