@@ -117,6 +117,7 @@ impl<'a> Landing<'a> {
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
         let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
         let meta = match write_temp(&waiting, new) {
@@ -439,15 +440,14 @@ impl Staged {
         let done = match &self.step.act {
             Act::Place { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Remove { .. } => here.is_none(),
-            Act::Rewrite { new, .. } => here.is_some() && self.holds(*new)?,
+            Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
             Act::Move { .. } => here.is_none() && self.move_target().stat().doing(doing)?.is_some(),
         };
         Ok(match (done, as_expected) {
             (true, _) => Progress::Done,
             (false, true) => Progress::Todo,
-            // Torn in the middle of a rewrite: neither content, but the same inode. It can be written again.
             (false, false) if matches!(self.step.act, Act::Rewrite { .. }) && self.is_expected_inode(&here) => {
-                Progress::Todo
+                Progress::Torn
             }
             (false, false) => Progress::Foreign,
         })
@@ -461,9 +461,21 @@ impl Staged {
     }
 
     fn holds(&self, digest: Digest) -> Result<bool> {
-        let doing = || self.doing("read");
-        let content = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
-        Ok(file::digest(&content).doing(doing)? == digest)
+        Ok(file::digest(&self.open()?).doing(|| self.doing("read"))? == digest)
+    }
+
+    /// What stands at the path, for reading.
+    pub fn open(&self) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        self.place.open(flags).map(File::from).doing(|| self.doing("read"))
+    }
+
+    /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
+    pub fn write_again(&self, store: &Store) -> Result<()> {
+        match &self.step.act {
+            Act::Rewrite { new, .. } => self.write_in_place(store, *new),
+            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => Ok(()),
+        }
     }
 
     fn move_target(&self) -> &Place {
@@ -484,6 +496,8 @@ impl Staged {
 pub(super) enum Progress {
     Todo,
     Done,
+    /// In the middle of a rewrite: neither content, but the same inode. It can be written again.
+    Torn,
     /// Something is there that neither was nor was to be.
     Foreign,
 }
