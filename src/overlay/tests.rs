@@ -158,6 +158,10 @@ impl Bench {
     }
 
     fn backups(&self) -> Vec<String> {
+    fn stage_files(&self) -> usize {
+        std::fs::read_dir(self.lower_path(".fettle/stage")).unwrap().count()
+    }
+
         self.view().store().backups().unwrap().into_iter().map(|backup| backup.path.to_string()).collect()
     }
 }

@@ -113,3 +113,30 @@ fn small_edits_between_renames_are_one_change() {
     }
     assert_eq!(bench.held().len(), 1);
 }
+
+#[test]
+fn a_held_file_written_when_the_daemon_died_gets_the_id_of_what_it_holds() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    write(&bench, "a", &changed(100, 60));
+    let reviewed = bench.only_id();
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 70).as_bytes()).unwrap();
+    bench.remount();
+    let id = bench.only_id();
+    assert_ne!(id, reviewed);
+    assert!(bench.reasons().contains(&Reason::Interrupted));
+    bench.confirm(&[id]).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, 70)));
+}
+
+#[test]
+fn a_row_whose_file_is_gone_does_not_keep_the_daemon_from_mounting() {
+    let mut bench = Bench::new();
+    let handle = bench.open_for_save("n");
+    bench.view().write(handle, 0, b"x").unwrap();
+    let id = bench.view().state.lock().uppers.iter().next().unwrap().row.id;
+    bench.view().store().drop_upper_file(id).unwrap();
+    bench.remount();
+    assert_eq!(bench.read("n"), None);
+}
