@@ -1,6 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
 mod findings;
+mod stress;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -157,11 +158,11 @@ impl Bench {
         self.view().confirm(ids, &HOW).map_err(|err| err.code)
     }
 
-    fn backups(&self) -> Vec<String> {
     fn stage_files(&self) -> usize {
         std::fs::read_dir(self.lower_path(".fettle/stage")).unwrap().count()
     }
 
+    fn backups(&self) -> Vec<String> {
         self.view().store().backups().unwrap().into_iter().map(|backup| backup.path.to_string()).collect()
     }
 }
