@@ -54,6 +54,17 @@ impl Overlay {
 
     /// What the view has at a path.
     pub(super) fn origin(&self, path: &RelPath) -> Result<Origin> {
+        loop {
+            let epoch = self.state.lock().epoch;
+            match self.origin_now(path) {
+                // An upper file was let go of between the look and the `stat`: lower has it.
+                Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn origin_now(&self, path: &RelPath) -> Result<Origin> {
         if is_reserved(path) {
             return Ok(Origin::Nothing);
         }
