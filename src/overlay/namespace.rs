@@ -288,6 +288,10 @@ impl Overlay {
             let Some(upper) = state.uppers.get(id) else { return self.unlink_again(state, path, caller) };
             (upper.row.clone(), upper.saved)
         };
+        if !row.names.contains(path) {
+            // A name below of an inode that was changed through another: only the name goes.
+            return self.unlink_again(self.state.lock(), path, caller);
+        }
         if row.names.len() > 1 {
             let mut state = self.state.lock();
             state.uppers.drop_name(id, path);
@@ -296,11 +300,35 @@ impl Overlay {
                 None => Ok(()),
             };
         }
+        if let Some(other) = self.other_name_below(path, &row)? {
+            self.state.lock().uppers.rename(id, path, &other);
+            self.rename_held(id, &row)?;
+            return self.unlink_again(self.state.lock(), path, caller);
+        }
         let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
         if !existed {
             return self.drop_new(path, &row, saved);
         }
         self.delete_changed(path, row, caller)
+    }
+
+    /// Another name of the inode that `row` was written through, as far as the kernel has looked it up.
+    fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
+        let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
+        let names = {
+            let state = self.state.lock();
+            let node = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok());
+            let names = node.into_iter().flat_map(|node| &node.names);
+            let paths = names.filter_map(|(parent, name)| state.nodes.child_path(*parent, name).ok());
+            paths.filter(|name| name != path).collect::<Vec<_>>()
+        };
+        for name in names {
+            let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
+            if meta.is_some_and(|meta| (meta.device, meta.inode) == (stamp.device, stamp.inode)) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
     }
 
     /// It landed between the look and the lock.

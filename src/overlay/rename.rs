@@ -267,6 +267,16 @@ impl Overlay {
                 };
                 let Some(row) = row else { return Err(Error::Errno(libc::ESTALE)) };
                 self.orphan(&to.path, *old);
+                if !row.names.contains(&to.path) {
+                    // A name below of an inode that was changed through another: that change stays.
+                    let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
+                    let below = meta.map_or(Below::Nothing, |meta| Below::Entry {
+                        stamp: meta.stamp(),
+                        mode: meta.mode,
+                        links: 1,
+                    });
+                    return Ok(UpperRow { id, names, what, base: Base { below, digest: None }, held: None });
+                }
                 let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
                 self.store.replace_upper(*old, &replacing)?;
                 self.store.drop_upper_file(*old)?;
@@ -347,7 +357,7 @@ impl Overlay {
     }
 
     /// A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
-    fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
+    pub(super) fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
         let Some(row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
         let (mut row, saved) = (row, true);
         let mut epilogue = Epilogue::default();
