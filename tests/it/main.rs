@@ -2,7 +2,10 @@
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 
+mod durability;
 mod harness;
+mod mounts;
 mod save_patterns;
+mod semantics;
 mod tidy;
 mod tiers;
