@@ -115,7 +115,7 @@ impl Overlay {
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
             return Err(Error::Errno(libc::EEXIST));
         }
-        let used = self.state.lock().anchor_of(&path).is_some_and(|anchor| anchor != AnchorState::Nothing);
+        let used = self.anchor_of(&path)?.is_some_and(|anchor| anchor != AnchorState::Nothing);
         let judged = matches!(action, Action::Hold(_))
             || matches!(origin, Origin::Hidden(_))
             || leaves_project(&path, target.as_bytes())
@@ -155,7 +155,7 @@ impl Overlay {
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, &caller.writer())? {
-                Settled::Held(_) | Settled::Postponed | Settled::Denied => {
+                Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
                 }
                 Settled::Landed | Settled::Unchanged => {}
@@ -221,7 +221,7 @@ impl Overlay {
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_writable()?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
-        let origin = self.origin(&path)?;
+        let origin = self.origin_by_name(&path)?;
         let was = match &origin {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.is_dir() => return Err(Error::Errno(libc::EISDIR)),

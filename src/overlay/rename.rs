@@ -71,7 +71,7 @@ impl Overlay {
             Some(_) => self.new_path(parent, name)?,
             None => self.state.lock().nodes.child_path(parent, name)?,
         };
-        let origin = self.origin(&path)?;
+        let origin = self.origin_by_name(&path)?;
         let mut end = End { parent, name: name.to_owned(), path, origin, action: Action::Auto };
         let kind = end.kind().or(made_as).unwrap_or(FileKind::Regular);
         end.action = self.action(&end.path, kind);
@@ -133,10 +133,10 @@ impl Overlay {
         }
         let free = matches!(to.origin, Origin::Nothing);
         let reused = || {
-            let anchor = self.state.lock().anchor_of(&to.path);
-            anchor.is_some_and(|anchor| anchor != AnchorState::Nothing)
+            let anchor = self.anchor_of(&to.path)?;
+            Ok::<_, Error>(anchor.is_some_and(|anchor| anchor != AnchorState::Nothing))
         };
-        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused();
+        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
         match (&from.origin, to.action) {
             (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
                 self.rename_below(from, to)
@@ -144,6 +144,8 @@ impl Overlay {
             // Out to where nobody judges: the caller copies, and its deletion here is judged.
             (_, Action::Pass) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta),
+            // Its content is another name's, which keeps it: the caller copies what the view shows.
+            (Origin::Lower(meta), _) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
             (Origin::Upper(id, _), _) if !judged => self.move_upper(from, to, *id),
             (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
@@ -156,8 +158,16 @@ impl Overlay {
         match (&from.origin, &to.origin) {
             (Origin::Lower(a), Origin::Lower(b)) => a.key() == b.key(),
             (Origin::Upper(a, _), Origin::Upper(b, _)) => a == b,
+            (Origin::Upper(id, _), Origin::Lower(meta)) | (Origin::Lower(meta), Origin::Upper(id, _)) => {
+                self.state.lock().uppers.of_inode(meta.device, meta.inode) == Some(*id)
+            }
             _ => false,
         }
+    }
+
+    /// Whether a change of this inode is held or being written under another of its names.
+    fn is_changed_elsewhere(&self, meta: &Meta) -> bool {
+        meta.links > 1 && self.state.lock().uppers.of_inode(meta.device, meta.inode).is_some()
     }
 
     /// Between or into paths that nobody judges: the kernel's own rename.
@@ -195,6 +205,10 @@ impl Overlay {
         let mut state = self.state.lock();
         if let Some(seen) = state.seen.remove(from) {
             state.seen.insert(to.clone(), seen);
+        }
+        if let Some(window) = state.windows.remove(from) {
+            // A rename in between does not make one change two (SPEC §4.6).
+            state.windows.insert(to.clone(), window);
         }
         let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
@@ -237,7 +251,7 @@ impl Overlay {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
             }
-            Settled::Held(_) | Settled::Denied => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.mark_dirty(upper)?;
