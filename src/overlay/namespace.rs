@@ -300,9 +300,7 @@ impl Overlay {
                 None => Ok(()),
             };
         }
-        if let Some(other) = self.other_name_below(path, &row)? {
-            self.state.lock().uppers.rename(id, path, &other);
-            self.rename_held(id, &row)?;
+        if self.leave_to_other_name(path, id, &row)? {
             return self.unlink_again(self.state.lock(), path, caller);
         }
         let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
@@ -310,6 +308,14 @@ impl Overlay {
             return self.drop_new(path, &row, saved);
         }
         self.delete_changed(path, row, caller)
+    }
+
+    /// A change goes on under another name of its inode when the one it has is about to go. False where there is none.
+    pub(super) fn leave_to_other_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
+        let Some(other) = self.other_name_below(path, row)? else { return Ok(false) };
+        self.state.lock().uppers.rename(id, path, &other);
+        self.rename_held(id, row)?;
+        Ok(true)
     }
 
     /// Another name of the inode that `row` was written through, as far as the kernel has looked it up.

@@ -281,8 +281,8 @@ impl Overlay {
                     state.uppers.get(*old).map(|upper| upper.row.clone())
                 };
                 let Some(row) = row else { return Err(Error::Errno(libc::ESTALE)) };
-                if !row.names.contains(&to.path) {
-                    // A name below of an inode that was changed through another: that change stays.
+                if !row.names.contains(&to.path) || self.leave_to_other_name(&to.path, *old, &row)? {
+                    // One name of an inode that has others below: the change stays with them.
                     let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
                     let below = meta.map_or(Below::Nothing, |meta| Below::Entry {
                         stamp: meta.stamp(),

@@ -52,7 +52,8 @@ fn both_kinds_of_mount_land_small_and_hold_large() {
 #[test]
 fn everything_in_a_project_shows() {
     let scratch = mounted_scratch!();
-    let script = "mkdir -p dir/empty; echo f > dir/f; ln -s dir/f link; ln -s nowhere dangling; ln dir/f hard; mkfifo fifo
+    let script =
+        "mkdir -p dir/empty; echo f > dir/f; ln -s dir/f link; ln -s nowhere dangling; ln dir/f hard; mkfifo fifo
         python3 -SE -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'; touch .hidden";
     let made = scratch.command("sh").current_dir(scratch.lower()).args(["-ec", script]).output();
     Output::from(made.expect("sh")).ok();
@@ -265,7 +266,10 @@ fn a_user_mounts_with_fusermount3_and_unmounts() {
     let output = in_own_namespace(&scratch, &script).ok();
     let said: Vec<_> = output.stdout.lines().collect();
     assert_eq!(said.first(), Some(&"new"), "{output:?}");
-    assert!(said.iter().any(|line| line.contains(r#""path":"b""#) && line.contains(r#""reason":"size""#)), "{output:?}");
+    assert!(
+        said.iter().any(|line| line.contains(r#""path":"b""#) && line.contains(r#""reason":"size""#)),
+        "{output:?}"
+    );
     assert_eq!(said[said.len() - 2..], ["100", "LINE 1"], "{output:?}");
 }
 
@@ -277,6 +281,7 @@ fn a_mount_can_be_read_only() {
     assert_eq!(view.read("a"), "a\n");
     let refused = fs::write(view.path("a"), "b\n").expect_err("a read-only mount");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
 }
 
 #[test]
