@@ -88,6 +88,11 @@ impl Overlay {
         if landed && let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? {
             return Ok(meta);
         }
+        // Names of the inode below may have come and gone since it was first written.
+        let links = match links {
+            0 | 1 => links,
+            _ => self.lower.stat(path).doing(|| format!("stat {path}"))?.map_or(1, |meta| meta.links),
+        };
         let meta = self.store.upper_meta(id)?;
         Ok(Meta { links: links.max(u32::try_from(names).unwrap_or(u32::MAX)), ..meta })
     }

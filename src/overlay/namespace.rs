@@ -281,6 +281,10 @@ impl Overlay {
             Err(err) if err.code() == libc::ESTALE => return self.unlink_again(path, caller),
             other => other?,
         };
+        if !row.names.contains(path) {
+            // A name below of an inode that was changed through another: only the name goes.
+            return self.unlink_again(path, caller);
+        }
         if row.names.len() > 1 {
             let mut state = self.state.lock();
             state.uppers.drop_name(id, path);
@@ -289,11 +293,41 @@ impl Overlay {
                 None => Ok(()),
             };
         }
+        if self.leave_to_other_name(path, id, &row)? {
+            return self.unlink_again(path, caller);
+        }
         let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
         if !existed {
             return self.drop_new(path, &row);
         }
         self.delete_changed(path, row, caller)
+    }
+
+    /// A change goes on under another name of its inode when the one it has is about to go. False where there is none.
+    pub(super) fn leave_to_other_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
+        let Some(other) = self.other_name_below(path, row)? else { return Ok(false) };
+        self.state.lock().uppers.rename(id, path, &other);
+        self.rename_held(id, row)?;
+        Ok(true)
+    }
+
+    /// Another name of the inode that `row` was written through, as far as the kernel has looked it up.
+    fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
+        let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
+        let names = {
+            let state = self.state.lock();
+            let node = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok());
+            let names = node.into_iter().flat_map(|node| &node.names);
+            let paths = names.filter_map(|(parent, name)| state.nodes.child_path(*parent, name).ok());
+            paths.filter(|name| name != path).collect::<Vec<_>>()
+        };
+        for name in names {
+            let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
+            if meta.is_some_and(|meta| (meta.device, meta.inode) == (stamp.device, stamp.inode)) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
     }
 
     /// It landed between the look and the lock.

@@ -1,6 +1,7 @@
 //! Rename: to a free name it is structure and lands at once; over something it is a change of the target (SPEC §4.2).
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 
 use super::error::Context;
 use super::lookup::Origin;
@@ -13,7 +14,7 @@ use crate::model::{ChangeId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{Anchor, AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 
 /// One end of a rename.
 struct End {
@@ -293,6 +294,16 @@ impl Overlay {
             Origin::Hidden(old) | Origin::Upper(old, _) => {
                 let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
                 let row = row.ok_or(Error::Errno(libc::ESTALE))?;
+                if !row.names.contains(&to.path) || self.leave_to_other_name(&to.path, *old, &row)? {
+                    // One name of an inode that has others below: the change stays with them.
+                    let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
+                    let below = meta.map_or(Below::Nothing, |meta| Below::Entry {
+                        stamp: meta.stamp(),
+                        mode: meta.mode,
+                        links: 1,
+                    });
+                    return Ok(UpperRow { id, names, what, base: Base { below, digest: None }, held: None });
+                }
                 let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
                 self.store.replace_upper(*old, &replacing)?;
                 self.orphan(&to.path, *old);
@@ -368,7 +379,7 @@ impl Overlay {
     }
 
     /// A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
-    fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
+    pub(super) fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
         let row = {
             let state = self.state.lock();
             // Landed, and only open still: the database need not know of it.
@@ -475,7 +486,9 @@ impl Overlay {
         let dirs = from.kind() == Some(FileKind::Directory) && to.kind() == Some(FileKind::Directory);
         match (&from.origin, &to.origin) {
             (Origin::Lower(_), Origin::Lower(_)) if passes || dirs => self.exchange_below(from, to),
-            (Origin::Lower(a), Origin::Lower(b)) if !a.is_dir() && !b.is_dir() => {
+            (Origin::Lower(a) | Origin::Upper(_, a), Origin::Lower(b) | Origin::Upper(_, b))
+                if !a.is_dir() && !b.is_dir() =>
+            {
                 self.exchange_judged(from, to, caller)
             }
             _ => Err(Error::Errno(libc::EINVAL)),
@@ -490,18 +503,12 @@ impl Overlay {
         }
         self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::EXCHANGE)?;
         state.epoch += 1;
-        let (a, b) = (state.nodes.child(from.parent, &from.name), state.nodes.child(to.parent, &to.name));
-        if let (Some(a), Some(b)) = (a, b) {
-            state.nodes.name(a, to.parent, &to.name);
-            state.nodes.name(b, from.parent, &from.name);
-            state.nodes.promote(a, to.parent, &to.name);
-            state.nodes.promote(b, from.parent, &from.name);
-        }
+        state.exchanged(from, to);
         Ok(())
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        let ((for_from, _), (for_to, _)) = (self.copy_to_upper(&to.path)?, self.copy_to_upper(&from.path)?);
+        let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let rows = [self.take_target(from, for_from, to_kind)?, self.take_target(to, for_to, from_kind)?];
@@ -512,11 +519,27 @@ impl Overlay {
                 state.uppers.insert(Upper::written(row));
             }
             state.epoch += 1;
-            state.nodes.unname(from.parent, &from.name);
-            state.nodes.unname(to.parent, &to.name);
+            state.exchanged(from, to);
         }
+        self.rebind(&from.path, for_from);
+        self.rebind(&to.path, for_to);
         self.settle(for_from, &caller.writer())?;
         self.settle(for_to, &caller.writer()).map(|_| ())
+    }
+
+    /// What the view has at one end, as new upper content.
+    fn copy_of(&self, end: &End) -> Result<UpperId> {
+        let Origin::Upper(id, meta) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
+        let doing = || format!("copy {}", end.path);
+        let (_row, _claimed) = self.claim(*id)?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.store.upper_place(*id)?.read_symlink().doing(doing)?;
+            return Ok(self.store.create_upper_symlink(&target)?);
+        }
+        let (file, copy) = (self.store.open_upper(*id)?, self.store.create_upper()?);
+        file::copy_content(&file, &copy.file).doing(doing)?;
+        file::copy_metadata(file.as_fd(), meta, copy.file.as_fd()).doing(doing)?;
+        Ok(copy.id)
     }
 }
 
@@ -532,6 +555,17 @@ impl super::nodes::Nodes {
 }
 
 impl super::State {
+    /// Each of the two nodes has the other's name.
+    fn exchanged(&mut self, from: &End, to: &End) {
+        let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
+        if let (Some(a), Some(b)) = (a, b) {
+            self.nodes.name(a, to.parent, &to.name);
+            self.nodes.name(b, from.parent, &from.name);
+            self.nodes.promote(a, to.parent, &to.name);
+            self.nodes.promote(b, from.parent, &from.name);
+        }
+    }
+
     /// Anchors of what lay in a directory: the content they speak of is below its new name.
     fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
         self.moved_dirs.push((from.clone(), to.clone()));

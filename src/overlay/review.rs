@@ -622,9 +622,12 @@ impl Overlay {
             outcomes[index].backup = Some(name);
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
-        let back =
-            taken.iter().map(|change| self.back_to_lower(change).map_err(|err| failed(&change.row.names[0], &err)));
-        back.fold(Ok(()), |first: Reviewed<()>, next| first.and(next))?;
+        let mut first_failure = Ok(());
+        for change in taken {
+            let back = self.back_to_lower(change).map_err(|err| failed(&change.row.names[0], &err));
+            first_failure = first_failure.and(back);
+        }
+        first_failure?;
         Ok(outcomes)
     }
 

@@ -1,8 +1,13 @@
 //! Every test that needs the built program, a real mount or the whole source tree: one binary, so that it links once.
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
+//! `tiers` has the verdicts, `save_patterns` how programs save, `semantics` what only a kernel shows, `mounts` how a
+//! mount comes and goes, `durability` what survives.
 
+mod durability;
 mod harness;
+mod mounts;
 mod save_patterns;
+mod semantics;
 mod tidy;
 mod tiers;

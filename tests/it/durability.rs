@@ -1,0 +1,236 @@
+//! What survives: a daemon that is killed, an unmount, a remount; and what never moves, inode numbers and times.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::{Scratch, View, lines, mounted_scratch};
+
+fn rewritten() -> String {
+    "all new\n".repeat(100)
+}
+
+/// What must be the same after a remount: held changes with their ids, backups, and the content of all paths.
+#[derive(Debug, PartialEq)]
+struct Shown {
+    held: Vec<(String, String, String)>,
+    backups: Vec<Value>,
+    files: Vec<(String, Option<Vec<u8>>, Option<i64>)>,
+}
+
+const PATHS: [&str; 5] = ["held", "landed", "deleted", "new", "untouched"];
+
+fn shown(view: &View<'_>) -> Shown {
+    let status = view.status();
+    let held = view.held().into_iter().map(|held| (held.id, held.path, held.reason)).collect();
+    let backups = status["backups"].as_array().expect("backups").iter().map(|backup| backup["name"].clone()).collect();
+    let time =
+        |path: &str| view.path(path).metadata().ok().map(|meta| meta.mtime() * 1_000_000_000 + meta.mtime_nsec());
+    let file = |path: &str| (path.to_owned(), view.try_read(path).ok(), time(path));
+    Shown { held, backups, files: PATHS.map(file).into() }
+}
+
+fn project(scratch: &Scratch) {
+    for name in ["held", "landed", "deleted", "untouched"] {
+        scratch.write(name, lines(100));
+    }
+}
+
+/// One of each: a change held, one landed, a deletion held, a new file.
+fn work(view: &View<'_>) {
+    view.write("held", rewritten());
+    view.write("landed", lines(101));
+    fs::remove_file(view.path("deleted")).expect("delete in the view");
+    view.write("new", "new\n");
+    assert_eq!(view.held().len(), 2, "{:?}", view.held());
+}
+
+fn log(scratch: &Scratch) -> String {
+    scratch.cli(&["log", "--json"]).ok().stdout
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    for mountpoint in [None, Some("view")] {
+        let mount = || mountpoint.map_or_else(|| scratch.mount(), |name| scratch.mount_at(name));
+        let view = mount();
+        if mountpoint.is_none() {
+            work(&view);
+        }
+        let before = shown(&view);
+        view.kill_all();
+        assert_eq!(scratch.read("held"), lines(100));
+        assert_eq!(scratch.read("landed"), lines(101));
+        // The dead mount is replaced.
+        let again = mount();
+        assert_eq!(shown(&again), before);
+        let history = log(&scratch);
+        assert!(history.contains("write_held") && history.contains("write_landed"), "{history}");
+        again.unmount();
+    }
+}
+
+#[test]
+fn what_was_not_closed_when_the_daemon_died_is_held_as_interrupted() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount();
+    let mut writer = fs::OpenOptions::new().append(true).open(view.path("landed")).expect("open in the view");
+    writer.write_all(b"one more line\n").expect("write in the view");
+    let mut creator = fs::File::create(view.path("new")).expect("create in the view");
+    creator.write_all(b"new\n").expect("write in the view");
+    view.status();
+    view.kill_all();
+    drop((writer, creator));
+    assert_eq!(scratch.read("landed"), lines(100));
+    let again = scratch.mount();
+    let mut held: Vec<_> = again.held().into_iter().map(|held| (held.path, held.reason, held.kind)).collect();
+    held.sort();
+    let interrupted = |path: &str, kind: &str| (path.to_owned(), "interrupted".to_owned(), kind.to_owned());
+    assert_eq!(held, [interrupted("landed", "modify"), interrupted("new", "create")]);
+    assert_eq!(again.read("landed"), lines(100) + "one more line\n");
+    assert_eq!(again.read("new"), "new\n");
+    assert!(!scratch.has("new"));
+}
+
+#[test]
+fn unmount_and_remount_keep_the_view_and_the_state_works_in_between() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount();
+    work(&view);
+    let before = shown(&view);
+    let said = view.unmount().stdout;
+    assert!(before.held.iter().all(|(id, ..)| said.contains(id)), "unmount lists what is held: {said}");
+    let (held, deleted) =
+        (&before.held.iter().find(|it| it.1 == "held"), &before.held.iter().find(|it| it.1 == "deleted"));
+    let (held, deleted) = (&held.expect("held").0, &deleted.expect("deleted").0);
+    let offline = scratch.cli(&["status", "--json"]).ok().json();
+    assert_eq!((offline["mounted"].as_bool(), offline["held"].as_array().map(Vec::len)), (Some(false), Some(2)));
+    assert!(scratch.cli(&["diff", held]).ok().stdout.contains("+all new"));
+    let again = scratch.mount();
+    assert_eq!(shown(&again), before);
+    again.unmount();
+    scratch.cli(&["confirm", held]).ok();
+    scratch.cli(&["discard", deleted]).ok();
+    assert_eq!(scratch.read("held"), rewritten());
+    assert_eq!(scratch.read("deleted"), lines(100));
+    let name = before.backups[0].as_str().expect("a backup of the small change");
+    scratch.cli(&["rollback", name]).ok();
+    assert_eq!(scratch.read("landed"), lines(100));
+    let history = log(&scratch);
+    for event in ["confirmed", "discarded", "rolled_back", "session_started", "session_ended"] {
+        assert!(history.contains(event), "no {event} in {history}");
+    }
+    let last = scratch.mount();
+    assert_eq!(last.held(), []);
+    assert_eq!(last.read("held"), rewritten());
+}
+
+fn facts(path: &Path) -> (u64, u64, u32, u32, u32, i64, i64, i64, i64, u64) {
+    let meta = path.symlink_metadata().unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+    let owner = (meta.uid(), meta.gid());
+    let (mtime, ctime) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
+    (meta.ino(), meta.size(), meta.mode(), owner.0, owner.1, mtime.0, mtime.1, ctime.0, ctime.1, meta.nlink())
+}
+
+#[test]
+fn untouched_paths_look_in_the_view_as_below() {
+    let scratch = mounted_scratch!();
+    scratch.write("dir/deep/a.txt", lines(10));
+    scratch.write("b", "b\n");
+    fs::set_permissions(scratch.lower().join("b"), fs::Permissions::from_mode(0o751)).expect("a mode");
+    std::os::unix::fs::chown(scratch.lower().join("b"), Some(123), Some(456)).expect("an owner");
+    std::os::unix::fs::symlink("b", scratch.lower().join("link")).expect("a link");
+    fs::hard_link(scratch.lower().join("b"), scratch.lower().join("c")).expect("a hard link");
+    scratch.command("mkfifo").arg(scratch.lower().join("fifo")).status().expect("mkfifo");
+    for mountpoint in [None, Some("view")] {
+        let view = mountpoint.map_or_else(|| scratch.mount(), |name| scratch.mount_at(name));
+        for path in ["dir", "dir/deep", "dir/deep/a.txt", "b", "c", "link", "fifo"] {
+            assert_eq!(facts(&view.path(path)), facts(&scratch.lower().join(path)), "{path} at {mountpoint:?}");
+        }
+    }
+}
+
+/// The mtime to the nanosecond.
+fn mtime(path: &Path) -> (i64, i64) {
+    let meta = path.metadata().unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+    (meta.mtime(), meta.mtime_nsec())
+}
+
+#[test]
+fn the_time_a_program_saw_after_its_close_stays_to_the_nanosecond() {
+    let scratch = mounted_scratch!();
+    for name in ["landed", "confirmed", "renamed", "discarded"] {
+        scratch.write(name, lines(100));
+    }
+    let view = scratch.mount();
+    view.write("landed", lines(101));
+    view.write("confirmed", rewritten());
+    view.write_by_rename("renamed", lines(99));
+    let names = ["landed", "confirmed", "renamed"];
+    let seen = names.map(|name| mtime(&view.path(name)));
+    let same = |view: &View<'_>, when: &str| {
+        assert_eq!(names.map(|name| mtime(&view.path(name))), seen, "in the view, {when}");
+    };
+    view.cli(&["flush"]).ok();
+    same(&view, "flushed");
+    view.cli(&["confirm", "confirmed"]).ok();
+    same(&view, "confirmed");
+    let below = || names.map(|name| mtime(&scratch.lower().join(name)));
+    assert_eq!(below(), seen, "below");
+    // The same bytes as the project's, by way of something else that was held.
+    view.write("discarded", rewritten());
+    view.write("discarded", lines(100));
+    let time = mtime(&view.path("discarded"));
+    view.cli(&["flush"]).ok();
+    assert_eq!(mtime(&view.path("discarded")), time, "back to equal bytes");
+    view.unmount();
+    assert_eq!(below(), seen, "unmounted");
+    let again = scratch.mount();
+    same(&again, "mounted again");
+    assert_eq!(mtime(&again.path("discarded")), time, "mounted again");
+}
+
+/// How many files git looked into because their stat data had moved.
+#[track_caller]
+fn refreshed(scratch: &Scratch) -> Vec<String> {
+    let entries = scratch.git(&["ls-files", "--debug"]).ok().stdout;
+    let before = entries.clone();
+    scratch.git(&["status", "--porcelain"]).ok();
+    let after = scratch.git(&["ls-files", "--debug"]).ok().stdout;
+    let changed = before.lines().zip(after.lines()).filter(|(before, after)| before != after);
+    changed.map(|(before, after)| format!("{before} -> {after}")).collect()
+}
+
+#[test]
+fn git_hashes_nothing_untouched_again() {
+    let scratch = mounted_scratch!();
+    for number in 0..20 {
+        scratch.write(format!("dir{}/file{number}", number % 3), lines(number + 10));
+    }
+    scratch.git_init();
+    // An index younger than the files: git trusts its stat data.
+    scratch.git(&["status"]).ok();
+    assert_eq!(refreshed(&scratch), Vec::<String>::new(), "without a mount");
+    let view = scratch.mount();
+    assert_eq!(refreshed(&scratch), Vec::<String>::new(), "mounted");
+    assert_eq!(scratch.git(&["status", "--porcelain"]).ok().stdout, "");
+    // diff-files compares stat data alone: it names what git would have to look into.
+    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "");
+    view.write("dir0/file0", lines(11));
+    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "dir0/file0\n");
+    scratch.git(&["commit", "-qam", "small"]).ok();
+    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "");
+    view.unmount();
+    // What landed is another inode below, and is looked into once.
+    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "dir0/file0\n", "unmounted");
+    assert_eq!(scratch.git(&["status", "--porcelain"]).ok().stdout, "", "unmounted");
+    let _again = scratch.mount();
+    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "", "mounted again");
+}

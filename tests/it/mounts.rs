@@ -1,0 +1,295 @@
+//! How a mount comes, stands and goes: both kinds, other users, refusals, crashes (SPEC §2, §10).
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Output, Scratch, View, eventually, lines, mounted_scratch};
+
+/// A user who owns nothing here.
+const NOBODY: &str = "65534";
+
+fn as_nobody(scratch: &Scratch, dir: &Path, script: &str) -> Output {
+    let mut command = scratch.command("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "sh", "-ec", script]).current_dir(dir);
+    command.output().expect("setpriv").into()
+}
+
+/// `script` in a mount namespace of its own, with `$FETTLEFS`, `$PROJECT`, `$VIEW` and `$ROOT`.
+fn in_own_namespace(scratch: &Scratch, script: &str) -> Output {
+    let mut command = scratch.command("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", script]).current_dir(scratch.root());
+    command.env("FETTLEFS", scratch.fettlefs().get_program());
+    command.env("PROJECT", scratch.project()).env("VIEW", scratch.root().join("view")).env("ROOT", scratch.root());
+    command.output().expect("unshare").into()
+}
+
+#[track_caller]
+fn refused(output: &Output, status: i32, words: &[&str]) {
+    let said = output.stdout.clone() + &output.stderr;
+    assert_eq!(output.status, status, "{said}");
+    words.iter().for_each(|word| assert!(said.contains(word), "no {word:?} in {said:?}"));
+}
+
+#[test]
+fn both_kinds_of_mount_land_small_and_hold_large() {
+    for mountpoint in [None, Some("view")] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        scratch.write("b", lines(100));
+        let view = mountpoint.map_or_else(|| scratch.mount(), |name| scratch.mount_at(name));
+        view.write("a", lines(101));
+        view.write("b", "all new\n");
+        view.assert_landed("a", &lines(101));
+        view.assert_held("b", "all new\n", &lines(100));
+        let by_its_path = fs::read_to_string(scratch.project().join("b")).expect("b");
+        assert_eq!(by_its_path, if mountpoint.is_none() { "all new\n".to_owned() } else { lines(100) });
+        assert_eq!(view.status()["mountpoint"], view.root().to_str().expect("UTF-8"));
+    }
+}
+
+#[test]
+fn everything_in_a_project_shows() {
+    let scratch = mounted_scratch!();
+    let script =
+        "mkdir -p dir/empty; echo f > dir/f; ln -s dir/f link; ln -s nowhere dangling; ln dir/f hard; mkfifo fifo
+        python3 -SE -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'; touch .hidden";
+    let made = scratch.command("sh").current_dir(scratch.lower()).args(["-ec", script]).output();
+    Output::from(made.expect("sh")).ok();
+    let view = scratch.mount();
+    let list = "find . -path ./.fettle -prune -o -printf '%p %y %s %m %n %l\\n' | grep -v '^\\. ' | sort";
+    let below = scratch.command("sh").current_dir(scratch.lower()).args(["-c", list]).output().expect("sh");
+    assert_eq!(view.sh(list).ok().stdout, String::from_utf8_lossy(&below.stdout));
+    assert!(view.path("fifo").metadata().expect("fifo").file_type().is_fifo());
+    assert!(view.path("socket").metadata().expect("socket").file_type().is_socket());
+    assert_eq!(view.read("link"), "f\n");
+    assert_eq!(view.path("hard").metadata().expect("hard").ino(), view.path("dir/f").metadata().expect("f").ino());
+}
+
+#[test]
+fn the_mount_shows_its_type_and_source() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount_at("view");
+    let table = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let line = format!("{} {} fuse.fettlefs ", scratch.project().display(), view.root().display());
+    let line = table.lines().find(|it| it.starts_with(&line)).unwrap_or_else(|| panic!("no {line:?} in {table}"));
+    for word in ["nosuid", "nodev", "default_permissions", "allow_other"] {
+        assert!(line.contains(word), "{word} in {line}");
+    }
+}
+
+#[test]
+fn another_user_reads_and_writes_as_modes_allow() {
+    let scratch = mounted_scratch!();
+    scratch.write("open", lines(100));
+    scratch.write("closed", "closed\n");
+    for (path, mode) in [("", 0o777), ("open", 0o666), ("closed", 0o600)] {
+        fs::set_permissions(scratch.lower().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let view = scratch.mount();
+    let script = "cat open >/dev/null; echo more >> open; echo mine > mine; mkdir dir
+        ! cat closed 2>/dev/null; ! sh -c 'echo x > closed' 2>/dev/null; ! chmod 777 closed 2>/dev/null";
+    as_nobody(&scratch, view.root(), script).ok();
+    view.assert_landed("open", &(lines(100) + "more\n"));
+    view.assert_landed("mine", "mine\n");
+    for path in ["mine", "dir"] {
+        assert_eq!(scratch.lower().join(path).metadata().expect("below").uid(), 65534, "{path}");
+    }
+    assert_eq!(scratch.read("closed"), "closed\n");
+    // The owner of the file does not change with who writes it.
+    assert_eq!(scratch.lower().join("open").metadata().expect("below").uid(), 0);
+    let held = as_nobody(&scratch, view.root(), "for i in $(seq 100); do echo new; done > open");
+    held.ok();
+    assert_eq!(view.only_held().json["writer"]["uid"], 65534);
+}
+
+/// `fettlefs mount -f`, once its view answers.
+fn in_front(scratch: &Scratch) -> Child {
+    let mut command = scratch.fettlefs();
+    command.current_dir(scratch.root()).arg("mount").arg("-f").arg(scratch.project());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the built program runs");
+    eventually("the view answers", || scratch.project().join(".fettle/status.json").exists());
+    child
+}
+
+#[test]
+fn in_front_it_stays_and_a_signal_flushes_and_unmounts() {
+    for signal in ["TERM", "INT"] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let mut daemon = in_front(&scratch);
+        assert!(daemon.try_wait().expect("its state").is_none(), "it does not go to the background");
+        fs::write(scratch.project().join("a"), lines(101)).expect("write in the view");
+        fs::write(scratch.project().join("b"), lines(10)).expect("write in the view");
+        Command::new("kill").arg(format!("-{signal}")).arg(daemon.id().to_string()).status().expect("kill");
+        let ended = daemon.wait().expect("its end");
+        assert!(ended.success(), "SIG{signal}: {ended}");
+        assert!(!scratch.project().join(".fettle/status.json").exists(), "still mounted after SIG{signal}");
+        assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("a"), lines(101));
+        assert_eq!(fs::read_to_string(scratch.project().join("b")).expect("b"), lines(10));
+    }
+}
+
+#[test]
+fn plain_umount_is_as_safe_as_unmount() {
+    for command in [&["umount"] as &[&str], &["fusermount3", "-u"], &["umount", "-l"]] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        scratch.write("b", lines(100));
+        let view = scratch.mount();
+        view.write("a", lines(101));
+        view.write("b", "all new\n");
+        let id = view.only_held().id;
+        let output = scratch.command(command[0]).args(&command[1..]).arg(view.root()).output().expect("umount");
+        Output::from(output).ok();
+        eventually("the daemon is gone", || scratch.daemons().is_empty());
+        drop(view);
+        assert_eq!(scratch.read("a"), lines(101));
+        assert_eq!(scratch.read("b"), lines(100));
+        let again = scratch.mount();
+        assert_eq!(again.only_held().id, id);
+        assert_eq!(again.read("b"), "all new\n");
+    }
+}
+
+#[test]
+fn a_second_mount_is_refused_and_says_who_holds_the_project() {
+    let scratch = mounted_scratch!();
+    for mountpoint in [None, Some("view")] {
+        let view = mountpoint.map_or_else(|| scratch.mount(), |name| scratch.mount_at(name));
+        let pid = view.daemon_pid().to_string();
+        for second in [scratch.mounting(), scratch.mounting().at("other")] {
+            refused(&second.run(), 5, &[&pid, view.root().to_str().expect("UTF-8")]);
+        }
+        view.write("still", "works\n");
+        view.assert_landed("still", "works\n");
+        fs::remove_file(view.path("still")).expect("delete");
+    }
+}
+
+#[test]
+fn a_project_in_a_mounted_project_is_refused() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    for view in [scratch.mount()] {
+        for inner in [view.path("inner"), scratch.project().join("inner")] {
+            let output = scratch.fettlefs().arg("mount").arg(&inner).output().expect("the built program runs");
+            refused(&output.into(), 5, &["inner", scratch.project().to_str().expect("UTF-8")]);
+        }
+    }
+    let _view = scratch.mount_at("view");
+    let output = scratch.fettlefs().arg("mount").arg(scratch.project().join("inner")).output();
+    refused(&output.expect("the built program runs").into(), 5, &["inner"]);
+}
+
+#[test]
+fn places_that_cannot_be_a_mountpoint_or_a_project_are_refused_by_name() {
+    let scratch = mounted_scratch!();
+    scratch.write("dir/a", "a\n");
+    let run = |words: &[&str]| -> Output {
+        scratch.fettlefs().current_dir(scratch.root()).arg("mount").args(words).output().expect("it runs").into()
+    };
+    refused(&run(&["project", "project/dir"]), 2, &["project/dir", "lies in the project"]);
+    refused(&run(&["project/dir/a"]), 4, &["project/dir/a", "ot a directory"]);
+    refused(&run(&["nowhere"]), 4, &["nowhere", "No such file"]);
+    refused(&run(&["project", "nowhere"]), 4, &["nowhere", "No such file"]);
+    refused(&run(&["project", "-o", "nonsense"]), 2, &["nonsense"]);
+    assert!(!scratch.has(".fettle"), "a refusal leaves nothing behind");
+    let state = scratch.root().join("state");
+    fs::create_dir_all(state.join("in")).expect("a directory");
+    let output = scratch.mounting().at("state/in").env("FETTLE_STATE_DIR", &state).run();
+    refused(&output, 2, &["state directory"]);
+}
+
+#[test]
+fn a_dead_mount_is_replaced_and_what_it_held_is_there() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    view.write("a", "all new\n");
+    let id = view.only_held().id;
+    view.kill_all();
+    assert!(fs::read_dir(scratch.project()).is_err(), "the mount is dead");
+    let again = scratch.mount();
+    assert!(again.mount_output.stderr.contains("dead mount"), "{}", again.mount_output.stderr);
+    assert_eq!(again.assert_held("a", "all new\n", &lines(100)).id, id);
+}
+
+#[test]
+fn a_read_only_project_is_refused() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "a\n");
+    let output = in_own_namespace(
+        &scratch,
+        "mount --bind $PROJECT $PROJECT && mount -o remount,ro,bind $PROJECT && exec $FETTLEFS mount $PROJECT",
+    );
+    refused(&output, 6, &["read-only"]);
+    assert!(!scratch.has(".fettle"));
+}
+
+#[test]
+fn a_machine_without_dev_fuse_is_told_what_to_do() {
+    let scratch = mounted_scratch!();
+    let hide = "mkdir dev && mount --bind dev /dev && exec $FETTLEFS mount $PROJECT";
+    let output = in_own_namespace(&scratch, hide);
+    refused(&output, 1, &["/dev/fuse", "modprobe"]);
+}
+
+#[test]
+fn a_user_who_may_not_open_dev_fuse_is_told() {
+    let scratch = mounted_scratch!();
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    std::os::unix::fs::chown(scratch.project(), Some(65534), Some(65534)).expect("an owner");
+    // A node of its own, so that nothing depends on the machine's.
+    let script = "cp $FETTLEFS fettlefs; mknod -m 600 fuse c 10 229 && mount --bind fuse /dev/fuse &&
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups ./fettlefs mount $PROJECT";
+    refused(&in_own_namespace(&scratch, script), 6, &["/dev/fuse"]);
+}
+
+#[test]
+fn a_user_mounts_with_fusermount3_and_unmounts() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    scratch.write("b", lines(100));
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    for place in ["project", "project/a", "project/b", "home", "home/.config"] {
+        std::os::unix::fs::chown(scratch.root().join(place), Some(65534), Some(65534)).expect("an owner");
+    }
+    let work = "$ROOT/fettlefs mount $PROJECT && cd $PROJECT && sed -i 1s/line/LINE/ a && echo new > b && cat b &&
+        $ROOT/fettlefs status --json && cd / && $ROOT/fettlefs unmount $PROJECT && cat $PROJECT/b | wc -l && head -n 1 $PROJECT/a";
+    let script = format!(
+        "cp $FETTLEFS fettlefs; mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse &&
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '{work}'"
+    );
+    let output = in_own_namespace(&scratch, &script).ok();
+    let said: Vec<_> = output.stdout.lines().collect();
+    assert_eq!(said.first(), Some(&"new"), "{output:?}");
+    assert!(
+        said.iter().any(|line| line.contains(r#""path":"b""#) && line.contains(r#""reason":"size""#)),
+        "{output:?}"
+    );
+    assert_eq!(said[said.len() - 2..], ["100", "LINE 1"], "{output:?}");
+}
+
+#[test]
+fn a_mount_can_be_read_only() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "a\n");
+    let view = scratch.mounting().flag("-oro").start();
+    assert_eq!(view.read("a"), "a\n");
+    let refused = fs::write(view.path("a"), "b\n").expect_err("a read-only mount");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
+}
+
+#[test]
+fn who_stands_in_the_project_is_told() {
+    let scratch = mounted_scratch!();
+    let mut sleeper = scratch.command("sleep").arg("60").current_dir(scratch.project()).spawn().expect("sleep");
+    let view: View<'_> = scratch.mount();
+    let said = view.mount_output.stderr.clone();
+    sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
+    assert!(said.contains(&sleeper.id().to_string()) && said.contains("sleep"), "{said}");
+}
