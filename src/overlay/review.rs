@@ -760,7 +760,8 @@ impl Overlay {
         let digest = present.digest().map_err(|err| failed(path, &err.into()))?;
         match (known, digest) {
             (Some(known), Some(digest)) if known != digest => {
-                Err(conflict(&path.to_string(), "it was edited since; --force keeps that as a backup"))
+                let error = conflict(&path.to_string(), "it was edited since; --force keeps that as a backup");
+                Err(ErrorBody { path: Some(path.clone()), ..error })
             }
             _ => Ok(()),
         }
