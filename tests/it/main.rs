@@ -2,5 +2,6 @@
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 
+mod cli;
 mod harness;
 mod tidy;
