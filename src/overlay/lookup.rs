@@ -6,8 +6,8 @@ use super::error::Context;
 use super::nodes::NodeId;
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
 use crate::model::RelPath;
-use crate::store::{STATE_DIR_NAME, UpperId, What, is_temp_name};
-use crate::sys::file::{FileKind, Meta};
+use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
+use crate::sys::file::{FileKind, InodeKey, Meta};
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +64,21 @@ impl Overlay {
         }
     }
 
+    /// What has this very name. Another name of an inode that is being changed is lower's still: what happens to the
+    /// name happens to it, and the change stays with the name it was made under.
+    pub(super) fn origin_by_name(&self, path: &RelPath) -> Result<Origin> {
+        let origin = self.origin(path)?;
+        let is_alias = match &origin {
+            Origin::Upper(id, _) => self.state.lock().uppers.at(path) != Some(*id),
+            Origin::Nothing | Origin::Lower(_) | Origin::Hidden(_) => false,
+        };
+        if !is_alias {
+            return Ok(origin);
+        }
+        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        Ok(below.map_or(Origin::Nothing, Origin::Lower))
+    }
+
     fn origin_of_upper(&self, path: &RelPath, id: UpperId) -> Result<Origin> {
         let what = self.state.lock().uppers.get(id).map(|upper| upper.row.what.clone());
         match what {
@@ -92,7 +107,7 @@ impl Overlay {
                 return Err(Error::Errno(libc::ENOENT));
             }
             Origin::Lower(meta) => (meta, Some(meta.key())),
-            Origin::Upper(_, meta) => (meta, None),
+            Origin::Upper(id, meta) => (meta, state.shared_inode(*id)),
         };
         let node = state.nodes.resolve(parent, name, meta, lower);
         Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
@@ -157,6 +172,16 @@ impl Overlay {
     pub fn parent_of(&self, node: NodeId) -> NodeId {
         let state = self.state.lock();
         state.nodes.get(node).ok().and_then(|node| node.names.first().map(|(parent, _)| *parent)).unwrap_or(ROOT)
+    }
+}
+
+impl State {
+    /// The lower inode of an entry that has several names below: all of them are one node.
+    fn shared_inode(&self, id: UpperId) -> Option<InodeKey> {
+        match self.uppers.get(id)?.row.base.below {
+            Below::Entry { stamp, links, .. } if links > 1 => self.nodes.known_inode(stamp.device, stamp.inode),
+            Below::Entry { .. } | Below::Nothing => None,
+        }
     }
 }
 

@@ -34,6 +34,7 @@ use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
 use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, Writer};
+use crate::sys::process;
 use crate::sys::tree::Tree;
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
@@ -114,6 +115,8 @@ struct State {
 struct Window {
     first: Option<Digest>,
     last: Instant,
+    /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
+    landed: Option<Stamp>,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing.
@@ -293,12 +296,15 @@ impl State {
 }
 
 impl Caller {
-    /// The daemon's own doing, or nobody's.
-    pub const NOBODY: Self = Self { pid: 0, uid: 0, gid: 0, umask: 0 };
-
-    /// Only what was learned at open: a process is not looked at while one of its calls waits for us.
+    /// Who this is, without a look at the process: in the middle of an `execve` that would wait for us, and we for it.
     fn writer(&self) -> Writer {
         Writer { pid: self.pid, exe: None, uid: self.uid }
+    }
+
+    /// Who opens a file. The one moment at which the process can be looked at (DESIGN, "More facts that bite").
+    fn opener(&self) -> Writer {
+        let exe = process::exe(self.pid).map(|exe| exe.to_string_lossy().into_owned());
+        Writer { exe, ..self.writer() }
     }
 }
 

@@ -115,7 +115,7 @@ impl Overlay {
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
             return Err(Error::Errno(libc::EEXIST));
         }
-        let used = self.state.lock().anchor_of(&path).is_some_and(|anchor| anchor != AnchorState::Nothing);
+        let used = self.anchor_of(&path)?.is_some_and(|anchor| anchor != AnchorState::Nothing);
         let judged = matches!(action, Action::Hold(_))
             || matches!(origin, Origin::Hidden(_))
             || leaves_project(&path, target.as_bytes())
@@ -136,7 +136,7 @@ impl Overlay {
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row.what = What::Symlink;
         }
-        self.settle(id, caller)
+        self.settle(id, &caller.writer())
     }
 
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
@@ -145,19 +145,23 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         self.check_creation(&path, FileKind::Regular)?;
-        let gated = matches!(self.action(&path, FileKind::Regular), Action::Hold(_));
-        if matches!(self.action(&source, FileKind::Regular), Action::Freeze) {
+        let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
+        if old == Action::Freeze {
             return Err(self.denied(&source));
         }
+        // What is written through a name that passes would change the judged one unseen.
+        if (old == Action::Pass) != (new == Action::Pass) {
+            return Err(Error::Errno(libc::EXDEV));
+        }
         if let Origin::Upper(id, _) = self.origin(&source)? {
-            match self.settle(id, caller)? {
-                Settled::Held(_) | Settled::Postponed | Settled::Denied => {
+            match self.settle(id, &caller.writer())? {
+                Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
                 }
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if gated {
+        if matches!(new, Action::Hold(_)) {
             // Judged as the creation of what it names; the view has a copy until somebody reviews it.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);
@@ -195,7 +199,7 @@ impl Overlay {
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
         let id = self.copy_to_upper(source)?;
         self.add_upper_file(id, path)?;
-        self.settle(id, caller)
+        self.settle(id, &caller.writer())
     }
 
     /// Upper content that is a copy of a file or symlink of lower.
@@ -217,7 +221,7 @@ impl Overlay {
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_writable()?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
-        let origin = self.origin(&path)?;
+        let origin = self.origin_by_name(&path)?;
         let was = match &origin {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.is_dir() => return Err(Error::Errno(libc::EISDIR)),
@@ -252,7 +256,7 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle(id, caller) {
+        match self.settle(id, &caller.writer()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -338,7 +342,7 @@ impl Overlay {
         self.store.replace_upper(row.id, &whiteout)?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;
-        self.settle(id, caller).map(|_| ())
+        self.settle(id, &caller.writer()).map(|_| ())
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, _caller: &Caller) -> Result<()> {

@@ -237,6 +237,11 @@ impl Nodes {
         }
     }
 
+    /// The full key of a lower inode that some node stands for. Looks at all of them: for hard links only.
+    pub fn known_inode(&self, device: u64, inode: u64) -> Option<InodeKey> {
+        self.by_lower.keys().find(|key| (key.device, key.inode) == (device, inode)).copied()
+    }
+
     /// Whether a node stands for this lower inode.
     pub fn is_lower(&self, id: NodeId, key: InodeKey) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))

@@ -27,7 +27,7 @@ use super::{Caller, Entry, Error, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
-use crate::store::UpperId;
+use crate::store::{UpperId, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::{OFlags, process};
 
@@ -80,7 +80,7 @@ pub(super) struct Handle {
     target: Target,
     access: Access,
     node: NodeId,
-    pub caller: Caller,
+    pub opener: Writer,
     /// Written since it was last judged.
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
@@ -281,7 +281,11 @@ impl Overlay {
             target,
             access: flags.access,
             node,
-            caller: *caller,
+            // Reading needs nobody's name.
+            opener: match flags.access {
+                Access::Write => caller.opener(),
+                Access::Read => caller.writer(),
+            },
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
             opened,
@@ -510,21 +514,31 @@ impl Overlay {
     pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
         let handle = self.handle(handle)?;
         let Some(open) = handle.judged() else { return Ok(()) };
-        let by_opener = || caller.pid == handle.caller.pid || process::same_thread_group(caller.pid, handle.caller.pid);
+        let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);
         if !handle.written.load(Ordering::SeqCst) || !by_opener() || !handle.take_written() {
             return Ok(());
         }
         let Some(id) = open.upper() else { return Ok(()) };
-        let settled = self.settle(id, &handle.caller);
+        if open.writers() > 1 && self.is_written_elsewhere(&handle) {
+            // What another writer has half done would land with it: the last to close is judged for both.
+            return Ok(());
+        }
+        let settled = self.settle(id, &handle.opener);
         if settled.is_err() {
             // Still unjudged: the release tries again, and nothing is lost meanwhile.
             handle.written.store(true, Ordering::SeqCst);
         }
         match settled? {
-            Settled::Denied => Err(Error::Errno(libc::EACCES)),
             Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
             Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
         }
+    }
+
+    /// Whether another handle on the same file has written what nobody has judged.
+    fn is_written_elsewhere(&self, handle: &Arc<Handle>) -> bool {
+        let state = self.state.lock();
+        let others = state.handles.values().filter(|other| other.node == handle.node && !Arc::ptr_eq(other, handle));
+        others.into_iter().any(|other| other.written.load(Ordering::SeqCst))
     }
 
     /// The last descriptor is gone. Judges what no close has judged.
@@ -535,7 +549,10 @@ impl Overlay {
             open.writers.fetch_sub(1, Ordering::SeqCst);
         }
         let settled = match open.upper() {
-            Some(id) if removed.is_unjudged() => self.settle(id, &removed.caller).map(|_| ()),
+            // What the others do not judge, this judges; what one of them will, it leaves.
+            Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
+                self.settle(id, &removed.opener).map(|_| ())
+            }
             _ => Ok(()),
         };
         self.closed(open)?;

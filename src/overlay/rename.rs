@@ -70,7 +70,7 @@ impl Overlay {
             Some(_) => self.new_path(parent, name)?,
             None => self.state.lock().nodes.child_path(parent, name)?,
         };
-        let origin = self.origin(&path)?;
+        let origin = self.origin_by_name(&path)?;
         let mut end = End { parent, name: name.to_owned(), path, origin, action: Action::Auto };
         let kind = end.kind().or(made_as).unwrap_or(FileKind::Regular);
         end.action = self.action(&end.path, kind);
@@ -83,27 +83,47 @@ impl Overlay {
                 return Err(self.denied(&end.path));
             }
         }
-        if from.kind() == Some(FileKind::Directory) && self.policy().may_freeze_below(&from.path) {
-            self.check_nothing_frozen(&from.path)?;
+        if from.kind() == Some(FileKind::Directory) && from.action != Action::Pass {
+            self.check_dir_rename(&from.path, &to.path)?;
+        }
+        if from.kind() == Some(FileKind::Directory) && from.action == Action::Pass && to.action != Action::Pass {
+            self.check_dir_rename(&from.path, &to.path)?;
         }
         Ok(())
     }
 
-    /// Nothing frozen may move with its directory.
-    fn check_nothing_frozen(&self, dir: &RelPath) -> Result<()> {
-        let mut dirs = vec![dir.clone()];
+    /// Nothing frozen may move with its directory, and nothing may come by it to where a rule would gate it, or leave
+    /// for where nobody judges: `EXDEV` makes programs copy and delete, and each file is judged.
+    fn check_dir_rename(&self, from: &RelPath, to: &RelPath) -> Result<()> {
+        let mut dirs = vec![from.clone()];
         while let Some(dir) = dirs.pop() {
             for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
                 let Ok(path) = dir.join(&entry.name) else { continue };
-                if self.action(&path, entry.kind) == Action::Freeze {
+                let Some(moved) = path.rebase(from, to) else { continue };
+                let before = self.action(&path, entry.kind);
+                if before == Action::Freeze {
                     return Err(self.denied(&path));
                 }
                 if entry.kind == FileKind::Directory {
                     dirs.push(path);
+                    continue;
+                }
+                match self.action(&moved, entry.kind) {
+                    Action::Auto => {}
+                    Action::Pass if before == Action::Pass || self.is_fresh(&path) => {}
+                    after if after == before => {}
+                    Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => {
+                        return Err(Error::Errno(libc::EXDEV));
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether what is at a path came in this session.
+    fn is_fresh(&self, path: &RelPath) -> bool {
+        self.state.lock().anchors.get(path).is_some_and(|known| known.fresh)
     }
 
     fn rename_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
@@ -112,15 +132,21 @@ impl Overlay {
         }
         let free = matches!(to.origin, Origin::Nothing);
         let reused = || {
-            let anchor = self.state.lock().anchor_of(&to.path);
-            anchor.is_some_and(|anchor| anchor != AnchorState::Nothing)
+            let anchor = self.anchor_of(&to.path)?;
+            Ok::<_, Error>(anchor.is_some_and(|anchor| anchor != AnchorState::Nothing))
         };
-        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused();
+        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
         match (&from.origin, to.action) {
-            (Origin::Lower(_), Action::Pass) => self.rename_below(from, to),
+            (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
+                self.rename_below(from, to)
+            }
+            // Out to where nobody judges: the caller copies, and its deletion here is judged.
+            (_, Action::Pass) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta),
+            // Its content is another name's, which keeps it: the caller copies what the view shows.
+            (Origin::Lower(meta), _) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
-            (Origin::Upper(id, _), _) if !judged && to.action != Action::Pass => self.move_upper(from, to, *id),
+            (Origin::Upper(id, _), _) if !judged => self.move_upper(from, to, *id),
             (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
             (Origin::Nothing | Origin::Hidden(_), _) => Err(Error::Errno(libc::ENOENT)),
         }
@@ -131,8 +157,16 @@ impl Overlay {
         match (&from.origin, &to.origin) {
             (Origin::Lower(a), Origin::Lower(b)) => a.key() == b.key(),
             (Origin::Upper(a, _), Origin::Upper(b, _)) => a == b,
+            (Origin::Upper(id, _), Origin::Lower(meta)) | (Origin::Lower(meta), Origin::Upper(id, _)) => {
+                self.state.lock().uppers.of_inode(meta.device, meta.inode) == Some(*id)
+            }
             _ => false,
         }
+    }
+
+    /// Whether a change of this inode is held or being written under another of its names.
+    fn is_changed_elsewhere(&self, meta: &Meta) -> bool {
+        meta.links > 1 && self.state.lock().uppers.of_inode(meta.device, meta.inode).is_some()
     }
 
     /// Between or into paths that nobody judges: the kernel's own rename.
@@ -171,6 +205,10 @@ impl Overlay {
         if let Some(seen) = state.seen.remove(from) {
             state.seen.insert(to.clone(), seen);
         }
+        if let Some(window) = state.windows.remove(from) {
+            // A rename in between does not make one change two (SPEC §4.6).
+            state.windows.insert(to.clone(), window);
+        }
         let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
         let source = state.anchors.entry(from.clone()).or_insert(Known { anchor: moved, fresh: false });
@@ -203,7 +241,7 @@ impl Overlay {
         }
         self.renamed(from, to);
         self.rebind(&to.path, upper);
-        let settled = match self.settle(upper, caller) {
+        let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
             Err(err) => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
         };
@@ -212,7 +250,12 @@ impl Overlay {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
             }
-            Settled::Held(_) | Settled::Denied | Settled::Postponed => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
+            Settled::Postponed => {
+                // Somebody goes on writing: the database must know of the content before its source goes.
+                self.mark_dirty(upper)?;
+                self.remove_source(from, whiteout, meta, upper)
+            }
         }
     }
 
@@ -279,8 +322,7 @@ impl Overlay {
         if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
             upper.takes_along = None;
         }
-        let fresh = self.state.lock().anchors.get(&from.path).is_some_and(|known| known.fresh);
-        if !fresh {
+        if !self.is_fresh(&from.path) {
             return self.hold_structure(whiteout, crate::model::Reason::Parent);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
@@ -359,9 +401,9 @@ impl Overlay {
         }
         if let Some(meta) = below {
             let whiteout = self.hide(&from.path, &meta)?;
-            self.settle(whiteout, caller)?;
+            self.settle(whiteout, &caller.writer())?;
         }
-        self.settle(id, caller).map(|_| ())
+        self.settle(id, &caller.writer()).map(|_| ())
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
@@ -446,8 +488,8 @@ impl Overlay {
             state.nodes.unname(from.parent, &from.name);
             state.nodes.unname(to.parent, &to.name);
         }
-        self.settle(for_from, caller)?;
-        self.settle(for_to, caller).map(|_| ())
+        self.settle(for_from, &caller.writer())?;
+        self.settle(for_to, &caller.writer()).map(|_| ())
     }
 }
 

@@ -13,16 +13,16 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::settle::{Side, backup_of};
+use super::settle::{Settled, Side, backup_of};
 use super::uppers::Upper;
-use super::{Caller, Error, Known, Overlay, Result, Seen, open_lower};
+use super::{Error, Known, Overlay, Result, Seen, open_lower};
 use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Reason, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, ExternalKind, Outcome, WritingNow};
 use crate::store::{
     self, Anchor, AnchorState, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent, UpperId, UpperRow,
-    What,
+    What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::process;
@@ -426,10 +426,10 @@ impl Overlay {
         if let Some(content) = present.stage(&self.store)? {
             landable.backup = Some(content.digest);
             let kind = if landable.new.kind.is_some() { BackupKind::Confirmed } else { BackupKind::Deleted };
-            let backup = backup_of(path, present, &content, kind, &Caller::NOBODY);
+            let backup = backup_of(path, present, &content, kind, &Writer::default());
             landing.keep(content, backup);
         }
-        let shared = present.meta.is_some_and(|meta| meta.links > 1);
+        let shared = present.meta.is_some_and(|meta| meta.must_stay());
         match (landable.new.kind, &landable.new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
@@ -478,7 +478,7 @@ impl Overlay {
     }
 
     /// Further names of what landed become links to it.
-    fn link_aliases(&self, row: &UpperRow) -> Result<()> {
+    pub(super) fn link_aliases(&self, row: &UpperRow) -> Result<()> {
         for alias in row.names.iter().skip(1) {
             let linked = self.lower.place(&row.names[0])?.link(&self.lower.place(alias)?);
             linked.doing(|| format!("link {alias} to {}", row.names[0]))?;
@@ -577,7 +577,7 @@ impl Overlay {
             outcome.id = Some(change.held.id.clone());
             outcome.kind = Some(change.held.kind);
             if let Some(content) = side.stage(&self.store).map_err(|err| fault(err.into()))? {
-                let backup = backup_of(path, &side, &content, BackupKind::Discarded, &Caller::NOBODY);
+                let backup = backup_of(path, &side, &content, BackupKind::Discarded, &Writer::default());
                 landing.keep(content, backup);
                 kept.push(outcomes.len());
             }
@@ -709,7 +709,7 @@ impl Overlay {
         let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
         let keeps = kept.is_some();
         if let Some(content) = kept {
-            let made = backup_of(path, &present, &content, BackupKind::RolledBack, &Caller::NOBODY);
+            let made = backup_of(path, &present, &content, BackupKind::RolledBack, &Writer::default());
             landing.keep(content, made);
         }
         self.place_backup(backup, path, expect, &present, landing).map_err(fault)?;
@@ -796,7 +796,7 @@ impl Overlay {
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row = row;
         }
-        self.settle(id, &Caller::NOBODY).map(|_| ())
+        self.settle(id, &Writer::default()).map(|_| ())
     }
 
     /// Settles what nobody writes any more, waiting for writers up to `wait`.
@@ -817,10 +817,19 @@ impl Overlay {
             .map(|upper| (upper.row.id, upper.row.names[0].clone()))
             .collect();
         drop(state);
+        let mut outcomes = Vec::new();
         for (id, path) in idle {
-            self.settle(id, &Caller::NOBODY).map_err(|err| failed(&path, &err))?;
+            // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
+            let settled = self.settle(id, &Writer::default());
+            let settled = settled.or_else(|_| self.settle_because(id, &Writer::default(), vec![Reason::Backup]));
+            let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
+                Settled::Landed => (Done::Landed, None),
+                Settled::Held(id) => (Done::Held, Some(id)),
+                Settled::Unchanged | Settled::Postponed => continue,
+            };
+            outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
-        Ok(Vec::new())
+        Ok(outcomes)
     }
 
     /// Who has a file open that was written and not judged.
@@ -894,7 +903,7 @@ impl Overlay {
         let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
         let path = row.names[0].clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
-            return self.settle_because(id, &Caller::NOBODY, vec![reason]).map(|_| ());
+            return self.settle_because(id, &Writer::default(), vec![reason]).map(|_| ());
         }
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
@@ -924,7 +933,7 @@ impl super::State {
     fn writing(&self) -> Vec<(RelPath, u32)> {
         let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
         let mut writing: Vec<(RelPath, u32)> =
-            unjudged.filter_map(|handle| Some((self.nodes.path(handle.node()).ok()?, handle.caller.pid))).collect();
+            unjudged.filter_map(|handle| Some((self.nodes.path(handle.node()).ok()?, handle.opener.pid))).collect();
         writing.sort();
         writing.dedup();
         writing
@@ -990,7 +999,10 @@ fn outcome(landable: &Landable) -> Outcome {
 }
 
 fn content(side: Side) -> Reviewed<Option<SideContent>> {
-    let Some(kind) = side.kind else { return Ok(None) };
+    let Some(kind) = side.kind.filter(|kind| matches!(kind, FileKind::Regular | FileKind::Symlink)) else {
+        // A directory has no content that a diff could show.
+        return Ok(None);
+    };
     let kind_bits = if kind == FileKind::Symlink { libc::S_IFLNK } else { libc::S_IFREG };
     let bytes = match (side.bytes, side.file) {
         (Some(bytes), _) => bytes,

@@ -16,9 +16,9 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::{Caller, Error, Known, Overlay, Result, Seen, State, Window};
+use super::{Error, Known, Overlay, Result, Seen, State, Window};
 use crate::diff::{self, Measure, TEXT_BYTES_MAX};
-use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath, Stamp};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, risky_git_config_change};
 use crate::policy::settings::Window as WindowSetting;
@@ -26,7 +26,7 @@ use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::protocol::EventName;
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
-    StagedContent, StepOutcome, UpperId, UpperRow, What,
+    StagedContent, StepOutcome, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -37,7 +37,6 @@ pub enum Settled {
     Unchanged,
     Landed,
     Held(ChangeId),
-    Denied,
     /// Somebody else went on writing: the last one to close decides.
     Postponed,
 }
@@ -88,7 +87,7 @@ struct Job {
     version: u64,
     synced: bool,
     moved_on: bool,
-    takes_along: Option<(RelPath, crate::model::Stamp)>,
+    takes_along: Option<(RelPath, Stamp)>,
     /// Reasons that the moment brings, not the content.
     because: Vec<Reason>,
 }
@@ -127,6 +126,10 @@ impl Side {
 
     fn of_content(bytes: Vec<u8>, mode: u32) -> Self {
         Self { kind: Some(FileKind::Regular), size: bytes.len() as u64, mode, bytes: Some(bytes), ..Self::default() }
+    }
+
+    fn text(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or_default()
     }
 
     pub fn digest(&mut self) -> std::io::Result<Option<Digest>> {
@@ -173,23 +176,23 @@ impl Side {
 
 impl Overlay {
     /// Judges an upper entry and acts on the verdict.
-    pub(super) fn settle(&self, id: UpperId, actor: &Caller) -> Result<Settled> {
+    pub(super) fn settle(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         self.settle_because(id, actor, Vec::new())
     }
 
     /// What was written and not closed when the daemon died is held, however small (SPEC §7).
     pub(super) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
-        self.settle_because(id, &Caller::NOBODY, vec![Reason::Interrupted]).map(|_| ())
+        self.settle_because(id, &Writer::default(), vec![Reason::Interrupted]).map(|_| ())
     }
 
-    pub(super) fn settle_because(&self, id: UpperId, actor: &Caller, because: Vec<Reason>) -> Result<Settled> {
+    pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
         let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
         job.because = because;
         let settled = self.judge(&job, actor);
         self.give_back(id, settled.is_ok());
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
-            Ok(Settled::Held(_) | Settled::Denied | Settled::Postponed) | Err(_) => {}
+            Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
         }
         settled
     }
@@ -230,7 +233,7 @@ impl Overlay {
         self.changed.notify_all();
     }
 
-    fn judge(&self, job: &Job, actor: &Caller) -> Result<Settled> {
+    fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
         let mut new = self.new_side(job)?;
         let present = self.present_side(path)?;
@@ -289,18 +292,22 @@ impl Overlay {
         if row.held.is_some() {
             return self.kept_side(row.base.digest, mode);
         }
-        if let Some(first) = self.window_first(&row.names[0]) {
+        let stamp = present.meta.map(|meta| meta.stamp());
+        let as_it_was = match (row.base.below, stamp) {
+            _ if job.moved_on => false,
+            (Below::Entry { stamp: base, .. }, Some(now)) => same_content_stamp(&base, &now),
+            (Below::Nothing, None) => true,
+            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+        };
+        if !as_it_was {
+            return Ok(Old::Lost);
+        }
+        if let Some(first) = self.window_first(&row.names[0], stamp) {
             return self.kept_side(first, mode);
         }
-        let stamp = present.meta.map(|meta| meta.stamp());
-        match (row.base.below, stamp) {
-            _ if job.moved_on => Ok(Old::Lost),
-            (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => {
-                self.present_side(&row.names[0]).map(Old::known)
-            }
-            (Below::Entry { .. }, _) => Ok(Old::Lost),
-            (Below::Nothing, Some(_)) => Ok(Old::Lost),
-            (Below::Nothing, None) => self.anchor_side(&row.names[0]).map(Old::known),
+        match row.base.below {
+            Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
+            Below::Nothing => self.anchor_side(&row.names[0]),
         }
     }
 
@@ -313,7 +320,7 @@ impl Overlay {
     }
 
     /// Content before the first landing of a window that is still open; none when none is.
-    fn window_first(&self, path: &RelPath) -> Option<Option<Digest>> {
+    fn window_first(&self, path: &RelPath, present: Option<Stamp>) -> Option<Option<Digest>> {
         let length = match self.policy().settings.window {
             WindowSetting::Seconds(length) => length,
             WindowSetting::Session => {
@@ -327,7 +334,12 @@ impl Overlay {
         };
         let mut state = self.state.lock();
         let window = state.windows.get(path)?;
-        if window.last.elapsed() <= length {
+        let untouched = match (window.landed, present) {
+            (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if untouched && window.last.elapsed() <= length {
             return Some(window.first);
         }
         state.windows.remove(path);
@@ -335,19 +347,34 @@ impl Overlay {
     }
 
     /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
-    fn anchor_side(&self, path: &RelPath) -> Result<Side> {
-        let anchor = self.state.lock().anchor_of(path);
-        match anchor {
-            Some(AnchorState::Content { digest }) => {
-                Ok(self.store.content(digest)?.map_or_else(Side::default, |bytes| Side::of_content(bytes, 0o644)))
-            }
+    fn anchor_side(&self, path: &RelPath) -> Result<Old> {
+        match self.anchor_of(path)? {
+            Some(AnchorState::Content { digest }) => self.kept_side(Some(digest), 0o644),
             Some(AnchorState::Moved { to, stamp }) => {
                 let side = self.present_side(&to)?;
-                let same = side.meta.is_some_and(|meta| same_content_stamp(&meta.stamp(), &stamp));
-                Ok(if same { side } else { Side::default() })
+                // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
+                let same = |meta: Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+                Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
             }
-            Some(AnchorState::Nothing) | None => Ok(Side::default()),
+            Some(AnchorState::Nothing) | None => Ok(Old::known(Side::default())),
         }
+    }
+
+    /// What used to be at a path in this session, also by way of a directory that was renamed.
+    pub(super) fn anchor_of(&self, path: &RelPath) -> Result<Option<AnchorState>> {
+        let to = {
+            let state = self.state.lock();
+            if let Some(known) = state.anchors.get(path) {
+                return Ok(Some(known.anchor.clone()));
+            }
+            let Some(to) = state.moved_with_dir(path) else { return Ok(None) };
+            match state.anchors.get(&to) {
+                Some(Known { anchor: AnchorState::Nothing, .. }) | None => to,
+                Some(known) => return Ok(Some(known.anchor.clone())),
+            }
+        };
+        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
     }
 
     /// Gathers every reason to hold. Touches nothing.
@@ -366,8 +393,7 @@ impl Overlay {
         };
         if let Some(held) = &job.row.held {
             // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
-            let kept = |reason: &Reason| !matches!(reason, Reason::Size | Reason::Bytes | Reason::Risk);
-            comparison.reasons.extend(held.reasons.iter().copied().filter(kept));
+            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
         }
         let fresh = comparison.is_fresh_deletion(self);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
@@ -437,7 +463,7 @@ impl Overlay {
         same_names && version == job.version
     }
 
-    fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
+    fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
         let replaced = match self.stage_landing(job, comparison, &mut landing, BackupKind::Landed, actor) {
@@ -462,6 +488,7 @@ impl Overlay {
             applied
         };
         applied.finish()?;
+        self.link_aliases(&job.row)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
@@ -474,7 +501,7 @@ impl Overlay {
         comparison: &Comparison,
         landing: &mut Landing<'_>,
         kind: BackupKind,
-        actor: &Caller,
+        actor: &Writer,
     ) -> Result<Option<Digest>> {
         let Comparison { path, new, present, .. } = comparison;
         let expect = present.meta.map(|meta| meta.stamp());
@@ -486,7 +513,9 @@ impl Overlay {
             landing.keep(content, backup);
         }
         match (new.kind, &new.file, expect) {
-            (Some(FileKind::Regular), Some(file), Some(expect)) if present.meta.is_some_and(|meta| meta.links > 1) => {
+            (Some(FileKind::Regular), Some(file), Some(expect))
+                if present.meta.is_some_and(|meta| meta.must_stay()) =>
+            {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
@@ -526,7 +555,7 @@ impl Overlay {
         job: &Job,
         comparison: &mut Comparison,
         replaced: Option<Digest>,
-        actor: &Caller,
+        actor: &Writer,
     ) -> Result<Epilogue> {
         let path = comparison.path.clone();
         let digest = comparison.new_digest_if_small()?;
@@ -571,8 +600,10 @@ impl Overlay {
     ) {
         let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
         let first = replaced.filter(|_| comparison.present.exists());
+        let landed = meta.map(|meta| meta.stamp());
         let window = state.windows.entry(comparison.path.clone());
-        window.or_insert(Window { first, last: Instant::now() }).last = Instant::now();
+        let window = window.or_insert(Window { first, last: Instant::now(), landed });
+        (window.last, window.landed) = (Instant::now(), landed);
         state.forget_old_windows();
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
@@ -590,7 +621,7 @@ impl Overlay {
         }
     }
 
-    fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Caller) -> Result<Settled> {
+    fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let path = comparison.path.clone();
         let doing = || format!("read {path}");
         self.put_back(job, comparison)?;
@@ -619,7 +650,8 @@ impl Overlay {
             new: new_digest,
             created: same.as_ref().map_or(now, |held| held.created),
             renewed: same.as_ref().map_or(now, |held| held.renewed),
-            writer: Some(actor.writer()),
+            // Whoever only caused it to be judged anew did not write it.
+            writer: same.as_ref().map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
         };
         let mut row = job.row.clone();
         row.base.digest = old_digest;
@@ -656,7 +688,7 @@ impl Overlay {
     /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
     fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
-        let anchor = self.state.lock().anchor_of(path);
+        let anchor = self.anchor_of(path)?;
         let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
@@ -682,7 +714,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Caller) -> store::EventDraft {
+    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
         self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
@@ -768,13 +800,7 @@ impl Comparison {
     }
 
     fn hunk_count(&self) -> u64 {
-        match (&self.old.bytes, &self.new.bytes, self.measure) {
-            (old, new, Some(_)) => {
-                let (old, new) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());
-                diff::hunks(old, new).len() as u64
-            }
-            _ => 0,
-        }
+        self.measure.map_or(0, |_| diff::hunks(self.old.text(), self.new.text()).len() as u64)
     }
 
     fn below(&self) -> Below {
@@ -797,14 +823,13 @@ fn facts(old: &Side, new: &Side) -> Facts {
     let (old_side, new_side) = (old.diff_side(), new.diff_side());
     let comparable = old_side == diff::Side::Text && matches!(new_side, diff::Side::Text | diff::Side::Absent)
         || old_side == diff::Side::Absent && new_side == diff::Side::Text;
-    let bytes = |side: &Side| side.bytes.clone().unwrap_or_default();
     Facts {
         act: if new.exists() { Act::Write } else { Act::Delete },
         identical: old.exists() == new.exists() && old.bytes.is_some() && old.bytes == new.bytes,
         old: old_side,
         old_bytes: old.size,
         new: new_side,
-        measure: comparable.then(|| diff::measure(&bytes(old), &bytes(new))),
+        measure: comparable.then(|| diff::measure(old.text(), new.text())),
     }
 }
 
@@ -834,7 +859,7 @@ pub(super) fn backup_of(
     side: &Side,
     content: &StagedContent,
     kind: BackupKind,
-    actor: &Caller,
+    actor: &Writer,
 ) -> Backup {
     let created = store::now_millis();
     Backup {
@@ -847,7 +872,7 @@ pub(super) fn backup_of(
         symlink: side.kind == Some(FileKind::Symlink),
         mtime: side.meta.map(|meta| meta.mtime).unwrap_or_default(),
         created,
-        by: Some(actor.writer()),
+        by: Some(actor.clone()),
     }
 }
 
@@ -932,9 +957,11 @@ impl State {
         self.anchors.iter().find(|(_, known)| moved_here(known)).map(|(from, _)| from.clone())
     }
 
-    /// What used to be at a path, also by way of a directory that was renamed.
-    pub(super) fn anchor_of(&self, path: &RelPath) -> Option<AnchorState> {
-        self.anchors.get(path).map(|known| known.anchor.clone())
+    /// Where what lay at a path is now, if a directory above it was renamed.
+    fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
+        let moved =
+            |at: Option<RelPath>, (from, to): &(RelPath, RelPath)| at.as_ref().unwrap_or(path).rebase(from, to).or(at);
+        self.moved_dirs.iter().fold(None, moved).filter(|to| to != path)
     }
 
     fn forget_old_windows(&mut self) {

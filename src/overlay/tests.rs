@@ -1,5 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
+mod findings;
+
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -407,6 +409,51 @@ fn an_outside_edit_during_a_write_is_never_overwritten() {
 }
 
 #[test]
+fn an_outside_edit_within_the_window_of_a_landing_is_never_overwritten() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.put("a", "outside\n");
+    bench.close(handle);
+    assert_eq!(bench.lower("a"), Some("outside\n".to_owned()));
+    assert!(bench.reasons().contains(&Reason::Stale));
+}
+
+#[test]
+fn an_outside_edit_ends_the_window() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    let outside = changed(100, 1).replace("line 99\n", "outside\n");
+    bench.put("a", &outside);
+    bench.save("a", &lines(100));
+    let backup = bench.view().store().backups().unwrap().remove(0);
+    let kept = bench.view().store().content(backup.digest).unwrap().unwrap();
+    assert_eq!(String::from_utf8(kept).unwrap(), outside);
+    bench.put("a", &outside);
+    bench.save("a", &changed(100, 60));
+    bench.view().discard(&[bench.only_id()], false).unwrap();
+    assert_eq!(bench.lower("a"), Some(outside));
+}
+
+#[test]
+fn half_a_write_of_one_does_not_land_with_the_close_of_another() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let node = bench.node("a").unwrap();
+    let open = || bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
+    let (one, other) = (open(), open());
+    bench.view().write(other, 0, b"HALF").unwrap();
+    bench.view().write(one, 5, b"0").unwrap();
+    bench.close(one);
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    bench.close(other);
+    assert_eq!(bench.lower("a"), Some(lines(100).replacen("line 0", "HALF 0", 1)));
+}
+
+#[test]
 fn confirms_are_all_or_nothing() {
     let bench = Bench::new();
     for name in ["a", "b"] {
@@ -499,6 +546,35 @@ fn sensitive_files_are_held_however_small() {
     assert_eq!(bench.read("AGENTS.md"), Some("hello\n".to_owned()));
     bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(bench.lower("AGENTS.md"), Some("hello\n".to_owned()));
+}
+
+#[test]
+fn a_rename_cannot_carry_content_past_the_rules() {
+    let mut bench = Bench::new();
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "/target\n");
+    bench.put("target/keep", "x\n");
+    bench.put("src/a", &lines(100));
+    bench.remount();
+    // Out to where nobody judges, which would be a deletion for free.
+    assert_eq!(bench.try_rename("src/a", "target/a").unwrap_err().code(), libc::EXDEV);
+    assert_eq!(bench.try_rename("src", "target/src").unwrap_err().code(), libc::EXDEV);
+    // A name there for a file here, through which it could be written.
+    let (parent, name) = bench.parent("target/a");
+    let linked = bench.view().link(bench.node("src/a").unwrap(), parent, name, &ME);
+    assert_eq!(linked.unwrap_err().code(), libc::EXDEV);
+    // In to where a rule waits.
+    bench.view().mkdir(ROOT, OsStr::new("innocent"), 0o755, &ME).unwrap();
+    bench.save("innocent/settings.json", "{}\n");
+    assert_eq!(bench.try_rename("innocent", ".claude").unwrap_err().code(), libc::EXDEV);
+    bench.rename("innocent/settings.json", "AGENTS.md");
+    assert_eq!(bench.reasons(), [Reason::Sensitive]);
+    assert_eq!(bench.lower("AGENTS.md"), None);
+    // What a build made a moment ago may move to where builds go.
+    bench.view().mkdir(ROOT, OsStr::new("targetX"), 0o755, &ME).unwrap();
+    bench.save("targetX/tag", "t\n");
+    bench.rename("targetX", "target/x");
+    assert_eq!(bench.lower("target/x/tag").as_deref(), Some("t\n"));
 }
 
 #[test]

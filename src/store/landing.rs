@@ -7,8 +7,9 @@
 //!   content is safe            from here on finishes    under the temporary
 //!                              or undoes the whole      names
 //! ```
-//! Dropped before `finish`, each state undoes itself: lower is as it was. `apply` is renames and nothing slower, so that
-//! a caller may hold a lock around it; the states before and after it may copy, hash and sync.
+//! Dropped before `finish`, each state undoes itself: lower is as it was. `apply` is renames, so that a caller may hold a
+//! lock around it; the states before and after it copy, hash and sync. The exception is an inode with several names,
+//! whose content `apply` writes in place.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -57,6 +58,7 @@ pub struct Landing<'a> {
     work: Work<'a>,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
+    announced: bool,
 }
 
 /// The intent is written.
@@ -111,7 +113,13 @@ pub(super) fn new_temp() -> Temp {
 impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let work = Work { store, durability, staged: Vec::new(), applied: 0, intent: None };
-        Self { work, backups: Vec::new(), contents: Vec::new() }
+        Self { work, backups: Vec::new(), contents: Vec::new(), announced: false }
+    }
+
+    /// From here on temporary names are noted before they are made: for paths that no upper entry leads recovery to.
+    pub fn announce(mut self) -> Self {
+        self.announced = true;
+        self
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
@@ -119,6 +127,11 @@ impl<'a> Landing<'a> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
         let temp = new_temp();
         let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        if self.announced
+            && let Some(noted) = path.parent().and_then(|dir| dir.join(&temp.0).ok())
+        {
+            self.work.store.announce_temp(&noted)?;
+        }
         let meta = match write_temp(&waiting, new) {
             Ok(meta) => meta,
             Err(cause) => {
@@ -169,7 +182,7 @@ impl<'a> Landing<'a> {
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents } = self;
+        let Self { mut work, backups, contents, announced: _ } = self;
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
         let intent = Intent { steps, backups, epilogue };
         work.sync_before_promise(&contents)?;
@@ -208,7 +221,8 @@ impl Applied<'_> {
     /// Records what was done and removes what waited. Gives the names of the backups.
     pub fn finish(mut self) -> Result<Vec<String>> {
         if self.work.durability == Durability::Synced {
-            // Before the intent goes: a crash after that no longer repeats the renames.
+            // Before the intent goes: a crash after that no longer repeats what was done.
+            self.work.sync_rewritten()?;
             self.work.sync_dirs()?;
         }
         let (id, intent) = (self.id, &self.intent);
@@ -257,6 +271,15 @@ impl Work<'_> {
         }
         contents.iter().try_for_each(|content| self.store.sync_content(content))?;
         self.sync_dirs()
+    }
+
+    fn sync_rewritten(&self) -> Result<()> {
+        let rewritten = self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Rewrite { .. }));
+        for staged in rewritten {
+            let doing = || format!("sync {}", staged.step.path);
+            File::from(staged.place.open(OFlags::RDONLY).doing(doing)?).sync_all().doing(doing)?;
+        }
+        Ok(())
     }
 
     fn sync_dirs(&self) -> Result<()> {

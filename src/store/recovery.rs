@@ -10,8 +10,8 @@ use rusqlite::Transaction;
 use super::journal::{self, Act, Intent};
 use super::landing::{Progress, Staged};
 use super::upper::{UpperId, What, parse_row};
-use super::{Context, Result, Store, is_temp_name};
-use crate::model::RelPath;
+use super::{Context, Result, Store, content, is_temp_name};
+use crate::model::{Digest, RelPath};
 use crate::sys::tree::Tree;
 
 /// What recovery did; empty after a clean end.
@@ -42,6 +42,7 @@ impl Store {
         recovered.swept += self.sweep_noted(lower)?;
         recovered.swept += self.sweep_strays(lower)?;
         recovered.swept += self.sweep_stage()?;
+        recovered.swept += self.sweep_content()?;
         Ok(recovered)
     }
 
@@ -148,8 +149,21 @@ impl Store {
     }
 
     /// Tells of a temporary name before it is made, where no upper entry leads recovery to its directory.
-    pub fn announce_temps(&self, dirs: &[RelPath]) -> Result<()> {
-        self.database.lock().write(|tx| note_sweep(tx, dirs).map(|_| ()))
+    pub(super) fn announce_temp(&self, path: &RelPath) -> Result<()> {
+        self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(path)).map(|_| ()))
+    }
+
+    /// Removes content files that were being made, and those that no row tells of.
+    fn sweep_content(&self) -> Result<usize> {
+        let mut swept = 0;
+        for name in self.dirs.content_files()? {
+            let known = Digest::parse(&name).map_or(Ok(false), |digest| self.has_content(digest))?;
+            if !known {
+                content::remove_file(&self.dirs, &name)?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
     }
 }
 
