@@ -179,7 +179,14 @@ fn chosen<'a>(request: &Request, rows: &'a [HeldRow], project: &Project, unnamed
 
 impl Known for Project {
     fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
-        self.overlay.store().verdict(prefix).map_err(failed)
+        let store = self.overlay.store();
+        match store.verdict(prefix).map_err(failed)? {
+            Some(verdict) => Ok(Some(verdict)),
+            None => {
+                self.overlay.wait_for_verdicts();
+                store.verdict(prefix).map_err(failed)
+            }
+        }
     }
 
     fn exists(&self, path: &RelPath) -> bool {

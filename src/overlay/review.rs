@@ -854,6 +854,17 @@ impl Overlay {
         }
     }
 
+    /// Waits for confirms under way: between its landing and its verdict a change is neither held nor decided.
+    pub fn wait_for_verdicts(&self) {
+        let deadline = Instant::now() + WAIT_FOR_RELEASES;
+        let mut state = self.state.lock();
+        while state.uppers.iter().any(|upper| upper.busy && upper.row.held.is_none()) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+
     /// How somebody else changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
     pub fn externally(&self, path: &RelPath) -> Result<Option<ExternalKind>> {
         let known = {
