@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::answers::{self, HeldRow, failed};
-use super::find::{Known, Live, find, path_glob};
+use super::find::{Known, Live, find, glob_of, path_glob};
 use super::rights;
 use super::{Asker, Project};
 use crate::model::{ChangeId, RelPath};
@@ -247,7 +247,7 @@ struct Filter {
 
 impl Filter {
     fn of(targets: &[Target]) -> Result<Self> {
-        let compiled = |target: &Target| Ok((target.clone(), target.glob.as_deref().map(path_glob).transpose()?));
+        let compiled = |target: &Target| Ok((target.clone(), glob_of(target)?));
         Ok(Self { targets: targets.iter().map(compiled).collect::<Result<_>>()? })
     }
 
