@@ -137,14 +137,15 @@ fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     // Before anything covers it.
     let lower = Tree::open(&plan.project).map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
+    check_state_is_of(plan)?;
+    // Before anything is made: a mount that is refused for its settings leaves no state.
+    let policy = Policy::load(&lower, &plan.source);
+    let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
     if plan.location.state.is_none() {
         hide_from_git(&plan.project);
     }
-    check_state_is_of(plan)?;
     let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
     name_project(plan)?;
-    let policy = Policy::load(&lower, &plan.source);
-    let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
     for notice in &policy.notices {
         say(format_args!("ignored until `fettlefs trust`: {notice}"));
     }
