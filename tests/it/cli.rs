@@ -632,3 +632,40 @@ fn who_stands_in_a_view_that_is_gone_is_told_so() {
          fettlefs: you stand in a view that is gone, or in a directory that was removed: cd .\n"
     );
 }
+
+#[test]
+fn a_dead_mount_is_named_detached_and_replaced() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    view.kill_all();
+    let dead = "the mount on [project] is dead (its daemon is gone); `fettlefs mount` recovers it, `fettlefs unmount` detaches it";
+    for command in ["status", "confirm src/a.rs", "log"] {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        assert_eq!(told(&scratch, &scratch.cli(&arguments)), format!("! fettlefs: {dead}\n=> 3\n"));
+        let json = scratch.cli(&[&arguments[..], &["--json"]].concat()).exits(3);
+        assert_eq!(json.error_code(), "not_mounted");
+    }
+    assert_eq!(scratch.cli(&["unmount"]).ok().stdout, "fettlefs: Unmounted\n");
+    assert_eq!(scratch.cli(&["status", "--json"]).ok().json()["held"].as_array().map(Vec::len), Some(2));
+    drop(view);
+    // Replaced by the next mount, with what it held.
+    let view = scratch.mount();
+    view.kill_all();
+    let again = scratch.mounting().start();
+    assert!(
+        named(&scratch, &again.mount_output.stderr).contains("took away the dead mount of [project] on [project]\n")
+    );
+    assert_eq!((again.held().len(), again.read("src/a.rs")), (2, NEW.to_owned()));
+}
+
+#[test]
+fn a_long_diff_is_whole_in_diff_and_in_show() {
+    let scratch = mounted_scratch!();
+    scratch.write("long.txt", crate::harness::lines(300));
+    let view = small(&scratch).start();
+    view.write("long.txt", crate::harness::with_changed_lines(&crate::harness::lines(300), 300));
+    let diff = view.cli(&["diff", "long.txt"]).ok().stdout;
+    assert_eq!(diff.lines().count(), 4 + 600);
+    assert_eq!(view.cli(&["show", "long.txt"]).ok().stdout.matches("changed line").count(), 300);
+}

@@ -2,6 +2,8 @@
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 
+mod badinput;
 mod cli;
+mod control;
 mod harness;
 mod tidy;
