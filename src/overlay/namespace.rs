@@ -338,7 +338,8 @@ impl Overlay {
     fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
         self.orphan(path, row.id);
         let id = self.store.reserve_upper();
-        let whiteout = UpperRow { id, what: What::Whiteout, ..row.clone() };
+        let base = row.base.of_one_name();
+        let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
         self.store.replace_upper(row.id, &whiteout)?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;

@@ -266,8 +266,9 @@ impl Overlay {
         let free = Base { below: Below::Nothing, digest: None };
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
+            // Takes the place of this one name; the file's other names keep their content.
             Origin::Lower(meta) => {
-                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
                 (Base { below, digest: None }, None)
             }
             Origin::Hidden(old) | Origin::Upper(old, _) => {
@@ -283,7 +284,7 @@ impl Overlay {
                 let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
                 self.store.replace_upper(*old, &replacing)?;
                 self.store.drop_upper_file(*old)?;
-                (row.base, row.held)
+                (row.base.of_one_name(), row.held)
             }
         };
         Ok(UpperRow { id, names, what, base, held })

@@ -13,7 +13,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::settle::{Settled, Side, backup_of};
+use super::settle::{Settled, Side, backup_of, must_stay};
 use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, Seen, open_lower};
 use crate::diff::{self, Merge};
@@ -429,7 +429,7 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, &Writer::default());
             landing.keep(content, backup);
         }
-        let shared = present.meta.is_some_and(|meta| meta.must_stay());
+        let shared = present.meta.is_some_and(|meta| must_stay(&landable.taken.row.base, &meta));
         match (landable.new.kind, &landable.new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;

@@ -25,7 +25,7 @@ use crate::policy::settings::Window as WindowSetting;
 use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::protocol::EventName;
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
+    self, Anchor, AnchorState, Applied, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
     StagedContent, StepOutcome, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
@@ -474,6 +474,7 @@ impl Overlay {
             }
             Err(err) => return Err(err),
         };
+        let judged_against = self.keep_judged_against(comparison, replaced)?;
         let epilogue = self.landed_epilogue(job, comparison, replaced, actor)?;
         let promised = landing.promise(epilogue)?;
         let applied = {
@@ -484,7 +485,7 @@ impl Overlay {
                 return Ok(Settled::Postponed);
             }
             let applied = promised.apply()?;
-            self.note_landed(&mut state, job, comparison, replaced, &applied);
+            self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
         applied.finish()?;
@@ -492,6 +493,18 @@ impl Overlay {
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
+    }
+
+    /// What further changes in the window are judged against, too. It is not always what lower had: that may be
+    /// nothing, where the old content was renamed away or deleted before (SPEC §4.3, §4.6).
+    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Digest>) -> Result<Option<Digest>> {
+        if comparison.present.exists() || !comparison.old.exists() {
+            return Ok(replaced);
+        }
+        let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
+        self.store.keep_content(&content)?;
+        self.state.lock().pin_anchor(&comparison.path, content.digest);
+        Ok(Some(content.digest))
     }
 
     /// Prepares lower's new state for a path, its old content kept. Gives the hash of what is replaced.
@@ -512,10 +525,9 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, actor);
             landing.keep(content, backup);
         }
+        let stays = present.meta.is_some_and(|meta| must_stay(&job.row.base, &meta));
         match (new.kind, &new.file, expect) {
-            (Some(FileKind::Regular), Some(file), Some(expect))
-                if present.meta.is_some_and(|meta| meta.must_stay()) =>
-            {
+            (Some(FileKind::Regular), Some(file), Some(expect)) if stays => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
@@ -595,14 +607,13 @@ impl Overlay {
         state: &mut State,
         job: &Job,
         comparison: &mut Comparison,
-        replaced: Option<Digest>,
+        judged_against: Option<Digest>,
         applied: &Applied<'_>,
     ) {
         let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
-        let first = replaced.filter(|_| comparison.present.exists());
         let landed = meta.map(|meta| meta.stamp());
         let window = state.windows.entry(comparison.path.clone());
-        let window = window.or_insert(Window { first, last: Instant::now(), landed });
+        let window = window.or_insert(Window { first: judged_against, last: Instant::now(), landed });
         (window.last, window.landed) = (Instant::now(), landed);
         state.forget_old_windows();
         if let Some(meta) = meta {
@@ -657,6 +668,9 @@ impl Overlay {
         row.base.digest = old_digest;
         if before.is_none() {
             row.base.below = comparison.below();
+            if !job.row.base.is_shared() {
+                row.base = row.base.of_one_name();
+            }
         }
         row.held = Some(held);
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
@@ -833,6 +847,11 @@ fn facts(old: &Side, new: &Side) -> Facts {
     }
 }
 
+/// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.
+pub(super) fn must_stay(base: &Base, present: &Meta) -> bool {
+    present.is_mount_root || (present.links > 1 && base.is_shared())
+}
+
 /// Whether a symlink at `path` points outside the project; judged by its text alone.
 pub(super) fn leaves_project(path: &RelPath, target: &[u8]) -> bool {
     if target.first() == Some(&b'/') {
@@ -931,6 +950,15 @@ impl State {
             }
         }
         changed
+    }
+
+    /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
+    fn pin_anchor(&mut self, path: &RelPath, digest: Digest) {
+        if let Some(known) = self.anchors.get_mut(path)
+            && matches!(known.anchor, AnchorState::Moved { .. })
+        {
+            known.anchor = AnchorState::Content { digest };
+        }
     }
 
     /// A renamed inode has its first name again, and a copy of it has the other.

@@ -126,11 +126,6 @@ impl Meta {
         InodeKey { device: self.device, inode: self.inode, btime: self.btime }
     }
 
-    /// New content must be written into the inode itself, so that every name of it agrees.
-    pub fn must_stay(&self) -> bool {
-        self.kind == FileKind::Regular && (self.links > 1 || self.is_mount_root)
-    }
-
     pub fn is_file(&self) -> bool {
         self.kind == FileKind::Regular
     }

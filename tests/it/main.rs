@@ -6,4 +6,6 @@ mod badinput;
 mod cli;
 mod control;
 mod harness;
+mod save_patterns;
 mod tidy;
+mod tiers;
