@@ -228,6 +228,7 @@ fn a_corrupt_state_directory_is_named_and_left_as_it_is() {
         ("cut short", sound[..sound.len() / 2].to_vec()),
         ("cut within its header", sound[..50].to_vec()),
         ("of another version", of_another_version),
+        ("empty", Vec::new()),
     ];
     for (what, bytes) in cases {
         fs::write(&database, &bytes).expect("root may");
@@ -431,4 +432,28 @@ fn git_outside_neither_shows_nor_cleans_the_state() {
         let name = kept["backups"][0]["name"].as_str().expect("a backup");
         assert_eq!(view.read(format!(".fettle/backups/{name}")), OLD);
     }
+}
+
+#[test]
+fn what_cannot_be_mounted_here_says_why() {
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // In a mount namespace of its own, so that nothing of it is left.
+    let within = |prepare: &'static str| {
+        let scratch = &scratch;
+        move |more: &[&str]| -> Output {
+            let script = format!("{prepare} && exec \"$0\" mount project \"$@\"");
+            let mut command = scratch.command("unshare");
+            command.args(["--mount", "sh", "-c", &script]).arg(scratch.fettlefs().get_program()).args(more);
+            command.current_dir(scratch.root()).output().expect("unshare runs").into()
+        }
+    };
+    let read_only = within("mount --bind project project && mount -o remount,bind,ro project");
+    let message = "[project] is on a read-only file system, and .fettle has to be made there";
+    refused(&scratch, read_only, 6, "not_permitted", message);
+    let no_fuse = within("mount -t tmpfs none /dev && : > /dev/null");
+    let message = "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container";
+    refused(&scratch, no_fuse, 1, "io", message);
 }
