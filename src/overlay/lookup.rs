@@ -57,10 +57,14 @@ impl Overlay {
         if is_reserved(path) {
             return Ok(Origin::Nothing);
         }
-        let upper = self.state.lock().uppers.at(path);
-        match upper {
-            Some(id) => self.origin_of_upper(path, id),
-            None => self.origin_below(path),
+        loop {
+            let upper = self.state.lock().uppers.at(path);
+            let Some(id) = upper else { return self.origin_below(path) };
+            match self.origin_of_upper(path, id) {
+                // It landed and was let go between the two looks: what it was is lower's now.
+                Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}
+                other => return other,
+            }
         }
     }
 

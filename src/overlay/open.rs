@@ -251,7 +251,12 @@ impl Overlay {
             return Ok(open);
         }
         let backing = match origin {
-            Origin::Upper(id, _) => Backing::Upper(*id, Arc::new(self.store.open_upper(*id)?)),
+            Origin::Upper(id, _) => match self.store.open_upper(*id) {
+                Ok(file) => Backing::Upper(*id, Arc::new(file)),
+                // Let go since it was looked up: the kernel looks again.
+                Err(_) if self.state.lock().uppers.get(*id).is_none() => return Err(Error::Errno(libc::ESTALE)),
+                Err(err) => return Err(err.into()),
+            },
             Origin::Lower(_) => Backing::Lower(Arc::new(open_lower(&self.lower, path)?)),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
         };
