@@ -51,7 +51,10 @@ fn find_one(target: &Target, live: &[Live], known: &impl Known) -> Result<Vec<us
         ([], [_, ..]) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
         ([], []) => {}
     }
-    let by_glob = target.glob.as_deref().map(|glob| matching(glob, live)).transpose()?.unwrap_or_default();
+    let by_glob = match glob_of(target)? {
+        Some(matcher) => positions(live, |live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))),
+        None => Vec::new(),
+    };
     match by_glob.is_empty() {
         false => Ok(by_glob),
         true => Err(nothing(target, id.as_ref(), live, known)?),
@@ -70,9 +73,12 @@ fn beginning_with(prefix: &ChangeId, live: &[Live]) -> Vec<usize> {
     }
 }
 
-fn matching(glob: &str, live: &[Live]) -> Result<Vec<usize>, ErrorBody> {
-    let matcher = path_glob(glob)?;
-    Ok(positions(live, |live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))))
+/// A target's glob. What is no glob, as `a[b`, may still be a path.
+pub fn glob_of(target: &Target) -> Result<Option<GlobMatcher>, ErrorBody> {
+    match target.glob.as_deref().map(path_glob).transpose() {
+        Err(_) if target.path.is_some() => Ok(None),
+        compiled => compiled,
+    }
 }
 
 /// `*` stays within a name, `**` does not.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::answers::{self, HeldRow, failed};
-use super::find::{Known, Live, find, path_glob};
+use super::find::{Known, Live, find, glob_of, path_glob};
 use super::rights;
 use super::{Asker, Project};
 use crate::model::{ChangeId, RelPath};
@@ -179,7 +179,14 @@ fn chosen<'a>(request: &Request, rows: &'a [HeldRow], project: &Project, unnamed
 
 impl Known for Project {
     fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
-        self.overlay.store().verdict(prefix).map_err(failed)
+        let store = self.overlay.store();
+        match store.verdict(prefix).map_err(failed)? {
+            Some(verdict) => Ok(Some(verdict)),
+            None => {
+                self.overlay.wait_for_verdicts();
+                store.verdict(prefix).map_err(failed)
+            }
+        }
     }
 
     fn exists(&self, path: &RelPath) -> bool {
@@ -240,7 +247,7 @@ struct Filter {
 
 impl Filter {
     fn of(targets: &[Target]) -> Result<Self> {
-        let compiled = |target: &Target| Ok((target.clone(), target.glob.as_deref().map(path_glob).transpose()?));
+        let compiled = |target: &Target| Ok((target.clone(), glob_of(target)?));
         Ok(Self { targets: targets.iter().map(compiled).collect::<Result<_>>()? })
     }
 

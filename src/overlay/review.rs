@@ -806,7 +806,8 @@ impl Overlay {
         let digest = present.digest().map_err(|err| failed(path, &err.into()))?;
         match (known, digest) {
             (Some(known), Some(digest)) if known != digest => {
-                Err(conflict(&path.to_string(), "it was edited since; --force keeps that as a backup"))
+                let error = conflict(&path.to_string(), "it was edited since; --force keeps that as a backup");
+                Err(ErrorBody { path: Some(path.clone()), ..error })
             }
             _ => Ok(()),
         }
@@ -893,6 +894,17 @@ impl Overlay {
             if !coming && self.releasing.load(Ordering::SeqCst) == 0 {
                 return;
             }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for confirms under way: between its landing and its verdict a change is neither held nor decided.
+    pub fn wait_for_verdicts(&self) {
+        let deadline = Instant::now() + WAIT_FOR_RELEASES;
+        let mut state = self.state.lock();
+        while state.uppers.iter().any(|upper| upper.busy && upper.row.held.is_none()) {
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 return;
             }

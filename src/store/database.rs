@@ -28,6 +28,14 @@ CREATE INDEX event_by_path ON event (path, seq) WHERE sha256 IS NOT NULL;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
+const FILE: &str = "fettle.db";
+
+/// Whether nothing was ever written to the database. Asked before SQLite opens it, which writes a header.
+fn is_empty(dirs: &StateDirs) -> bool {
+    let stat = rustix::fs::statat(dirs.state(), FILE, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+    stat.map_or(true, |stat| stat.st_size == 0)
+}
+
 pub struct Database {
     connection: sqlite::Database,
     upper_next: i64,
@@ -38,7 +46,11 @@ pub struct Database {
 impl Database {
     pub fn open(dirs: &StateDirs) -> Result<Self> {
         let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
-        let connection = sqlite::open_database(dirs.state(), "fettle.db").map_err(|err| damaged(err.to_string()))?;
+        // Taken for a new one, it would have all that content swept as left over.
+        if is_empty(dirs) && !dirs.stage_files()?.is_empty() {
+            return Err(damaged("its database is empty or gone, though there is content that was held".to_owned()));
+        }
+        let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| damaged(err.to_string()))?;
         let version: i64 = connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
             .map_err(|err| damaged(err.to_string()))?;

@@ -4,6 +4,9 @@
 //! `tiers` has the verdicts, `save_patterns` how programs save, `semantics` what only a kernel shows, `mounts` how a
 //! mount comes and goes, `durability` what survives.
 
+mod badinput;
+mod cli;
+mod control;
 mod durability;
 mod harness;
 mod mounts;

@@ -25,7 +25,7 @@ use super::say;
 use crate::control::{Desk, Mounted, Project, Socket};
 use crate::fuse;
 use crate::overlay::{Overlay, Policy};
-use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK};
+use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{HolderNote, Lock, Recovered, Store};
 use crate::sys::mount::{mount_fuse, mount_fuse_with_helper};
 use crate::sys::signals::{Signal, Termination, Wakeup};
@@ -115,6 +115,10 @@ impl Daemon {
         drop(socket);
         let overlay = &project.overlay;
         overlay.flush_all(None)?;
+        // The project may have become a repository meanwhile.
+        if project.path.join(STATE_DIRECTORY).exists() {
+            hide_from_git(&project.path);
+        }
         overlay.session_ended().map_err(|err| ErrorBody::new(ErrorCode::Io, format!("end the session: {err}")))?;
         overlay.store().dirs().clear_holder().map_err(store_failure)?;
         drop(lock);
@@ -122,20 +126,26 @@ impl Daemon {
     }
 }
 
+/// Without it `git add -A` in the project would fail over a repository in it that has no commit.
+fn hide_from_git(project: &Path) {
+    if let Err(err) = git_exclude::add_line(project) {
+        log::warn!("tell git to ignore the state directory: {err}");
+    }
+}
+
 fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     // Before anything covers it.
     let lower = Tree::open(&plan.project).map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
-    if plan.location.state.is_none()
-        && let Err(err) = git_exclude::add_line(&plan.project)
-    {
-        log::warn!("tell git to ignore the state directory: {err}");
-    }
     check_state_is_of(plan)?;
-    let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
-    name_project(plan)?;
+    // Before anything is made: a mount that is refused for its settings leaves no state.
     let policy = Policy::load(&lower, &plan.source);
     let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    if plan.location.state.is_none() {
+        hide_from_git(&plan.project);
+    }
+    let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
+    name_project(plan)?;
     for notice in &policy.notices {
         say(format_args!("ignored until `fettlefs trust`: {notice}"));
     }

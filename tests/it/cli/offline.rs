@@ -1,0 +1,203 @@
+//! Without a mount: the state directory is read and acted on under the lock.
+
+use super::{EDITED, NEW, OLD, named, small, transcript, work};
+use crate::harness::{Output, mounted_scratch};
+
+#[test]
+fn what_was_held_is_looked_at_and_acted_on_without_a_mount() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    view.write("c.txt", NEW);
+    let in_view = named(&scratch, &view.cli(&["diff"]).ok().stdout);
+    view.unmount();
+    assert_eq!(named(&scratch, &scratch.cli(&["diff"]).ok().stdout), in_view);
+    let commands = [
+        "status",
+        "show src/b.rs",
+        "backups",
+        "log -n 2",
+        "external",
+        "flush",
+        "reload",
+        "unmount",
+        "unmount --json",
+        "confirm src/a.rs --dry-run",
+        "confirm src/a.rs",
+        "confirm src/b.rs --json",
+        "discard c.txt",
+        "rollback notes.txt",
+        "confirm c.txt",
+        "rollback nothing",
+        "status",
+    ];
+    let want = "\
+$ status
+fettlefs: [project] is not mounted; 0 landed, 3 held
+
+Held for review:
+  [id1]  c.txt     +3 -3  200%  size  [age]
+  [id2]  src/a.rs  +3 -3  200%  size  [age]
+  [id3]  src/b.rs  +0 -3  100%  size  [age]  [delete]
+
+  fettlefs diff ID            see what would change
+  fettlefs confirm ID         land it in the project
+  fettlefs discard ID         drop it from the view
+=> 0
+$ show src/b.rs
+change [id3]
+Path:    src/b.rs
+Kind:    delete, +0 -3 (100% of 3 lines)
+Reason:  size
+Writer:  pid [pid], uid [uid]
+Held:    [time] ([age])
+
+diff --git a/src/b.rs b/src/b.rs
+deleted file mode 100644
+--- a/src/b.rs
++++ /dev/null
+@@ -1,3 +0,0 @@
+-one
+-two
+-three
+
+=> 0
+$ backups
+notes.txt.[time]  notes.txt  14B  landed  [age]
+=> 0
+$ log -n 2
+[time]  write held         [id1]  c.txt  +3 -3  size
+[time]  session ended
+=> 0
+$ external
+=> 0
+$ flush
+=> 0
+$ reload
+fettlefs: Reloaded the settings
+=> 0
+$ unmount
+! fettlefs: unmount: [project] is not mounted
+=> 3
+$ unmount --json
+{\"v\":1,\"ok\":false,\"error\":{\"code\":\"not_mounted\",\"message\":\"unmount: [project] is not mounted\"}}
+=> 3
+$ confirm src/a.rs --dry-run
+fettlefs: Would apply src/a.rs (14B, 3 lines, +3 -3 ~3)
+=> 0
+$ confirm src/a.rs
+fettlefs: Applied src/a.rs (14B, 3 lines, +3 -3 ~3)
+  backup: a.rs.[time]
+=> 0
+$ confirm src/b.rs --json
+{\"v\":1,\"ok\":true,\"op\":\"confirm\",\"outcomes\":[{\"action\":\"applied\",\"path\":\"src/b.rs\",\"id\":\"[id3]\",\"kind\":\"delete\",\"insertions\":0,\"deletions\":3,\"ratio\":1.0,\"backup\":\"b.rs.[time]\"}],\"dry_run\":false}
+=> 0
+$ discard c.txt
+fettlefs: Discarded c.txt (id [id1])
+  backup: c.txt.[time]
+=> 0
+$ rollback notes.txt
+fettlefs: Restored notes.txt from backup notes.txt.[time] (14B)
+  backup: notes.txt.[time]
+=> 0
+$ confirm c.txt
+! fettlefs: nothing is held at c.txt
+=> 4
+$ rollback nothing
+! fettlefs: no backup is called nothing, or of such a path
+=> 4
+$ status
+fettlefs: [project] is not mounted; 0 landed, 0 held
+
+Nothing is held.
+=> 0
+";
+    assert_eq!(transcript(&scratch, &commands, |arguments| scratch.cli(arguments)), want);
+    assert_eq!((scratch.read("src/a.rs"), scratch.has("src/b.rs")), (NEW.to_owned(), false));
+    assert_eq!((scratch.read("c.txt"), scratch.read("notes.txt")), (OLD.to_owned(), OLD.to_owned()));
+    // The next mount finds what was done meanwhile.
+    let view = scratch.mount();
+    assert!(view.held().is_empty() && view.read("c.txt") == OLD && !view.has("src/b.rs"));
+}
+
+#[test]
+fn a_subdirectory_of_an_unmounted_project_finds_it() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    drop(view);
+    let in_src = |arguments: &[&str]| -> Output {
+        let mut command = scratch.fettlefs();
+        command
+            .current_dir(scratch.project().join("src"))
+            .args(arguments)
+            .output()
+            .expect("the built program runs")
+            .into()
+    };
+    let status = |output: Output| output.ok().json()["held"].as_array().map(Vec::len);
+    assert_eq!(status(in_src(&["status", "--json"])), Some(2));
+    assert_eq!(
+        in_src(&["confirm", "a.rs"]).ok().stdout.lines().next(),
+        Some("fettlefs: Applied src/a.rs (14B, 3 lines, +3 -3 ~3)")
+    );
+    assert_eq!(
+        in_src(&["discard", "."]).ok().stdout.split_once(" (").map(|(first, _)| first),
+        Some("fettlefs: Discarded src/b.rs")
+    );
+    assert_eq!(
+        (scratch.read("src/a.rs"), scratch.read("src/b.rs"), scratch.read("notes.txt")),
+        (NEW.into(), OLD.into(), EDITED.into())
+    );
+}
+
+#[test]
+fn state_directories_may_stand_elsewhere_and_leave_the_project_alone() {
+    let scratch = mounted_scratch!();
+    let place = |name: &str| scratch.root().join("away").join(name);
+    let named = [("FETTLE_STATE_DIR", "state"), ("FETTLE_BACKUP_DIR", "kept"), ("FETTLE_STAGE_DIR", "stage")];
+    let mounting = named.iter().fold(small(&scratch), |mounting, (name, dir)| mounting.env(*name, place(dir)));
+    let view = mounting.start();
+    let cli = |arguments: &[&str], directory: std::path::PathBuf| -> Output {
+        let mut command = scratch.fettlefs();
+        command.envs(named.iter().map(|(name, dir)| (name, place(dir)))).current_dir(directory).args(arguments);
+        command.output().expect("the built program runs").into()
+    };
+    work(&view);
+    assert_eq!(cli(&["status", "--json"], scratch.project()).ok().json()["held"].as_array().map(Vec::len), Some(2));
+    view.unmount();
+    assert!(!scratch.has(".fettle"), "the project has a .fettle all the same");
+    // What may be shared with other projects has a private directory for this one.
+    let own = |name: &str| match name {
+        "state" => place(name),
+        _ => std::fs::read_dir(place(name)).expect("it was made").next().expect("an entry").expect("an entry").path(),
+    };
+    for (_, dir) in named {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(own(dir)).unwrap_or_else(|err| panic!("{dir}: {err}")).permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{dir}");
+    }
+    // From a subdirectory, too: the state directory names its project.
+    let src = scratch.project().join("src");
+    assert_eq!(
+        cli(&["confirm", "a.rs"], src.clone()).ok().stdout.lines().next(),
+        Some("fettlefs: Applied src/a.rs (14B, 3 lines, +3 -3 ~3)")
+    );
+    cli(&["discard", "b.rs"], src.clone()).ok();
+    cli(&["rollback", "a.rs"], src).ok();
+    assert_eq!((scratch.read("src/a.rs"), scratch.read("src/b.rs")), (OLD.to_owned(), OLD.to_owned()));
+    scratch.cli(&["status"]).exits(3);
+}
+
+#[test]
+fn a_project_that_is_mounted_is_not_worked_on_behind_the_daemons_back() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).at("view").start();
+    work(&view);
+    // Without its socket nobody reaches the daemon from below; the lock stays.
+    std::fs::remove_file(scratch.lower().join(".fettle/control.sock")).expect("the socket is there");
+    let refused = scratch.cli(&["confirm", "src/a.rs"]).exits(5);
+    let want = "! fettlefs: the project is in use by pid [pid], mounted on [scratch]/view\n=> 5\n";
+    assert_eq!(super::told(&scratch, &refused), want);
+    assert_eq!(view.held().len(), 2);
+}

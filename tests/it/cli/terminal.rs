@@ -1,0 +1,143 @@
+//! On a terminal: nothing obeys, colours and pagers as asked for, and a question before everything is done.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::{NEW, OLD, id_of, small};
+use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
+
+/// Runs the command on a pseudo terminal of 24 rows, types `typed` and gives what the terminal was sent.
+const ON_TERMINAL: &str = r#"
+import fcntl, os, pty, struct, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 200, 0, 0))
+os.write(terminal, sys.argv[1].encode())
+while True:
+    try:
+        piece = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not piece:
+        break
+    os.write(1, piece)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+
+/// fettlefs on a terminal in the view. The terminal's own `\r` before each line end is taken away.
+fn on_terminal(scratch: &Scratch, view: &View<'_>, env: &[(&str, &str)], typed: &str, arguments: &[&str]) -> Output {
+    let mut command = scratch.command("python3");
+    command.args(["-c", ON_TERMINAL, typed]).arg(scratch.fettlefs().get_program()).args(arguments);
+    command.env("TERM", "xterm").env("NO_COLOR", "1").envs(env.iter().copied()).current_dir(view.root());
+    let mut output: Output = command.output().expect("python3 runs").into();
+    output.stdout = output.stdout.replace("\r\n", "\n");
+    output
+}
+
+const NASTY: &str = "a\x1b]0;title\x07\nb\rc\u{202e}d";
+const NASTY_ESCAPED: &str = r"a\u{1b}]0;title\u{7}\nb\rc\u{202e}d";
+
+#[test]
+fn names_and_contents_are_spelled_out_on_a_terminal_and_raw_through_a_pipe() {
+    let scratch = mounted_scratch!();
+    scratch.write(NASTY, OLD);
+    let view = small(&scratch).start();
+    let content = "ONE\x1b[2J\nTWO\rtwo\nTHREE\tand\u{feff}\n";
+    view.write(NASTY, content);
+    let commands: [&[&str]; 6] =
+        [&["status"], &["diff"], &["show", "."], &["log"], &["confirm", ".", "--dry-run"], &["discard", NASTY]];
+    for arguments in commands {
+        let shown = on_terminal(&scratch, &view, &[], "", arguments).ok().stdout;
+        let obeyed = shown.chars().find(|character| character.is_control() && !matches!(character, '\n' | '\t'));
+        assert_eq!(obeyed, None, "{arguments:?}: {shown:?}");
+        assert!(!shown.contains(['\u{202e}', '\u{feff}']), "{arguments:?}: {shown:?}");
+        if arguments[0] != "diff" {
+            assert!(shown.contains(NASTY_ESCAPED), "{arguments:?}: {shown}");
+        }
+        if matches!(arguments[0], "diff" | "show") {
+            assert!(shown.contains("+ONE\\u{1b}[2J\n+TWO\\rtwo\n+THREE\tand\\u{feff}\n"), "{arguments:?}: {shown}");
+        }
+    }
+    view.write(NASTY, content);
+    let piped = view.cli(&["diff"]).ok();
+    assert!(piped.stdout.contains("+ONE\x1b[2J\n+TWO\rtwo\n+THREE\tand\u{feff}\n"), "{}", piped.stdout);
+    let piped = view.cli(&["confirm", "."]).ok();
+    assert!(piped.stdout.starts_with(&format!("fettlefs: Applied {NASTY} (")), "{}", piped.stdout);
+}
+
+#[test]
+fn errors_and_usage_are_spelled_out_too() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    for arguments in [["confirm", NASTY], ["rollback", NASTY], ["status", NASTY]] {
+        let shown = on_terminal(&scratch, &view, &[], "", &arguments).stdout;
+        assert!(!shown.contains(['\x1b', '\x07', '\r', '\u{202e}']), "{arguments:?}: {shown:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    let ask = |env: &[(&str, &str)]| on_terminal(&scratch, &view, env, "", &["diff"]).ok().stdout;
+    let plain = view.cli(&["diff"]).ok().stdout;
+    let colored = ask(&[("NO_COLOR", "")]);
+    assert!(colored.contains("\x1b[32m+ONE\x1b[0m\n") && colored.contains("\x1b[31m-one\x1b[0m\n"), "{colored:?}");
+    assert_eq!(ask(&[]), plain);
+    assert_eq!(ask(&[("NO_COLOR", ""), ("TERM", "dumb")]), plain);
+}
+
+#[test]
+fn what_is_longer_than_the_screen_goes_to_the_pager() {
+    let scratch = mounted_scratch!();
+    scratch.write("long.txt", lines(100));
+    let view = small(&scratch).start();
+    view.write("long.txt", with_changed_lines(&lines(100), 50));
+    view.write("c.txt", NEW);
+    let ask =
+        |pager: &str, what: &str| on_terminal(&scratch, &view, &[("PAGER", pager)], "", &["diff", what]).ok().stdout;
+    let whole = view.cli(&["diff", "long.txt"]).ok().stdout;
+    assert_eq!(ask("sed 's/^/paged: /'", "long.txt").lines().next(), Some("paged: diff --git a/long.txt b/long.txt"));
+    assert_eq!(ask("head -n 1", "long.txt"), "diff --git a/long.txt b/long.txt\n");
+    assert_eq!(ask("sed 's/^/paged: /'", "c.txt").lines().next(), Some("diff --git a/c.txt b/c.txt"));
+    assert_eq!(ask("cat", "long.txt"), whole);
+    let without = ask("no-such-pager-at-all", "long.txt");
+    assert!(without.ends_with(&whole), "{without}");
+}
+
+#[test]
+fn all_asks_on_a_terminal_and_does_nothing_unless_told_yes() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    view.write("d.txt", NEW);
+    for answer in ["n\n", "\n", "maybe\n"] {
+        let output = on_terminal(&scratch, &view, &[], answer, &["confirm", "--all"]).exits(1);
+        assert!(output.stdout.contains("fettlefs: Apply 2 held changes? [y/N] "), "{}", output.stdout);
+        assert!(output.stdout.contains("fettlefs: nothing was done\n"), "{}", output.stdout);
+    }
+    assert_eq!(view.held().len(), 2);
+    let done = on_terminal(&scratch, &view, &[], "y\n", &["confirm", "--all"]).ok().stdout;
+    assert_eq!(done.matches("fettlefs: Applied ").count(), 2, "{done}");
+    view.write("c.txt", OLD);
+    let asked = on_terminal(&scratch, &view, &[], "y\n", &["discard", "--all"]).ok().stdout;
+    assert!(asked.contains("fettlefs: Discard 1 held change? [y/N] "), "{asked}");
+    view.assert_landed("c.txt", NEW);
+    assert_eq!(on_terminal(&scratch, &view, &[], "", &["confirm", "--all"]).ok().stdout, "fettlefs: Nothing is held\n");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_spelled_out_in_names() {
+    let scratch = mounted_scratch!();
+    let name = OsStr::from_bytes(b"caf\xe9");
+    scratch.write(name, OLD);
+    let view = small(&scratch).start();
+    view.write(name, NEW);
+    let id = view.only_held().id;
+    let shown = on_terminal(&scratch, &view, &[], "", &["confirm", &id, "--dry-run"]).ok().stdout;
+    assert_eq!(shown, "fettlefs: Would apply caf\\xe9 (14B, 3 lines, +3 -3 ~3)\n");
+    view.write("c.txt", NEW);
+    assert_ne!(id_of(&view, "c.txt"), id);
+}
