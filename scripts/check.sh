@@ -112,6 +112,8 @@ install_missing
 mkdir -p "$target"
 target=$(cd "$target" && pwd -P)
 scratch=$(mktemp -d "$target/check.XXXXXX")
+# Tests that run as another user must get in.
+chmod 755 "$scratch"
 daemons_before=$(daemons_now)
 trap finish EXIT
 trap 'exit 130' INT

@@ -11,6 +11,9 @@ use std::ffi::OsString;
 /// Events that are shown when nobody says how many.
 const EVENTS_SHOWN: u64 = 50;
 
+/// Columns of the longest name of an event.
+const EVENT_COLUMNS: usize = 17;
+
 /// Show what happened, the latest last
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -45,7 +48,10 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 }
 
 pub fn render(event: &Event, text: &mut Text) {
-    text.ink(Ink::Faint, moment(event.time)).put(format!("  {:<17}", name(event.event)));
+    text.ink(Ink::Faint, moment(event.time)).put(format!("  {}", name(event.event)));
+    if event.id.is_some() || event.path.is_some() || event.message.is_some() {
+        text.put(" ".repeat(EVENT_COLUMNS.saturating_sub(name(event.event).len())));
+    }
     if let Some(id) = &event.id {
         text.put("  ").name(id);
     }

@@ -98,7 +98,7 @@ fn say_what_recovery_did(recovered: &Recovered) {
         paths.iter().for_each(|path| say(format_args!("recovery {what} {path}")));
     }
     if recovered.swept > 0 {
-        say(format_args!("recovery removed {} leftover files of its own", recovered.swept));
+        say(format_args!("leftover files of its own that recovery removed: {}", recovered.swept));
     }
 }
 

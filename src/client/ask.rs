@@ -24,6 +24,8 @@ pub enum ClientError {
     #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount` recovers it, `fettlefs unmount` detaches it",
         .0.display())]
     Stale(PathBuf),
+    #[error("you stand in a view that is gone, or in a directory that was removed: cd .")]
+    Gone,
     #[error("{what} {}: {cause}", path.display())]
     Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0}")]
@@ -125,7 +127,7 @@ fn decode(answer: &[u8]) -> Result<Response, ClientError> {
 impl ClientError {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoProject(_) | Self::Stale(_) => ErrorCode::NotMounted,
+            Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,

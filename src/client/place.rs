@@ -21,7 +21,10 @@ pub struct Place {
 
 /// The nearest directory from `start` upwards that has a `.fettle` reachable by name.
 pub fn find(start: &Path) -> Result<Place, ClientError> {
-    let start = std::path::absolute(start).map_err(|cause| io_error("find", start, cause))?;
+    let start = std::path::absolute(start).map_err(|cause| match cause.raw_os_error() {
+        Some(libc::ENOTCONN | libc::ENOENT) => ClientError::Gone,
+        _ => io_error("find", start, cause),
+    })?;
     let named = std::env::var_os(STATE_DIR_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     find_with(canonical(&start)?, named)
 }

@@ -140,9 +140,18 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         backups: backups.iter().map(backup).collect(),
         writers: overlay.writers(),
         readonly: overlay.fault(),
-        notices: overlay.policy_notices().into_iter().chain(standing_below(project, asker)).collect(),
+        notices: notices(project).chain(standing_below(project, asker)).collect(),
         next: None,
     })
+}
+
+fn notices(project: &Project) -> impl Iterator<Item = String> {
+    project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice))
+}
+
+/// A setting without effect, said as `mount` says it.
+pub fn untrusted(notice: &str) -> String {
+    format!("ignored until `fettlefs trust`: {notice}")
 }
 
 /// A caller whose working directory was the project before the mount covered it works on lower, unreviewed.

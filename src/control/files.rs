@@ -269,5 +269,5 @@ Without the program, in this directory: `status.json` (the same as JSON), `held/
 
     exec 3<>.fettle/control; echo '{\"v\":1,\"op\":\"status\"}' >&3; cat <&3
 
-Attributes of every file say the same: `getfattr -d -m user.fettle FILE`.
+Attributes of every file say the same: `getfattr -n user.fettle.state FILE`.
 ";

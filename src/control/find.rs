@@ -92,6 +92,12 @@ fn nothing(target: &Target, id: Option<&ChangeId>, live: &[Live], known: &impl K
     {
         return became(&verdict, live, known);
     }
+    if let Some(text) = target.id.as_deref().filter(|text| is_too_short(text)) {
+        return Ok(match target.path.as_ref().filter(|path| known.exists(path)) {
+            Some(path) => nothing_at(path, known),
+            None => no_id(text),
+        });
+    }
     let path = target.path.as_ref().filter(|path| id.is_none() || known.exists(path));
     Ok(match (path, &target.glob, &target.id) {
         (_, Some(glob), _) => ErrorBody::new(ErrorCode::UnknownPath, format!("nothing held matches {glob}")),
@@ -99,12 +105,20 @@ fn nothing(target: &Target, id: Option<&ChangeId>, live: &[Live], known: &impl K
         (None, None, Some(text)) if id.is_some() => {
             ErrorBody::new(ErrorCode::UnknownId, format!("no change has the id {text}")).about(text)
         }
-        (None, None, Some(text)) => {
-            let message = format!("{text} is no id: ids have at least {ID_PREFIX_MIN} digits, 0-9 and a-f");
-            ErrorBody::new(ErrorCode::UnknownId, message).about(text)
-        }
+        (None, None, Some(text)) => no_id(text),
         (None, None, None) => ErrorBody::new(ErrorCode::BadRequest, "an argument names nothing"),
     })
+}
+
+/// What would be an id if it had more digits.
+fn is_too_short(text: &str) -> bool {
+    let hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    (1..ID_PREFIX_MIN).contains(&text.len()) && text.bytes().all(hex)
+}
+
+fn no_id(text: &str) -> ErrorBody {
+    let message = format!("{text} is no id: ids have at least {ID_PREFIX_MIN} digits, 0-9 and a-f");
+    ErrorBody::new(ErrorCode::UnknownId, message).about(text)
 }
 
 fn nothing_at(path: &RelPath, known: &impl Known) -> ErrorBody {

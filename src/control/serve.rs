@@ -82,13 +82,6 @@ fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<ChangeDi
 }
 
 fn confirm(request: &Request, project: &Project) -> Result<Acted> {
-    refuse_parts(request)?;
-    project.overlay.settle_pending();
-    let rows = answers::held_rows(project);
-    let chosen = chosen(request, &rows, project, Unnamed::Refused)?;
-    if !request.renew {
-        check_fresh(request, &chosen, project)?;
-    }
     let how = ConfirmHow {
         force: request.force,
         wait: request.wait,
@@ -96,17 +89,38 @@ fn confirm(request: &Request, project: &Project) -> Result<Acted> {
         dry_run: request.dry_run,
         expiry: Expiry::Guard,
     };
-    let outcomes = act(&chosen, |ids| project.overlay.confirm(ids, &how))?;
-    Ok(Acted { outcomes, dry_run: request.dry_run })
+    act_on_chosen(request, project, |chosen| {
+        if !request.renew {
+            check_fresh(request, chosen, project)?;
+        }
+        act(chosen, |ids| project.overlay.confirm(ids, &how))
+    })
 }
 
 fn discard(request: &Request, project: &Project) -> Result<Acted> {
+    act_on_chosen(request, project, |chosen| act(chosen, |ids| project.overlay.discard(ids, request.dry_run)))
+}
+
+/// How often names are looked up again because what they meant became something else meanwhile.
+const LOOKUPS_MAX: usize = 3;
+
+/// A change that was chosen and is gone when its turn comes (a writer that was waited for made another of it) is looked
+/// up again: its path means what it became, its id answers `superseded`.
+fn act_on_chosen(
+    request: &Request,
+    project: &Project,
+    work: impl Fn(&[&HeldRow]) -> Result<Vec<Outcome>>,
+) -> Result<Acted> {
     refuse_parts(request)?;
     project.overlay.settle_pending();
-    let rows = answers::held_rows(project);
-    let chosen = chosen(request, &rows, project, Unnamed::Refused)?;
-    let outcomes = act(&chosen, |ids| project.overlay.discard(ids, request.dry_run))?;
-    Ok(Acted { outcomes, dry_run: request.dry_run })
+    let mut lookups = 1;
+    loop {
+        let rows = answers::held_rows(project);
+        match work(&chosen(request, &rows, project, Unnamed::Refused)?) {
+            Err(err) if err.code == ErrorCode::UnknownId && lookups < LOOKUPS_MAX => lookups += 1,
+            done => return Ok(Acted { outcomes: done?, dry_run: request.dry_run }),
+        }
+    }
 }
 
 fn act(rows: &[&HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcome>>) -> Result<Vec<Outcome>> {
@@ -288,7 +302,7 @@ fn external(request: &Request, project: &Project) -> Result<Reply> {
 fn reload(request: &Request, project: &Project) -> Result<Reply> {
     let policy = Policy::load(project.overlay.lower(), &project.source)
         .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("nothing was reloaded: {err}")))?;
-    let notices = policy.notices.clone();
+    let notices = policy.notices.iter().map(|notice| answers::untrusted(notice)).collect();
     if !request.dry_run {
         project.overlay.set_policy(policy);
     }

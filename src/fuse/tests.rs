@@ -24,6 +24,7 @@ fn meta() -> Meta {
         inode: 7,
         kind: FileKind::Regular,
         mode: 0o4755,
+        is_mount_root: false,
         links: 3,
         uid: 1000,
         gid: 100,

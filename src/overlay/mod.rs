@@ -116,6 +116,8 @@ struct State {
 struct Window {
     first: Option<Digest>,
     last: Instant,
+    /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
+    landed: Option<Stamp>,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing.

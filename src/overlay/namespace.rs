@@ -152,7 +152,7 @@ impl Overlay {
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, &caller.writer())? {
-                Settled::Held(_) | Settled::Postponed | Settled::Denied => {
+                Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
                 }
                 Settled::Landed | Settled::Unchanged => {}
@@ -328,7 +328,8 @@ impl Overlay {
     /// The deletion of something changed is judged against what the change was based on.
     fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
-        let whiteout = UpperRow { id, what: What::Whiteout, ..row.clone() };
+        let base = row.base.of_one_name();
+        let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
         self.store.replace_upper(row.id, &whiteout)?;
         self.orphan(path, row.id);
         self.state.lock().uppers.insert(Upper::written(whiteout));

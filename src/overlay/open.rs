@@ -582,16 +582,26 @@ impl Overlay {
             return Ok(());
         }
         let Some(id) = open.upper() else { return Ok(()) };
+        if open.writers() > 1 && self.is_written_elsewhere(&handle) {
+            // What another writer has half done would land with it: the last to close is judged for both.
+            return Ok(());
+        }
         let settled = self.settle(id, &handle.opener);
         if matches!(settled, Err(_) | Ok(Settled::Postponed)) {
             // Still unjudged: the release tries again, and nothing is lost meanwhile.
             handle.written.store(true, Ordering::SeqCst);
         }
         match settled? {
-            Settled::Denied => Err(Error::Errno(libc::EACCES)),
             Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
             Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
         }
+    }
+
+    /// Whether another handle on the same file has written what nobody has judged.
+    fn is_written_elsewhere(&self, handle: &Arc<Handle>) -> bool {
+        let state = self.state.lock();
+        let others = state.handles.values().filter(|other| other.node == handle.node && !Arc::ptr_eq(other, handle));
+        others.into_iter().any(|other| other.written.load(Ordering::SeqCst))
     }
 
     /// The last descriptor is gone. Judges what no close has judged.
@@ -602,7 +612,10 @@ impl Overlay {
             open.writers.fetch_sub(1, Ordering::SeqCst);
         }
         let settled = match open.upper() {
-            Some(id) if removed.is_unjudged() => self.settle(id, &removed.opener).map(|_| ()),
+            // What the others do not judge, this judges; what one of them will, it leaves.
+            Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
+                self.settle(id, &removed.opener).map(|_| ())
+            }
             _ => Ok(()),
         };
         self.closed(open)?;

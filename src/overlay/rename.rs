@@ -261,7 +261,7 @@ impl Overlay {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
             }
-            Settled::Held(_) | Settled::Denied => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.mark_dirty(upper)?;
@@ -285,8 +285,9 @@ impl Overlay {
         let free = Base { below: Below::Nothing, digest: None };
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
+            // Takes the place of this one name; the file's other names keep their content.
             Origin::Lower(meta) => {
-                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
                 (Base { below, digest: None }, None)
             }
             Origin::Hidden(old) | Origin::Upper(old, _) => {
@@ -296,7 +297,7 @@ impl Overlay {
                 self.store.replace_upper(*old, &replacing)?;
                 self.orphan(&to.path, *old);
                 self.store.drop_upper_file(*old)?;
-                (row.base, row.held)
+                (row.base.of_one_name(), row.held)
             }
         };
         Ok(UpperRow { id, names, what, base, held })

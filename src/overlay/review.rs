@@ -13,7 +13,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
-use super::settle::{Settled, Side, backup_of};
+use super::settle::{Settled, Side, backup_of, must_stay};
 use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, Seen, open_lower};
 use crate::diff::{self, Merge};
@@ -63,6 +63,13 @@ pub struct SideContent {
 const WAIT_FOR_WRITERS: Duration = Duration::from_secs(60);
 /// How long a release that the kernel is about to send is waited for.
 const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
+
+/// What is done about writers of a change that is taken for review.
+#[derive(Clone, Copy, Debug)]
+enum Writers {
+    WaitedFor { deadline: Instant },
+    LeftAlone,
+}
 
 /// A held change taken for review: nobody judges it meanwhile.
 struct Taken {
@@ -170,7 +177,7 @@ impl Overlay {
     pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
         let ids = self.with_children(ids)?;
-        let taken = self.take_all(&ids, deadline)?;
+        let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
         let result = self.confirm_taken(&taken.taken, how);
         let taken = taken.give_back();
         if let Ok(outcomes) = &result
@@ -200,7 +207,7 @@ impl Overlay {
         Ok(all)
     }
 
-    fn take_all(&self, ids: &[ChangeId], deadline: Instant) -> Reviewed<Reviewing<'_>> {
+    fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
         let mut taken = Reviewing { overlay: self, taken: Vec::new() };
         // In one order, whatever the request's: two requests never wait for each other.
         let mut in_order: Vec<&ChangeId> = ids.iter().collect();
@@ -209,19 +216,22 @@ impl Overlay {
             in_order.sort_by_key(|id| state.uppers.by_id(id));
         }
         for id in in_order {
-            taken.taken.push(self.take(id, deadline)?);
+            taken.taken.push(self.take(id, writers)?);
         }
         taken.taken.sort_by_key(|change| ids.iter().position(|id| *id == change.held.id));
         Ok(taken)
     }
 
-    fn take(&self, id: &ChangeId, deadline: Instant) -> Reviewed<Taken> {
+    fn take(&self, id: &ChangeId, writers: Writers) -> Reviewed<Taken> {
         let mut state = self.state.lock();
         let judged_by = Instant::now() + WAIT_FOR_WRITERS;
         loop {
             let upper_id = state.uppers.by_id(id).ok_or_else(|| unknown(id))?;
             let path = state.uppers.get(upper_id).map(|upper| upper.row.names[0].clone()).unwrap_or_default();
-            let writer = state.writer_of(&path);
+            let writer = match writers {
+                Writers::WaitedFor { deadline } => state.writer_of(&path).map(|pid| (pid, deadline)),
+                Writers::LeftAlone => None,
+            };
             let busy = state.uppers.get(upper_id).is_some_and(|upper| upper.busy);
             if !busy && writer.is_none() {
                 let open = state.nodes.at(&path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
@@ -237,9 +247,9 @@ impl Overlay {
                 return Ok(Taken { row: upper.row.clone(), held, open, version });
             }
             // Judging is short; a writer is waited for only when asked.
-            let until = if writer.is_none() { judged_by } else { deadline };
+            let until = writer.map_or(judged_by, |(_, deadline)| deadline);
             if self.changed.wait_until(&mut state, until).timed_out() {
-                return Err(writer.map_or_else(|| busy_judging(id, &path), |pid| busy_writing(id, &path, pid)));
+                return Err(writer.map_or_else(|| busy_judging(id, &path), |(pid, _)| busy_writing(id, &path, pid)));
             }
         }
     }
@@ -342,7 +352,7 @@ impl Overlay {
         let refuse = |detail: Option<String>| {
             let message = format!("{path} was changed below since {} was based on it", change.held.id);
             let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());
-            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
+            ErrorBody { path: Some(path.clone()), detail: detail.map(String::into_boxed_str), ..error }
         };
         let digests = (new.digest().ok().flatten(), present.digest().ok().flatten());
         if digests.0 == digests.1 {
@@ -444,7 +454,7 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, &Writer::default());
             landing.keep(content, backup);
         }
-        let shared = present.meta.is_some_and(|meta| meta.links > 1);
+        let shared = present.meta.is_some_and(|meta| must_stay(&landable.taken.row.base, &meta));
         match (landable.new.kind, &landable.new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
@@ -569,7 +579,8 @@ impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], dry_run: bool) -> Reviewed<Vec<Outcome>> {
         let ids = self.with_children(ids)?;
-        let taken = self.take_all(&ids, Instant::now() + WAIT_FOR_WRITERS)?;
+        // Open descriptors go on working, and their next close is judged anew (SPEC §8).
+        let taken = self.take_all(&ids, Writers::LeftAlone)?;
         let result = self.discard_taken(&taken.taken, dry_run);
         let taken = taken.give_back();
         if result.is_ok() && !dry_run {
@@ -850,10 +861,13 @@ impl Overlay {
         drop(state);
         let mut outcomes = Vec::new();
         for (id, path) in idle {
-            let (action, id) = match self.settle(id, &Writer::default()).map_err(|err| failed(&path, &err))? {
+            // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
+            let settled = self.settle(id, &Writer::default());
+            let settled = settled.or_else(|_| self.settle_because(id, &Writer::default(), vec![Reason::Backup]));
+            let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
                 Settled::Landed => (Done::Landed, None),
                 Settled::Held(id) => (Done::Held, Some(id)),
-                Settled::Unchanged | Settled::Denied | Settled::Postponed => continue,
+                Settled::Unchanged | Settled::Postponed => continue,
             };
             outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
@@ -1034,7 +1048,10 @@ fn outcome(landable: &Landable) -> Outcome {
 }
 
 fn content(side: Side) -> Reviewed<Option<SideContent>> {
-    let Some(kind) = side.kind else { return Ok(None) };
+    let Some(kind) = side.kind.filter(|kind| matches!(kind, FileKind::Regular | FileKind::Symlink)) else {
+        // A directory has no content that a diff could show.
+        return Ok(None);
+    };
     let kind_bits = if kind == FileKind::Symlink { libc::S_IFLNK } else { libc::S_IFREG };
     let bytes = match (side.bytes, side.file) {
         (Some(bytes), _) => bytes,
@@ -1069,6 +1086,6 @@ fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
 fn busy_writing(id: &ChangeId, path: &RelPath, pid: u32) -> ErrorBody {
     let name = process::name(pid).unwrap_or_else(|| "unknown".into());
     let name = name.to_string_lossy();
-    let message = format!("{path} is being written by {name} (pid {pid}); --wait waits for it");
-    ErrorBody::new(ErrorCode::Busy, message).about(id.as_str())
+    let message = format!("{path} is being written by {name} (pid {pid})");
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message).about(id.as_str()) }
 }

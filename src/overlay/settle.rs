@@ -18,14 +18,14 @@ use super::lookup::Origin;
 use super::open::{Backing, OpenFile};
 use super::{Error, Known, Overlay, Result, Seen, State, Window};
 use crate::diff::{self, Measure, TEXT_BYTES_MAX};
-use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath, Stamp};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, risky_git_config_change};
 use crate::policy::settings::Window as WindowSetting;
 use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::protocol::EventName;
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Backup, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
+    self, Anchor, AnchorState, Applied, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, NewContent,
     StagedContent, StepOutcome, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
@@ -37,7 +37,6 @@ pub enum Settled {
     Unchanged,
     Landed,
     Held(ChangeId),
-    Denied,
     /// Somebody else went on writing: the last one to close decides.
     Postponed,
 }
@@ -88,7 +87,7 @@ struct Job {
     version: u64,
     synced: bool,
     moved_on: bool,
-    takes_along: Option<(RelPath, crate::model::Stamp)>,
+    takes_along: Option<(RelPath, Stamp)>,
     /// Reasons that the moment brings, not the content.
     because: Vec<Reason>,
 }
@@ -127,6 +126,10 @@ impl Side {
 
     fn of_content(bytes: Vec<u8>, mode: u32) -> Self {
         Self { kind: Some(FileKind::Regular), size: bytes.len() as u64, mode, bytes: Some(bytes), ..Self::default() }
+    }
+
+    fn text(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or_default()
     }
 
     pub fn digest(&mut self) -> std::io::Result<Option<Digest>> {
@@ -201,7 +204,7 @@ impl Overlay {
         };
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
-            Ok(Settled::Held(_) | Settled::Denied | Settled::Postponed) | Err(_) => {}
+            Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
         }
         settled
     }
@@ -310,18 +313,22 @@ impl Overlay {
         if row.held.is_some() {
             return self.kept_side(row.base.digest, mode);
         }
-        if let Some(first) = self.window_first(&row.names[0]) {
+        let stamp = present.meta.map(|meta| meta.stamp());
+        let as_it_was = match (row.base.below, stamp) {
+            _ if job.moved_on => false,
+            (Below::Entry { stamp: base, .. }, Some(now)) => same_content_stamp(&base, &now),
+            (Below::Nothing, None) => true,
+            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+        };
+        if !as_it_was {
+            return Ok(Old::Lost);
+        }
+        if let Some(first) = self.window_first(&row.names[0], stamp) {
             return self.kept_side(first, mode);
         }
-        let stamp = present.meta.map(|meta| meta.stamp());
-        match (row.base.below, stamp) {
-            _ if job.moved_on => Ok(Old::Lost),
-            (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => {
-                self.present_side(&row.names[0]).map(Old::known)
-            }
-            (Below::Entry { .. }, _) => Ok(Old::Lost),
-            (Below::Nothing, Some(_)) => Ok(Old::Lost),
-            (Below::Nothing, None) => self.anchor_side(&row.names[0]),
+        match row.base.below {
+            Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
+            Below::Nothing => self.anchor_side(&row.names[0]),
         }
     }
 
@@ -334,7 +341,7 @@ impl Overlay {
     }
 
     /// Content before the first landing of a window that is still open; none when none is.
-    fn window_first(&self, path: &RelPath) -> Option<Option<Digest>> {
+    fn window_first(&self, path: &RelPath, present: Option<Stamp>) -> Option<Option<Digest>> {
         let length = match self.policy().settings.window {
             WindowSetting::Seconds(length) => length,
             WindowSetting::Session => {
@@ -348,7 +355,12 @@ impl Overlay {
         };
         let mut state = self.state.lock();
         let window = state.windows.get(path)?;
-        if window.last.elapsed() <= length {
+        let untouched = match (window.landed, present) {
+            (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if untouched && window.last.elapsed() <= length {
             return Some(window.first);
         }
         state.windows.remove(path);
@@ -402,8 +414,7 @@ impl Overlay {
         };
         if let Some(held) = &job.row.held {
             // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
-            let kept = |reason: &Reason| !matches!(reason, Reason::Size | Reason::Bytes | Reason::Risk);
-            comparison.reasons.extend(held.reasons.iter().copied().filter(kept));
+            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
         }
         let fresh = comparison.is_fresh_deletion(self);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
@@ -483,6 +494,7 @@ impl Overlay {
             }
             Err(err) => return Err(err),
         };
+        let judged_against = self.keep_judged_against(comparison, replaced)?;
         let epilogue = self.landed_epilogue(job, comparison, replaced, actor)?;
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue)?;
@@ -495,7 +507,7 @@ impl Overlay {
             }
             let applied = promised.apply()?;
             state.know(anchors);
-            self.note_landed(&mut state, job, comparison, replaced, &applied);
+            self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
         applied.finish()?;
@@ -503,6 +515,18 @@ impl Overlay {
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
+    }
+
+    /// What further changes in the window are judged against, too. It is not always what lower had: that may be
+    /// nothing, where the old content was renamed away or deleted before (SPEC §4.3, §4.6).
+    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Digest>) -> Result<Option<Digest>> {
+        if comparison.present.exists() || !comparison.old.exists() {
+            return Ok(replaced);
+        }
+        let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
+        self.store.keep_content(&content)?;
+        self.state.lock().pin_anchor(&comparison.path, content.digest);
+        Ok(Some(content.digest))
     }
 
     /// Prepares lower's new state for a path, its old content kept. Gives the hash of what is replaced.
@@ -523,8 +547,9 @@ impl Overlay {
             let backup = backup_of(path, present, &content, kind, actor);
             landing.keep(content, backup);
         }
+        let stays = present.meta.is_some_and(|meta| must_stay(&job.row.base, &meta));
         match (new.kind, &new.file, expect) {
-            (Some(FileKind::Regular), Some(file), Some(expect)) if present.meta.is_some_and(|meta| meta.links > 1) => {
+            (Some(FileKind::Regular), Some(file), Some(expect)) if stays => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
@@ -604,13 +629,14 @@ impl Overlay {
         state: &mut State,
         job: &Job,
         comparison: &mut Comparison,
-        replaced: Option<Digest>,
+        judged_against: Option<Digest>,
         applied: &Applied<'_>,
     ) {
         let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
-        let first = replaced.filter(|_| comparison.present.exists());
+        let landed = meta.map(|meta| meta.stamp());
         let window = state.windows.entry(comparison.path.clone());
-        window.or_insert(Window { first, last: Instant::now() }).last = Instant::now();
+        let window = window.or_insert(Window { first: judged_against, last: Instant::now(), landed });
+        (window.last, window.landed) = (Instant::now(), landed);
         state.forget_old_windows();
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
@@ -657,12 +683,16 @@ impl Overlay {
             new: new_digest,
             created: same.as_ref().map_or(now, |held| held.created),
             renewed: same.as_ref().map_or(now, |held| held.renewed),
-            writer: Some(actor.clone()),
+            // Whoever only caused it to be judged anew did not write it.
+            writer: same.as_ref().map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
         };
         let mut row = job.row.clone();
         row.base.digest = old_digest;
         if before.is_none() {
             row.base.below = comparison.below();
+            if !job.row.base.is_shared() {
+                row.base = row.base.of_one_name();
+            }
         }
         row.held = Some(held);
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
@@ -806,13 +836,7 @@ impl Comparison {
     }
 
     fn hunk_count(&self) -> u64 {
-        match (&self.old.bytes, &self.new.bytes, self.measure) {
-            (old, new, Some(_)) => {
-                let (old, new) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());
-                diff::hunks(old, new).len() as u64
-            }
-            _ => 0,
-        }
+        self.measure.map_or(0, |_| diff::hunks(self.old.text(), self.new.text()).len() as u64)
     }
 
     fn below(&self) -> Below {
@@ -835,15 +859,19 @@ fn facts(old: &Side, new: &Side) -> Facts {
     let (old_side, new_side) = (old.diff_side(), new.diff_side());
     let comparable = old_side == diff::Side::Text && matches!(new_side, diff::Side::Text | diff::Side::Absent)
         || old_side == diff::Side::Absent && new_side == diff::Side::Text;
-    let bytes = |side: &Side| side.bytes.clone().unwrap_or_default();
     Facts {
         act: if new.exists() { Act::Write } else { Act::Delete },
         identical: old.exists() == new.exists() && old.bytes.is_some() && old.bytes == new.bytes,
         old: old_side,
         old_bytes: old.size,
         new: new_side,
-        measure: comparable.then(|| diff::measure(&bytes(old), &bytes(new))),
+        measure: comparable.then(|| diff::measure(old.text(), new.text())),
     }
+}
+
+/// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.
+pub(super) fn must_stay(base: &Base, present: &Meta) -> bool {
+    present.is_mount_root || (present.links > 1 && base.is_shared())
 }
 
 /// Whether a symlink at `path` points outside the project; judged by its text alone.
@@ -978,6 +1006,15 @@ impl State {
     fn know(&mut self, anchors: Vec<Anchor>) {
         for Anchor { path, state: anchor, fresh } in anchors {
             self.anchors.insert(path, Known { anchor, fresh });
+        }
+    }
+
+    /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
+    fn pin_anchor(&mut self, path: &RelPath, digest: Digest) {
+        if let Some(known) = self.anchors.get_mut(path)
+            && matches!(known.anchor, AnchorState::Moved { .. })
+        {
+            known.anchor = AnchorState::Content { digest };
         }
     }
 

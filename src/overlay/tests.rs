@@ -414,6 +414,51 @@ fn an_outside_edit_during_a_write_is_never_overwritten() {
 }
 
 #[test]
+fn an_outside_edit_within_the_window_of_a_landing_is_never_overwritten() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.put("a", "outside\n");
+    bench.close(handle);
+    assert_eq!(bench.lower("a"), Some("outside\n".to_owned()));
+    assert!(bench.reasons().contains(&Reason::Stale));
+}
+
+#[test]
+fn an_outside_edit_ends_the_window() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    let outside = changed(100, 1).replace("line 99\n", "outside\n");
+    bench.put("a", &outside);
+    bench.save("a", &lines(100));
+    let backup = bench.view().store().backups().unwrap().remove(0);
+    let kept = bench.view().store().content(backup.digest).unwrap().unwrap();
+    assert_eq!(String::from_utf8(kept).unwrap(), outside);
+    bench.put("a", &outside);
+    bench.save("a", &changed(100, 60));
+    bench.view().discard(&[bench.only_id()], false).unwrap();
+    assert_eq!(bench.lower("a"), Some(outside));
+}
+
+#[test]
+fn half_a_write_of_one_does_not_land_with_the_close_of_another() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let node = bench.node("a").unwrap();
+    let open = || bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
+    let (one, other) = (open(), open());
+    bench.view().write(other, 0, b"HALF").unwrap();
+    bench.view().write(one, 5, b"0").unwrap();
+    bench.close(one);
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    bench.close(other);
+    assert_eq!(bench.lower("a"), Some(lines(100).replacen("line 0", "HALF 0", 1)));
+}
+
+#[test]
 fn confirms_are_all_or_nothing() {
     let bench = Bench::new();
     for name in ["a", "b"] {

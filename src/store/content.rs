@@ -78,6 +78,10 @@ impl super::Store {
         self.database.lock().write(|tx| staged.commit(tx))
     }
 
+    pub(super) fn has_content(&self, digest: Digest) -> Result<bool> {
+        Ok(inline_bytes(&self.database.lock(), digest)?.is_some())
+    }
+
     /// Kept content as a file descriptor, whatever its size.
     pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
         let inline = inline_bytes(&self.database.lock(), digest)?;
@@ -120,11 +124,10 @@ pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Res
     }
 }
 
-/// Deletes content that nothing names any more.
-pub(super) fn forget(dirs: &StateDirs, digest: Digest) -> Result<()> {
-    let place = dirs.content_place(&digest.to_string())?;
-    match place.unlink() {
-        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err).doing(|| format!("remove content {digest}")),
+/// Deletes the file of content that nothing names any more, if it has one.
+pub(super) fn remove_file(dirs: &StateDirs, name: &str) -> Result<()> {
+    match dirs.content_place(name)?.unlink() {
+        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err).doing(|| format!("remove content {name}")),
         _ => Ok(()),
     }
 }

@@ -7,8 +7,9 @@
 //!   content is safe            from here on finishes    under the temporary
 //!                              or undoes the whole      names
 //! ```
-//! Dropped before `finish`, each state undoes itself: lower is as it was. `apply` is renames and nothing slower, so that
-//! a caller may hold a lock around it; the states before and after it may copy, hash and sync.
+//! Dropped before `finish`, each state undoes itself: lower is as it was. `apply` is renames, so that a caller may hold a
+//! lock around it; the states before and after it copy, hash and sync. The exception is an inode with several names,
+//! whose content `apply` writes in place.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -209,7 +210,8 @@ impl Applied<'_> {
     /// Records what was done and removes what waited. Gives the names of the backups.
     pub fn finish(mut self) -> Result<Vec<String>> {
         if self.work.durability == Durability::Synced {
-            // Before the intent goes: a crash after that no longer repeats the renames.
+            // Before the intent goes: a crash after that no longer repeats what was done.
+            self.work.sync_rewritten()?;
             self.work.sync_dirs()?;
         }
         let (id, intent) = (self.id, &self.intent);
@@ -258,6 +260,15 @@ impl Work<'_> {
         }
         contents.iter().try_for_each(|content| self.store.sync_content(content))?;
         self.sync_dirs()
+    }
+
+    fn sync_rewritten(&self) -> Result<()> {
+        let rewritten = self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Rewrite { .. }));
+        for staged in rewritten {
+            let doing = || format!("sync {}", staged.step.path);
+            File::from(staged.place.open(OFlags::RDONLY).doing(doing)?).sync_all().doing(doing)?;
+        }
+        Ok(())
     }
 
     fn sync_dirs(&self) -> Result<()> {

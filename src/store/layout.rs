@@ -6,6 +6,7 @@
 //!   stage/N                 upper content, FETTLE_STAGE_DIR
 //!   content/HEX             replaced content too large for the database, FETTLE_BACKUP_DIR
 //!   control.sock            the control protocol for callers outside the mount
+//!   instance                a random name, under which stage and content stand in directories given for them
 //!   holder.json             who holds the lock, for messages only
 //!   .gitignore .git/        make git ignore the directory, and `git clean -fdx` pass it by
 //! ```
@@ -28,6 +29,7 @@ pub const STATE_DIR_NAME: &str = ".fettle";
 const STAGE: &str = "stage";
 const CONTENT: &str = "content";
 const HOLDER: &str = "holder.json";
+const INSTANCE: &str = "instance";
 
 /// The name pattern of files that are about to take a path in lower. Reserved: hidden in the view, swept at recovery.
 pub const TEMP_PREFIX: &str = ".fettle-tmp-";
@@ -70,8 +72,10 @@ impl StateDirs {
             Some(path) => open_outside(path)?,
             None => open_inside(lower.root(), STATE_DIR_NAME.as_ref(), &description)?,
         };
+        let instance = instance(&state, &description)?;
         let within = |path: &Option<PathBuf>, name: &str| match path {
-            Some(path) => open_outside(path),
+            // Several projects may be given one such directory.
+            Some(path) => open_outside(&path.join(&instance)),
             None => open_inside(state.as_fd(), name.as_ref(), &format!("{description}/{name}")),
         };
         let stage = within(&location.stage, STAGE)?;
@@ -150,6 +154,13 @@ impl StateDirs {
         Ok(Place { dir, name: OsString::from(id.to_string()) })
     }
 
+    /// The names of all files of large content.
+    pub fn content_files(&self) -> Result<Vec<String>> {
+        let list = crate::sys::tree::list(self.content.as_fd());
+        let entries = list.doing(|| format!("list {}/content", self.description))?;
+        Ok(entries.into_iter().filter_map(|entry| entry.name.into_string().ok()).collect())
+    }
+
     pub fn content_place(&self, name: &str) -> Result<Place> {
         let dir = self.content.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
         Ok(Place { dir, name: OsString::from(name) })
@@ -165,6 +176,27 @@ impl StateDirs {
     pub fn clear_holder(&self) -> Result<()> {
         let dir = self.state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
         remove(Place { dir, name: HOLDER.into() }).doing(|| format!("remove {}/{HOLDER}", self.description))
+    }
+}
+
+/// A name for this state, made with it: random, so that it stays right when the project is moved or copied.
+fn instance(state: &OwnedFd, description: &str) -> Result<String> {
+    let doing = || format!("read {description}/{INSTANCE}");
+    let place = Place { dir: state.try_clone().doing(doing)?, name: INSTANCE.into() };
+    match place.create(OFlags::WRONLY, PRIVATE_FILE) {
+        Ok(file) => {
+            let name = super::landing::random_suffix();
+            File::from(file).write_all(name.as_bytes()).doing(doing)?;
+            Ok(name)
+        }
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
+            let mut name = String::new();
+            File::from(place.open(OFlags::RDONLY).doing(doing)?).take(64).read_to_string(&mut name).doing(doing)?;
+            let sound = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let damaged = || Error::Damaged { path: description.to_owned(), what: format!("{INSTANCE} is not a name") };
+            sound.then_some(name).ok_or_else(damaged)
+        }
+        Err(err) => Err(err).doing(doing),
     }
 }
 

@@ -25,7 +25,7 @@ impl Store {
             orphans.iter().try_for_each(|digest| Ok(statement.execute([digest.to_string()]).map(|_| ())?))
         })?;
         // Rows first: a crash in between leaves a file without a row, which costs space and loses nothing.
-        orphans.iter().try_for_each(|digest| content::forget(&self.dirs, *digest))?;
+        orphans.iter().try_for_each(|digest| content::remove_file(&self.dirs, &digest.to_string()))?;
         Ok(doomed.len())
     }
 }

@@ -11,8 +11,8 @@ use super::backups::{self, Backup};
 use super::journal::{self, Act, Intent, Step};
 use super::landing::{Progress, Staged};
 use super::upper::{UpperId, What, parse_row};
-use super::{Context, Error, Result, Store, is_temp_name};
-use crate::model::RelPath;
+use super::{Context, Error, Result, Store, content, is_temp_name};
+use crate::model::{Digest, RelPath};
 use crate::sys::tree::{Tree, is_absent};
 
 /// What recovery did; empty after a clean end.
@@ -43,6 +43,7 @@ impl Store {
         recovered.swept += self.sweep_noted(lower)?;
         recovered.swept += self.sweep_strays(lower)?;
         recovered.swept += self.sweep_stage()?;
+        recovered.swept += self.sweep_content()?;
         Ok(recovered)
     }
 
@@ -181,6 +182,19 @@ impl Store {
         self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(dir)).map(|_| ()))?;
         announced.insert(dir.clone());
         Ok(())
+    }
+
+    /// Removes content files that were being made, and those that no row tells of.
+    fn sweep_content(&self) -> Result<usize> {
+        let mut swept = 0;
+        for name in self.dirs.content_files()? {
+            let known = Digest::parse(&name).map_or(Ok(false), |digest| self.has_content(digest))?;
+            if !known {
+                content::remove_file(&self.dirs, &name)?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
     }
 }
 

@@ -66,6 +66,21 @@ pub struct Base {
     pub digest: Option<Digest>,
 }
 
+impl Base {
+    /// Whether it was written through a name of an inode that has others, which all show the same content.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.below, Below::Entry { links, .. } if links > 1)
+    }
+
+    /// The same, for an entry that takes the place of one name: the inode's other names keep what they have.
+    pub fn of_one_name(mut self) -> Self {
+        if let Below::Entry { links, .. } = &mut self.below {
+            *links = 1;
+        }
+        self
+    }
+}
+
 /// A program that wrote, as far as the kernel told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writer {

@@ -38,11 +38,6 @@ impl Store {
             })
         }))
     }
-
-    /// Whether an id, live or past, has exactly these digits though its full hash is `full`'s no prefix: a collision.
-    pub fn is_other_id(&self, digits: &str, full: &str) -> Result<bool> {
-        Ok(!full.starts_with(digits) && ChangeId::parse(digits).map(|id| self.verdict(&id)).transpose()?.is_some())
-    }
 }
 
 pub(super) fn put(tx: &Transaction<'_>, id: &ChangeId, path: &RelPath, fate: &Fate) -> Result<()> {

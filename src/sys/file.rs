@@ -64,6 +64,8 @@ pub struct Meta {
     /// Permission bits with set-uid, set-gid and sticky; without the kind.
     pub mode: u32,
     pub links: u32,
+    /// Another file system begins here, or a file is mounted on this one: it cannot be replaced by a rename.
+    pub is_mount_root: bool,
     pub uid: u32,
     pub gid: u32,
     pub special_device: u64,
@@ -102,6 +104,7 @@ impl Meta {
             kind: FileKind::from_mode(u32::from(stat.stx_mode)),
             mode: u32::from(stat.stx_mode) & 0o7777,
             links: stat.stx_nlink,
+            is_mount_root: stat.stx_attributes.contains(fs::StatxAttributes::MOUNT_ROOT),
             uid: stat.stx_uid,
             gid: stat.stx_gid,
             special_device: fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),

@@ -3,4 +3,6 @@
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 
 mod harness;
+mod save_patterns;
 mod tidy;
+mod tiers;
