@@ -622,13 +622,9 @@ impl Overlay {
             outcomes[index].backup = Some(name);
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
-        let mut first_failure = Ok(());
-        for change in taken {
-            let back = self.back_to_lower(change).map_err(|err| failed(&change.row.names[0], &err));
-            first_failure = first_failure.and(back);
-        }
-        first_failure?;
-        Ok(outcomes)
+        let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
+        let failures: Vec<ErrorBody> = taken.iter().filter_map(back).collect();
+        failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.

@@ -1002,19 +1002,19 @@ impl State {
         changed
     }
 
+    /// Anchors that a landing has brought, once lower has changed.
+    fn know(&mut self, anchors: Vec<Anchor>) {
+        for Anchor { path, state: anchor, fresh } in anchors {
+            self.anchors.insert(path, Known { anchor, fresh });
+        }
+    }
+
     /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
     fn pin_anchor(&mut self, path: &RelPath, digest: Digest) {
         if let Some(known) = self.anchors.get_mut(path)
             && matches!(known.anchor, AnchorState::Moved { .. })
         {
             known.anchor = AnchorState::Content { digest };
-        }
-    }
-
-    /// Anchors that a landing has brought, once lower has changed.
-    fn know(&mut self, anchors: Vec<Anchor>) {
-        for Anchor { path, state: anchor, fresh } in anchors {
-            self.anchors.insert(path, Known { anchor, fresh });
         }
     }
 

@@ -172,6 +172,18 @@ impl Store {
         self.database.lock().swept.extend(notes);
     }
 
+    /// Tells of a directory before a temporary name is made in it: not every one has an upper entry that leads recovery
+    /// there. Once a session each.
+    pub(super) fn announce(&self, dir: &RelPath) -> Result<()> {
+        let mut announced = self.announced.lock();
+        if announced.contains(dir) {
+            return Ok(());
+        }
+        self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(dir)).map(|_| ()))?;
+        announced.insert(dir.clone());
+        Ok(())
+    }
+
     /// Removes content files that were being made, and those that no row tells of.
     fn sweep_content(&self) -> Result<usize> {
         let mut swept = 0;
@@ -183,18 +195,6 @@ impl Store {
             }
         }
         Ok(swept)
-    }
-
-    /// Tells of a directory before a temporary name is made in it: not every one has an upper entry that leads recovery
-    /// there. Once a session each.
-    pub(super) fn announce(&self, dir: &RelPath) -> Result<()> {
-        let mut announced = self.announced.lock();
-        if announced.contains(dir) {
-            return Ok(());
-        }
-        self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(dir)).map(|_| ()))?;
-        announced.insert(dir.clone());
-        Ok(())
     }
 }
 
