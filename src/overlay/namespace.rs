@@ -14,7 +14,7 @@ use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, UpperId, UpperRow, What};
+use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, Store, UpperId, UpperRow, What};
 use crate::sys::Mode;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
@@ -342,21 +342,28 @@ impl Overlay {
         if let Some(held) = &row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), crate::store::Fate::Ended));
         }
-        self.store.record_epilogue(&epilogue)?;
-        self.orphan(path, row.id);
+        self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
         Ok(self.store.drop_upper_file(row.id)?)
     }
 
-    /// Takes an entry out of the view; who has it open keeps its content.
-    pub(super) fn orphan(&self, path: &RelPath, id: UpperId) {
+    /// Takes an entry out of the view; who has it open keeps its content. `record` makes the database agree: under the
+    /// lock, or a write in between would save the row anew.
+    pub(super) fn orphan(
+        &self,
+        path: &RelPath,
+        id: UpperId,
+        record: impl FnOnce(&Store) -> crate::store::Result<()>,
+    ) -> Result<()> {
         use super::open::Backing;
         let mut state = self.state.lock();
+        record(&self.store)?;
         let open = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
         if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
             open.set_backing(Backing::Orphan(open.file()));
         }
         state.uppers.remove(id);
         state.epoch += 1;
+        Ok(())
     }
 
     /// The deletion of something changed is judged against what the change was based on.
@@ -364,8 +371,7 @@ impl Overlay {
         let id = self.store.reserve_upper();
         let base = row.base.of_one_name();
         let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
-        self.store.replace_upper(row.id, &whiteout)?;
-        self.orphan(path, row.id);
+        self.orphan(path, row.id, |store| store.replace_upper(row.id, &whiteout))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;
         self.settle(id, &caller.writer()).map(|_| ())

@@ -242,8 +242,12 @@ impl Nodes {
         self.by_lower.keys().find(|key| (key.device, key.inode) == (device, inode)).copied()
     }
 
-    /// Whether a node stands for this lower inode.
-    pub fn is_lower(&self, id: NodeId, key: InodeKey) -> bool {
+    /// Whether a node stands for this lower inode. One that stood for an upper entry, which has landed or is given up,
+    /// does from now on.
+    pub fn is_lower(&mut self, id: NodeId, key: InodeKey) -> bool {
+        if self.nodes.get(&id).is_some_and(|node| node.lower.is_none()) {
+            self.set_lower(id, Some(key));
+        }
         self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))
     }
 

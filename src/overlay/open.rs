@@ -246,7 +246,7 @@ impl Overlay {
         loop {
             let epoch = self.state.lock().epoch;
             let origin = self.origin(path)?;
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             if state.epoch != epoch {
                 continue;
             }

@@ -305,8 +305,7 @@ impl Overlay {
                     return Ok(UpperRow { id, names, what, base: Base { below, digest: None }, held: None });
                 }
                 let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
-                self.store.replace_upper(*old, &replacing)?;
-                self.orphan(&to.path, *old);
+                self.orphan(&to.path, *old, |store| store.replace_upper(*old, &replacing))?;
                 self.store.drop_upper_file(*old)?;
                 (row.base.of_one_name(), row.held)
             }

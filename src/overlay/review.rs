@@ -428,6 +428,7 @@ impl Overlay {
         };
         let names = applied.finish()?;
         for landable in landables.iter() {
+            self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
             self.link_aliases(&landable.taken.row)?;
         }
         Ok(names)
@@ -1014,7 +1015,6 @@ impl super::State {
             self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(seen) });
         }
         if let Some(upper) = self.uppers.get_mut(row.id) {
-            upper.saved = false;
             upper.dirty = false;
             upper.row.held = None;
             if let Some(meta) = meta {

@@ -454,7 +454,7 @@ impl Overlay {
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
-        let along = self.remove_along(job)?;
+        self.remove_along(job)?;
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
@@ -462,19 +462,29 @@ impl Overlay {
         }
         self.store.record_epilogue(&epilogue)?;
         state.landed(job, meta.as_ref());
-        drop(state);
-        along.map_or(Ok(Settled::Unchanged), |_| Ok(Settled::Unchanged))
+        self.row_dropped(&mut state, job.row.id)?;
+        Ok(Settled::Unchanged)
+    }
+
+    /// The database has no row of an entry any more; one that was written meanwhile needs a new one.
+    pub(super) fn row_dropped(&self, state: &mut State, id: UpperId) -> Result<()> {
+        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
+        if upper.dirty {
+            self.store.save_upper(&upper.row)?;
+        }
+        upper.saved = upper.dirty;
+        Ok(())
     }
 
     /// The source of a rename goes with what it was renamed over.
-    fn remove_along(&self, job: &Job) -> Result<Option<()>> {
-        let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
+    fn remove_along(&self, job: &Job) -> Result<()> {
+        let Some((source, stamp)) = &job.takes_along else { return Ok(()) };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
         let mut applied = landing.promise(Epilogue::default())?.apply()?;
         applied.epilogue().anchors.extend(self.state.lock().left(source));
         applied.finish()?;
-        Ok(Some(()))
+        Ok(())
     }
 
     /// Nobody wrote to, renamed or removed the entry since it was taken.
@@ -511,6 +521,8 @@ impl Overlay {
             applied
         };
         applied.finish()?;
+        // Only now: a write between the two would have saved a row for the finish to drop.
+        self.row_dropped(&mut self.state.lock(), job.row.id)?;
         self.link_aliases(&job.row)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
@@ -959,7 +971,6 @@ impl State {
             }
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
-        upper.saved = false;
         upper.synced = false;
         upper.moved_on = false;
         upper.row.held = None;
