@@ -251,7 +251,10 @@ impl Overlay {
             return Ok(open);
         }
         let backing = match origin {
-            Origin::Upper(id, _) => Backing::Upper(*id, Arc::new(self.store.open_upper(*id)?)),
+            Origin::Upper(id, _) => match self.store.open_upper(*id) {
+                Err(_) if self.is_let_go(*id) => Backing::Lower(Arc::new(open_lower(&self.lower, path)?)),
+                file => Backing::Upper(*id, Arc::new(file?)),
+            },
             Origin::Lower(_) => Backing::Lower(Arc::new(open_lower(&self.lower, path)?)),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
         };
