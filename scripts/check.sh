@@ -130,6 +130,8 @@ say "cargo build"
 cargo build --quiet --locked
 say "scripts/demo"
 scripts/demo --bin "$target/debug/fettlefs"
+say "scripts/selfhost"
+scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"

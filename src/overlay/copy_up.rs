@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::open::{Backing, OpenFile};
 use super::uppers::Upper;
-use super::{Caller, Error, Overlay, Result, Seen};
+use super::{Caller, Error, Overlay, Result, Seen, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Base, Below, UpperId, UpperRow, What};
@@ -31,15 +31,16 @@ impl Overlay {
             return Ok(open.file());
         }
         let _one_at_a_time = open.copying.lock();
-        let backing = open.backing().clone();
-        match backing {
-            Backing::Orphan(file) => Ok(file),
-            Backing::Upper(id, file) => {
-                self.mark_dirty(id)?;
-                open.dirty.store(true, Ordering::SeqCst);
-                Ok(file)
+        loop {
+            let backing = open.backing().clone();
+            match backing {
+                Backing::Orphan(file) => return Ok(file),
+                Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
+                // Given up for lower, or for an entry of its own, between the two looks.
+                Backing::Upper(id, _) if open.upper() != Some(id) => {}
+                Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
+                Backing::Lower(lower) => return self.copy_up(open, &lower, keep, opened),
             }
-            Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened),
         }
     }
 
@@ -58,7 +59,6 @@ impl Overlay {
             self.store.drop_upper_file(upper.id)?;
             open.set_backing(Backing::Orphan(file.clone()));
         }
-        open.dirty.store(true, Ordering::SeqCst);
         Ok(file)
     }
 
@@ -73,30 +73,41 @@ impl Overlay {
     ) -> Result<bool> {
         let mut state = self.state.lock();
         let Ok(path) = state.nodes.path(open.node) else { return Ok(false) };
+        if state.uppers.at(&path).is_some() {
+            // It is being deleted at this moment.
+            return Ok(false);
+        }
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         let row = UpperRow { id, names: vec![path], what: What::File, base: Base { below, digest: None }, held: None };
         self.store.save_upper(&row)?;
         let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
+        state.epoch += 1;
         open.set_backing(Backing::Upper(id, file.clone()));
+        open.dirty.store(true, Ordering::SeqCst);
         Ok(true)
     }
 
-    /// A new file of upper content takes a free name of the view, or one whose deletion is held.
-    pub(super) fn add_upper_file(&self, id: UpperId, path: &RelPath) -> Result<()> {
+    /// A new file or symlink of upper content takes a free name of the view, or one whose deletion is held.
+    pub(super) fn add_upper(&self, id: UpperId, path: &RelPath, what: What) -> Result<()> {
         let mut state = self.state.lock();
+        while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
+            self.changed.wait(&mut state);
+        }
         let mut row = UpperRow {
             id,
             names: vec![path.clone()],
-            what: What::File,
+            what,
             base: Base { below: Below::Nothing, digest: None },
             held: None,
         };
-        if let Some(hidden) = state.uppers.at(path).and_then(|id| state.uppers.remove(id)) {
+        let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
+        if let Some(hidden) = hidden {
             // Deleted and made again is a modification of what was there (SPEC §4.3).
-            row.base = hidden.row.base;
-            row.held = hidden.row.held;
-            self.store.replace_upper(hidden.row.id, &row)?;
+            row.base = hidden.base;
+            row.held = hidden.held;
+            self.store.replace_upper(hidden.id, &row)?;
+            state.uppers.remove(hidden.id);
         } else {
             self.store.save_upper(&row)?;
         }
@@ -106,14 +117,26 @@ impl Overlay {
 
     /// Notes that an upper entry was written since it was last judged.
     pub(super) fn mark_dirty(&self, id: UpperId) -> Result<()> {
+        self.note_dirty(&mut self.state.lock(), id).map(|_| ())
+    }
+
+    /// The same, by a write through `open`. False when the entry is gone.
+    fn mark_written(&self, open: &OpenFile, id: UpperId) -> Result<bool> {
         let mut state = self.state.lock();
-        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
+        let noted = self.note_dirty(&mut state, id)?;
+        // Under the lock: whoever takes the entry for judging takes this back.
+        open.dirty.store(noted, Ordering::SeqCst);
+        Ok(noted)
+    }
+
+    fn note_dirty(&self, state: &mut State, id: UpperId) -> Result<bool> {
+        let Some(upper) = state.uppers.get_mut(id) else { return Ok(false) };
         upper.dirty = true;
         if !upper.saved {
             self.store.save_upper(&upper.row)?;
             upper.saved = true;
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn note_synced(&self, id: UpperId) -> Result<()> {
@@ -144,6 +167,7 @@ impl Overlay {
             open.dirty.store(false, Ordering::SeqCst);
         }
         state.uppers.remove(id);
+        state.epoch += 1;
         drop(state);
         Ok(self.store.drop_upper_file(id)?)
     }

@@ -60,13 +60,28 @@ impl Overlay {
 
     /// What the view has at a path.
     pub(super) fn origin(&self, path: &RelPath) -> Result<Origin> {
+        loop {
+            let epoch = self.state.lock().epoch;
+            match self.origin_now(path) {
+                // An upper file was let go of between the look and the `stat`: lower has it.
+                Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn origin_now(&self, path: &RelPath) -> Result<Origin> {
         if is_reserved(path) {
             return Ok(Origin::Nothing);
         }
-        let upper = self.state.lock().uppers.at(path);
-        match upper {
-            Some(id) => self.origin_of_upper(path, id),
-            None => self.origin_below(path),
+        loop {
+            let upper = self.state.lock().uppers.at(path);
+            let Some(id) = upper else { return self.origin_below(path) };
+            match self.origin_of_upper(path, id) {
+                // It landed and was let go between the two looks: what it was is lower's now.
+                Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}
+                other => return other,
+            }
         }
     }
 

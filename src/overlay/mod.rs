@@ -33,9 +33,9 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, Writer};
-use crate::sys::process;
+use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, UpperRow, What, Writer};
 use crate::sys::tree::Tree;
+use crate::sys::{file, process};
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use error::{Error, Result};
@@ -108,7 +108,8 @@ struct State {
     moved_dirs: Vec<(RelPath, RelPath)>,
     /// What fettlefs itself last knew of paths it touched.
     seen: HashMap<RelPath, Seen>,
-    /// Counts our own renames and landings below: whoever looked without the lock looks again if it moved.
+    /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
+    /// again if it moved.
     epoch: u64,
 }
 
@@ -173,13 +174,24 @@ impl Overlay {
                 state.anchors.insert(path, Known { anchor, fresh });
             }
             for row in rows {
-                if row.held.is_none() {
-                    interrupted.push(row.id);
-                }
+                interrupted.extend(self.is_interrupted(&row).then_some(row.id));
                 state.uppers.restore(row);
             }
         }
-        interrupted.into_iter().try_for_each(|id| self.settle_interrupted(id))
+        for id in interrupted {
+            if let Err(err) = self.settle_interrupted(id) {
+                // It stays as it is, in the view and in the store. The rest must not be out of reach for it.
+                log::error!("hold what was being written: {err}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an entry has content that nobody has judged. A held one tells by its hash: its id names other content.
+    fn is_interrupted(&self, row: &UpperRow) -> bool {
+        let Some(held) = &row.held else { return true };
+        let now = || -> Result<Option<Digest>> { Ok(Some(file::digest(&self.store.open_upper(row.id)?)?)) };
+        row.what == What::File && now().is_ok_and(|now| now != held.new)
     }
 
     /// Who is told when what the kernel may have cached changes. Once, when the mount stands.

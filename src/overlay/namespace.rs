@@ -11,7 +11,7 @@ use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
 use super::settle::{Settled, leaves_project};
 use super::uppers::Upper;
-use super::{Caller, Entry, Error, Known, Overlay, Result, State};
+use super::{Caller, Entry, Error, Known, Overlay, Result};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, UpperId, UpperRow, What};
@@ -132,10 +132,7 @@ impl Overlay {
         let place = self.store.upper_place(id)?;
         let gid = self.new_gid(path, caller)?;
         give(|| place.set_owner(Some(caller.uid), Some(gid)), caller).doing(|| format!("give {path} an owner"))?;
-        self.add_upper_file(id, path)?;
-        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
-            upper.row.what = What::Symlink;
-        }
+        self.add_upper(id, path, What::Symlink)?;
         self.settle(id, &caller.writer())
     }
 
@@ -197,25 +194,25 @@ impl Overlay {
 
     /// A copy of a file of lower as a new upper entry at `path`, judged at once.
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
-        let id = self.copy_to_upper(source)?;
-        self.add_upper_file(id, path)?;
+        let (id, what) = self.copy_to_upper(source)?;
+        self.add_upper(id, path, what)?;
         self.settle(id, &caller.writer())
     }
 
     /// Upper content that is a copy of a file or symlink of lower.
-    pub(super) fn copy_to_upper(&self, source: &RelPath) -> Result<UpperId> {
+    pub(super) fn copy_to_upper(&self, source: &RelPath) -> Result<(UpperId, What)> {
         use std::os::fd::AsFd;
         let doing = || format!("copy {source}");
         let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
         if meta.kind == FileKind::Symlink {
             let target = self.lower.place(source)?.read_symlink().doing(doing)?;
-            return Ok(self.store.create_upper_symlink(&target)?);
+            return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
         }
         let file = super::open_lower(&self.lower, source).doing(doing)?;
         let upper = self.store.create_upper()?;
         crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
         crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd()).doing(doing)?;
-        Ok(upper.id)
+        Ok((upper.id, What::File))
     }
 
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -280,17 +277,13 @@ impl Overlay {
     }
 
     fn unlink_upper(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
-        let (row, saved) = {
-            let mut state = self.state.lock();
-            while state.uppers.get(id).is_some_and(|upper| upper.busy) {
-                self.changed.wait(&mut state);
-            }
-            let Some(upper) = state.uppers.get(id) else { return self.unlink_again(state, path, caller) };
-            (upper.row.clone(), upper.saved)
+        let (row, _claimed) = match self.claim(id) {
+            Err(err) if err.code() == libc::ESTALE => return self.unlink_again(path, caller),
+            other => other?,
         };
         if !row.names.contains(path) {
             // A name below of an inode that was changed through another: only the name goes.
-            return self.unlink_again(self.state.lock(), path, caller);
+            return self.unlink_again(path, caller);
         }
         if row.names.len() > 1 {
             let mut state = self.state.lock();
@@ -301,11 +294,11 @@ impl Overlay {
             };
         }
         if self.leave_to_other_name(path, id, &row)? {
-            return self.unlink_again(self.state.lock(), path, caller);
+            return self.unlink_again(path, caller);
         }
         let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
         if !existed {
-            return self.drop_new(path, &row, saved);
+            return self.drop_new(path, &row);
         }
         self.delete_changed(path, row, caller)
     }
@@ -338,21 +331,18 @@ impl Overlay {
     }
 
     /// It landed between the look and the lock.
-    fn unlink_again(&self, state: parking_lot::MutexGuard<'_, State>, path: &RelPath, caller: &Caller) -> Result<()> {
-        drop(state);
+    fn unlink_again(&self, path: &RelPath, caller: &Caller) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         self.unlink_judged(path, &meta, caller)
     }
 
     /// A new file goes before anybody judged it: no trace.
-    fn drop_new(&self, path: &RelPath, row: &UpperRow, saved: bool) -> Result<()> {
-        if saved {
-            let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
-            if let Some(held) = &row.held {
-                epilogue.verdicts.push((held.id.clone(), path.clone(), crate::store::Fate::Ended));
-            }
-            self.store.record_epilogue(&epilogue)?;
+    fn drop_new(&self, path: &RelPath, row: &UpperRow) -> Result<()> {
+        let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
+        if let Some(held) = &row.held {
+            epilogue.verdicts.push((held.id.clone(), path.clone(), crate::store::Fate::Ended));
         }
+        self.store.record_epilogue(&epilogue)?;
         self.orphan(path, row.id);
         Ok(self.store.drop_upper_file(row.id)?)
     }
@@ -366,15 +356,16 @@ impl Overlay {
             open.set_backing(Backing::Orphan(open.file()));
         }
         state.uppers.remove(id);
+        state.epoch += 1;
     }
 
     /// The deletion of something changed is judged against what the change was based on.
     fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
-        self.orphan(path, row.id);
         let id = self.store.reserve_upper();
         let base = row.base.of_one_name();
         let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
         self.store.replace_upper(row.id, &whiteout)?;
+        self.orphan(path, row.id);
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;
         self.settle(id, &caller.writer()).map(|_| ())

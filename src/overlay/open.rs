@@ -27,7 +27,7 @@ use super::{Caller, Entry, Error, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
-use crate::store::{UpperId, Writer};
+use crate::store::{UpperId, What, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::{OFlags, process};
 
@@ -101,8 +101,10 @@ pub(super) struct OpenFile {
     /// Held while the file is copied up, so that it is once.
     pub copying: Mutex<()>,
     backing: RwLock<Backing>,
-    /// Counts writes; who judges looks whether it moved.
-    pub version: AtomicU64,
+    /// Writes begun, and writes done: who judges content looks whether either moved. A write counts as begun before it
+    /// learns which file it goes to, so that one under way is never taken for none.
+    begun: AtomicU64,
+    done: AtomicU64,
     /// The upper entry is marked as written; nothing needs to be noted for one more write.
     pub dirty: AtomicBool,
     handles: AtomicUsize,
@@ -123,7 +125,8 @@ impl OpenFile {
             node,
             copying: Mutex::new(()),
             backing: RwLock::new(backing),
-            version: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -147,6 +150,33 @@ impl OpenFile {
 
     pub fn writers(&self) -> usize {
         self.writers.load(Ordering::SeqCst)
+    }
+
+    /// How many writes are done, for [`Self::is_still`].
+    pub fn version(&self) -> u64 {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// No write was under way when `version` was read, and none has begun since.
+    pub fn is_still(&self, version: u64) -> bool {
+        self.begun.load(Ordering::SeqCst) == version
+    }
+
+    /// One more handle; to be counted under the lock of the view's state.
+    fn claim(&self, access: Access) {
+        self.handles.fetch_add(1, Ordering::SeqCst);
+        self.writers.fetch_add(usize::from(access == Access::Write), Ordering::SeqCst);
+    }
+
+    fn begin_write(&self) -> impl Drop + '_ {
+        struct UnderWay<'a>(&'a OpenFile);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        UnderWay(self)
     }
 }
 
@@ -185,13 +215,20 @@ impl Overlay {
         if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
-        let (origin, below) = self.origin_for_open(node, &path)?;
-        if action == Action::Pass && matches!(origin, Origin::Lower(_)) {
+        let (open, below) = loop {
+            let (epoch, origin, below) = self.origin_for_open(node, &path)?;
+            if action == Action::Pass && matches!(origin, Origin::Lower(_)) {
+                break (None, below);
+            }
+            if let Some(open) = self.claim_file(node, &path, &origin, epoch, flags.access)? {
+                break (Some(open), below);
+            }
+        };
+        let Some(open) = open else {
             let file = self.lower.open_at(&path, flags.below()).map(File::from)?;
             let handle = self.add_handle(node, Target::Passed(file), flags, caller, None);
             return Ok(Opened { handle, keep_cache: self.keep_cache(node, below) });
-        }
-        let open = self.open_file(node, &path, &origin)?;
+        };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
         if flags.truncates() {
@@ -205,7 +242,7 @@ impl Overlay {
     }
 
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
-    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<(Origin, Option<Stamp>)> {
+    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<(u64, Origin, Option<Stamp>)> {
         loop {
             let epoch = self.state.lock().epoch;
             let origin = self.origin(path)?;
@@ -216,8 +253,8 @@ impl Overlay {
             return match origin {
                 Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ESTALE)),
                 Origin::Lower(meta) if !state.nodes.is_lower(node, meta.key()) => Err(Error::Errno(libc::ESTALE)),
-                Origin::Lower(meta) => Ok((origin, Some(meta.stamp()))),
-                Origin::Upper(..) => Ok((origin, None)),
+                Origin::Lower(meta) => Ok((epoch, origin, Some(meta.stamp()))),
+                Origin::Upper(..) => Ok((epoch, origin, None)),
             };
         }
     }
@@ -236,36 +273,63 @@ impl Overlay {
 
     /// Reached through `/proc/self/fd`: only what is open on it is left.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
-        let open = self.state.lock().nodes.get(node)?.open.clone().ok_or(Error::Errno(libc::ENOENT))?;
+        let open = {
+            let state = self.state.lock();
+            let open = state.nodes.get(node)?.open.clone().ok_or(Error::Errno(libc::ENOENT))?;
+            open.claim(flags.access);
+            open
+        };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
         if flags.truncates() {
             let handle = self.handle(id)?;
-            self.empty(&handle, &open)?;
+            if let Err(err) = self.empty(&handle, &open) {
+                self.release(id)?;
+                return Err(err);
+            }
         }
         Ok(Opened { handle: id, keep_cache: true })
     }
 
-    /// The node's shared open file, made where there is none.
-    pub(super) fn open_file(&self, node: NodeId, path: &RelPath, origin: &Origin) -> Result<Arc<OpenFile>> {
-        if let Some(open) = self.state.lock().nodes.get(node)?.open.clone() {
-            return Ok(open);
-        }
-        let backing = match origin {
+    fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
+        match origin {
             Origin::Upper(id, _) => match self.store.open_upper(*id) {
-                Err(_) if self.is_let_go(*id) => Backing::Lower(Arc::new(open_lower(&self.lower, path)?)),
-                file => Backing::Upper(*id, Arc::new(file?)),
+                Err(_) if self.is_let_go(*id) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
+                file => Ok(Backing::Upper(*id, Arc::new(file?))),
             },
-            Origin::Lower(_) => Backing::Lower(Arc::new(open_lower(&self.lower, path)?)),
-            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+            Origin::Lower(_) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
+            Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// The node's shared open file, made where there is none, with one more handle counted on it. Counted under the lock
+    /// under which the last release lets go of it. None when the view has moved on since `epoch`.
+    fn claim_file(
+        &self,
+        node: NodeId,
+        path: &RelPath,
+        origin: &Origin,
+        epoch: u64,
+        access: Access,
+    ) -> Result<Option<Arc<OpenFile>>> {
+        if let Some(open) = &self.state.lock().nodes.get(node)?.open {
+            open.claim(access);
+            return Ok(Some(open.clone()));
+        }
+        let backing = match self.backing_of(path, origin) {
+            // Let go of, or landed, between the look and the open.
+            Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => return Ok(None),
+            other => other?,
         };
         let mut state = self.state.lock();
+        let moved_on = state.epoch != epoch;
         let found = state.nodes.get_mut(node)?;
-        if let Some(open) = &found.open {
-            return Ok(open.clone());
-        }
-        let open = OpenFile::new(node, backing);
-        found.open = Some(open.clone());
-        Ok(open)
+        let open = match &found.open {
+            Some(open) => open.clone(),
+            None if moved_on => return Ok(None),
+            None => found.open.insert(OpenFile::new(node, backing)).clone(),
+        };
+        open.claim(access);
+        Ok(Some(open))
     }
 
     fn add_handle(
@@ -276,10 +340,6 @@ impl Overlay {
         caller: &Caller,
         opened: Option<Stamp>,
     ) -> HandleId {
-        if let Target::Judged(open) = &target {
-            open.handles.fetch_add(1, Ordering::SeqCst);
-            open.writers.fetch_add(usize::from(flags.access == Access::Write), Ordering::SeqCst);
-        }
         let handle = Handle {
             target,
             access: flags.access,
@@ -372,16 +432,17 @@ impl Overlay {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
-        let upper = self.store.create_upper()?;
         let mode = self.new_mode(path, FileKind::Regular, mode, caller)?;
+        let upper = self.store.create_upper()?;
         self.give_to_caller(upper.file.as_fd(), path, caller)?;
         crate::sys::file::set_mode(upper.file.as_fd(), mode).doing(|| format!("make {path}"))?;
-        self.add_upper_file(upper.id, path)?;
+        self.add_upper(upper.id, path, What::File)?;
         let entry = self.lookup(parent, name)?;
         let open = {
             let mut state = self.state.lock();
             let open = OpenFile::new(entry.node, Backing::Upper(upper.id, Arc::new(upper.file)));
             open.dirty.store(true, Ordering::SeqCst);
+            open.claim(flags.access);
             state.nodes.set_open(entry.node, Some(open.clone()));
             open
         };
@@ -426,21 +487,23 @@ impl Overlay {
             let Target::Passed(file) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
             return Ok(change(file)?);
         };
+        let under_way = open.begin_write();
         let file = self.writable(open, keep, handle.opened)?;
         // Before the bytes: a judgement under way must not take this handle for done.
         handle.written.store(true, Ordering::SeqCst);
         let result = change(&file);
-        open.version.fetch_add(1, Ordering::SeqCst);
+        // And after them: a close of another descriptor may have judged meanwhile, without them.
+        handle.written.store(true, Ordering::SeqCst);
+        drop(under_way);
         Ok(result?)
     }
 
     /// Emptied by the open itself. Judged with what is written next, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>) -> Result<()> {
+        let _under_way = open.begin_write();
         let file = self.writable(open, Keep::Nothing, handle.opened)?;
         handle.began.store(true, Ordering::SeqCst);
-        file.set_len(0).doing(|| "truncate".to_owned())?;
-        open.version.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+        file.set_len(0).doing(|| "truncate".to_owned())
     }
 
     pub(super) fn truncate(&self, node: NodeId, handle: Option<HandleId>, size: u64, caller: &Caller) -> Result<()> {
@@ -453,9 +516,9 @@ impl Overlay {
         let opened = self.open(node, flags, caller)?;
         let result =
             self.handle(opened.handle).and_then(|handle| self.change_content(&handle, keep, |file| file.set_len(size)));
-        self.flush(opened.handle, caller)?;
+        let flushed = self.flush(opened.handle, caller);
         self.release(opened.handle)?;
-        result
+        result.and(flushed)
     }
 
     pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64) -> Result<()> {
@@ -527,7 +590,7 @@ impl Overlay {
             return Ok(());
         }
         let settled = self.settle(id, &handle.opener);
-        if settled.is_err() {
+        if matches!(settled, Err(_) | Ok(Settled::Postponed)) {
             // Still unjudged: the release tries again, and nothing is lost meanwhile.
             handle.written.store(true, Ordering::SeqCst);
         }

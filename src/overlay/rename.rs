@@ -7,7 +7,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::open::Backing;
-use super::settle::Settled;
+use super::settle::{Settled, Taken};
 use super::uppers::Upper;
 use super::{Caller, Error, Known, Overlay, Result};
 use crate::model::{ChangeId, RelPath};
@@ -30,6 +30,15 @@ impl End {
         match &self.origin {
             Origin::Lower(meta) | Origin::Upper(_, meta) => Some(meta.kind),
             Origin::Nothing | Origin::Hidden(_) => None,
+        }
+    }
+}
+
+impl End {
+    fn upper(&self) -> Option<UpperId> {
+        match &self.origin {
+            Origin::Upper(id, _) | Origin::Hidden(id) => Some(*id),
+            Origin::Nothing | Origin::Lower(_) => None,
         }
     }
 }
@@ -232,7 +241,8 @@ impl Overlay {
 
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
-        let upper = self.copy_to_upper(&from.path)?;
+        let claimed = self.claim_target(to)?;
+        let (upper, _) = self.copy_to_upper(&from.path)?;
         let row = self.take_target(to, upper, meta.kind)?;
         let whiteout = self.hide(&from.path, meta)?;
         {
@@ -240,6 +250,7 @@ impl Overlay {
             let takes_along = Some((from.path.clone(), meta.stamp()));
             state.uppers.insert(Upper { saved: false, takes_along, ..Upper::written(row.clone()) });
         }
+        drop(claimed);
         self.renamed(from, to);
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &caller.writer()) {
@@ -260,7 +271,15 @@ impl Overlay {
         }
     }
 
-    /// The entry that comes to stand at the target, with the base of whatever stood there.
+    /// Keeps whatever stands at the target from being judged, reviewed or let go of.
+    fn claim_target(&self, to: &End) -> Result<Option<Taken<'_>>> {
+        match to.upper() {
+            Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
+            None => Ok(None),
+        }
+    }
+
+    /// The entry that comes to stand at the target, which the caller has claimed, with the base of whatever stood there.
     fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<UpperRow> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
@@ -273,14 +292,8 @@ impl Overlay {
                 (Base { below, digest: None }, None)
             }
             Origin::Hidden(old) | Origin::Upper(old, _) => {
-                let row = {
-                    let mut state = self.state.lock();
-                    while state.uppers.get(*old).is_some_and(|upper| upper.busy) {
-                        self.changed.wait(&mut state);
-                    }
-                    state.uppers.get(*old).map(|upper| upper.row.clone())
-                };
-                let Some(row) = row else { return Err(Error::Errno(libc::ESTALE)) };
+                let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
+                let row = row.ok_or(Error::Errno(libc::ESTALE))?;
                 if !row.names.contains(&to.path) || self.leave_to_other_name(&to.path, *old, &row)? {
                     // One name of an inode that has others below: the change stays with them.
                     let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
@@ -291,9 +304,9 @@ impl Overlay {
                     });
                     return Ok(UpperRow { id, names, what, base: Base { below, digest: None }, held: None });
                 }
-                self.orphan(&to.path, *old);
                 let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
                 self.store.replace_upper(*old, &replacing)?;
+                self.orphan(&to.path, *old);
                 self.store.drop_upper_file(*old)?;
                 (row.base.of_one_name(), row.held)
             }
@@ -347,7 +360,7 @@ impl Overlay {
 
     /// An upper entry to a free name. What it is based on moves along in lower.
     fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
-        let row = self.wait_idle(id)?;
+        let (row, claimed) = self.claim(id)?;
         if let Some(meta) = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))? {
             let flags = RenameFlags::NOREPLACE;
             self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
@@ -359,22 +372,21 @@ impl Overlay {
             state.uppers.rename(id, &from.path, &to.path);
         }
         self.renamed(from, to);
-        self.rename_held(id, &row)
-    }
-
-    /// An entry that nobody is judging, as it is.
-    fn wait_idle(&self, id: UpperId) -> Result<UpperRow> {
-        let mut state = self.state.lock();
-        while state.uppers.get(id).is_some_and(|upper| upper.busy) {
-            self.changed.wait(&mut state);
-        }
-        state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))
+        self.rename_held(id, &row)?;
+        drop(claimed);
+        // It may have landed a moment before, with us in the way of its being let go of.
+        self.evict(id)
     }
 
     /// A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
     pub(super) fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
-        let Some(row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
-        let (mut row, saved) = (row, true);
+        let row = {
+            let state = self.state.lock();
+            // Landed, and only open still: the database need not know of it.
+            state.uppers.get(id).filter(|upper| upper.saved).map(|upper| upper.row.clone())
+        };
+        let Some(row) = row else { return Ok(()) };
+        let mut row = row;
         let mut epilogue = Epilogue::default();
         if let Some(held) = &mut row.held {
             let full = ChangeId::full(&row.names[0], held.kind, row.base.digest, held.new);
@@ -388,14 +400,16 @@ impl Overlay {
         self.store.record_epilogue(&epilogue)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row = row;
-            upper.saved |= saved;
         }
         Ok(())
     }
 
     /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
     fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
-        let row = self.wait_idle(id)?;
+        // In one order, so that two who need the same entries never wait for each other.
+        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
+        let (row, claimed) = self.claim(id)?;
+        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
         let kind = from.kind().unwrap_or(FileKind::Regular);
         let target = self.take_target(to, id, kind)?;
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
@@ -404,8 +418,10 @@ impl Overlay {
             state.uppers.remove(id);
             let row = UpperRow { what: row.what.clone(), ..target };
             self.store.save_upper(&row)?;
-            state.uppers.insert(Upper::written(row));
+            // Still claimed, until the claim is dropped.
+            state.uppers.insert(Upper { busy: true, ..Upper::written(row) });
         }
+        drop((first, claimed, second));
         self.renamed(from, to);
         if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
             let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
@@ -423,16 +439,24 @@ impl Overlay {
         if to.path.is_within(&from.path) {
             return Err(Error::Errno(libc::EINVAL));
         }
-        let moving: Vec<(UpperId, UpperRow)> = {
-            let state = self.state.lock();
-            let ids = state.uppers.within(&from.path);
-            ids.into_iter().filter_map(|id| Some((id, state.uppers.get(id)?.row.clone()))).collect()
-        };
-        for (id, _) in &moving {
-            self.wait_idle(*id)?;
+        let ids = self.state.lock().uppers.within(&from.path);
+        let mut claimed = Vec::new();
+        for id in &ids {
+            match self.claim(*id) {
+                Ok((row, claim)) => claimed.push((*id, row, claim)),
+                // Landed while we waited.
+                Err(err) if err.code() == libc::ESTALE => {}
+                Err(err) => return Err(err),
+            }
         }
+        let moving: Vec<(UpperId, UpperRow)> = claimed.iter().map(|(id, row, _)| (*id, row.clone())).collect();
         {
             let mut state = self.state.lock();
+            if state.uppers.within(&from.path).iter().any(|id| !ids.contains(id)) {
+                // Something was made in it meanwhile.
+                drop((state, claimed));
+                return self.rename_dir(from, to);
+            }
             let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
             self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
             state.epoch += 1;
@@ -447,6 +471,8 @@ impl Overlay {
         }
         self.renamed(from, to);
         moving.iter().try_for_each(|(id, row)| self.rename_held(*id, row))?;
+        drop(claimed);
+        moving.iter().try_for_each(|(id, _)| self.evict(*id))?;
         let anchors = self.state.lock().anchors_within(&to.path);
         Ok(self.store.save_anchors(&anchors)?)
     }
@@ -503,9 +529,9 @@ impl Overlay {
 
     /// What the view has at one end, as new upper content.
     fn copy_of(&self, end: &End) -> Result<UpperId> {
-        let Origin::Upper(id, meta) = &end.origin else { return self.copy_to_upper(&end.path) };
+        let Origin::Upper(id, meta) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
         let doing = || format!("copy {}", end.path);
-        self.wait_idle(*id)?;
+        let (_row, _claimed) = self.claim(*id)?;
         if meta.kind == FileKind::Symlink {
             let target = self.store.upper_place(*id)?.read_symlink().doing(doing)?;
             return Ok(self.store.create_upper_symlink(&target)?);

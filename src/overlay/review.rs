@@ -79,6 +79,26 @@ struct Taken {
     version: u64,
 }
 
+/// Changes taken for review. Given back however that ends: their writers wait for it.
+struct Reviewing<'a> {
+    overlay: &'a Overlay,
+    taken: Vec<Taken>,
+}
+
+impl Reviewing<'_> {
+    fn give_back(mut self) -> Vec<Taken> {
+        let taken = std::mem::take(&mut self.taken);
+        self.overlay.give_back(&taken);
+        taken
+    }
+}
+
+impl Drop for Reviewing<'_> {
+    fn drop(&mut self) {
+        self.overlay.give_back(&self.taken);
+    }
+}
+
 /// One change on its way into lower.
 struct Landable {
     taken: Taken,
@@ -158,8 +178,8 @@ impl Overlay {
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
         let ids = self.with_children(ids)?;
         let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
-        let result = self.confirm_taken(&taken, how);
-        self.give_all_back(&taken);
+        let result = self.confirm_taken(&taken.taken, how);
+        let taken = taken.give_back();
         if let Ok(outcomes) = &result
             && !how.dry_run
         {
@@ -187,22 +207,24 @@ impl Overlay {
         Ok(all)
     }
 
-    fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Vec<Taken>> {
-        let mut taken = Vec::new();
-        for id in ids {
-            match self.take(id, writers) {
-                Ok(change) => taken.push(change),
-                Err(err) => {
-                    self.give_all_back(&taken);
-                    return Err(err);
-                }
-            }
+    fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
+        let mut taken = Reviewing { overlay: self, taken: Vec::new() };
+        // In one order, whatever the request's: two requests never wait for each other.
+        let mut in_order: Vec<&ChangeId> = ids.iter().collect();
+        {
+            let state = self.state.lock();
+            in_order.sort_by_key(|id| state.uppers.by_id(id));
         }
+        for id in in_order {
+            taken.taken.push(self.take(id, writers)?);
+        }
+        taken.taken.sort_by_key(|change| ids.iter().position(|id| *id == change.held.id));
         Ok(taken)
     }
 
     fn take(&self, id: &ChangeId, writers: Writers) -> Reviewed<Taken> {
         let mut state = self.state.lock();
+        let judged_by = Instant::now() + WAIT_FOR_WRITERS;
         loop {
             let upper_id = state.uppers.by_id(id).ok_or_else(|| unknown(id))?;
             let path = state.uppers.get(upper_id).map(|upper| upper.row.names[0].clone()).unwrap_or_default();
@@ -217,18 +239,22 @@ impl Overlay {
                 let upper = state.uppers.get_mut(upper_id).ok_or_else(|| unknown(id))?;
                 let held = upper.row.held.clone().ok_or_else(|| unknown(id))?;
                 upper.busy = true;
-                let version = open.as_ref().map_or(0, |open| open.version.load(Ordering::SeqCst));
+                if let Some(open) = &open {
+                    // The next write must note itself again.
+                    open.dirty.store(false, Ordering::SeqCst);
+                }
+                let version = open.as_ref().map_or(0, |open| open.version());
                 return Ok(Taken { row: upper.row.clone(), held, open, version });
             }
             // Judging is short; a writer is waited for only when asked.
-            let until = writer.map_or_else(|| Instant::now() + WAIT_FOR_WRITERS, |(_, deadline)| deadline);
+            let until = writer.map_or(judged_by, |(_, deadline)| deadline);
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return Err(writer.map_or_else(|| busy_judging(id, &path), |(pid, _)| busy_writing(id, &path, pid)));
             }
         }
     }
 
-    fn give_all_back(&self, taken: &[Taken]) {
+    fn give_back(&self, taken: &[Taken]) {
         let mut state = self.state.lock();
         for change in taken {
             if let Some(upper) = state.uppers.get_mut(change.row.id) {
@@ -384,8 +410,7 @@ impl Overlay {
         let applied = {
             let mut state = self.state.lock();
             for landable in landables.iter() {
-                let Taken { open, version, .. } = &landable.taken;
-                if open.as_ref().is_some_and(|open| open.version.load(Ordering::SeqCst) != *version) {
+                if !state.is_as_taken(&landable.taken) {
                     drop(state);
                     return Err(Error::Errno(libc::EBUSY));
                 }
@@ -556,8 +581,8 @@ impl Overlay {
         let ids = self.with_children(ids)?;
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let taken = self.take_all(&ids, Writers::LeftAlone)?;
-        let result = self.discard_taken(&taken, dry_run);
-        self.give_all_back(&taken);
+        let result = self.discard_taken(&taken.taken, dry_run);
+        let taken = taken.give_back();
         if result.is_ok() && !dry_run {
             taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
         }
@@ -596,18 +621,26 @@ impl Overlay {
         for (index, name) in kept.into_iter().zip(names) {
             outcomes[index].backup = Some(name);
         }
+        // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
+        let mut first_failure = Ok(());
         for change in taken {
-            self.back_to_lower(&change.row).map_err(|err| failed(&change.row.names[0], &err))?;
+            let back = self.back_to_lower(change).map_err(|err| failed(&change.row.names[0], &err));
+            first_failure = first_failure.and(back);
         }
+        first_failure?;
         Ok(outcomes)
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
-    fn back_to_lower(&self, row: &UpperRow) -> Result<()> {
+    fn back_to_lower(&self, change: &Taken) -> Result<()> {
+        let row = &change.row;
         let path = &row.names[0];
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let mut state = self.state.lock();
         state.epoch += 1;
+        if !state.is_as_taken(change) {
+            return self.begin_anew(&mut state, row.id, meta);
+        }
         let node = state.nodes.at(path);
         if let Some(node) = node {
             let open = state.nodes.get(node).ok().and_then(|node| node.open.clone());
@@ -635,6 +668,19 @@ impl Overlay {
             What::File | What::Symlink => Ok(self.store.drop_upper_file(row.id)?),
             What::Whiteout => Ok(()),
         }
+    }
+
+    /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
+    fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
+        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
+        upper.row.held = None;
+        upper.row.base.digest = None;
+        upper.row.base.below = match below {
+            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
+            None => Below::Nothing,
+        };
+        (upper.dirty, upper.saved) = (true, true);
+        Ok(self.store.save_upper(&upper.row)?)
     }
 
     /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn.
@@ -940,6 +986,13 @@ impl super::State {
 
     fn writer_of(&self, path: &RelPath) -> Option<u32> {
         self.writing().into_iter().find(|(writing, _)| writing == path).map(|(_, pid)| pid)
+    }
+
+    /// Neither written to nor renamed since it was taken for review.
+    fn is_as_taken(&self, taken: &Taken) -> bool {
+        let Taken { row, open, version, .. } = taken;
+        let same_names = self.uppers.get(row.id).is_some_and(|upper| upper.row.names == row.names);
+        same_names && self.is_still(row.id, &row.names[0], open.as_ref(), *version)
     }
 
     /// A reviewed change is lower's now.

@@ -186,10 +186,22 @@ impl Overlay {
     }
 
     pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
-        let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
-        job.because = because;
-        let settled = self.judge(&job, actor);
-        self.give_back(id, settled.is_ok());
+        let settled = loop {
+            let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
+            job.because = because.clone();
+            let mut taken = Taken { overlay: self, id, judged: false };
+            let settled = match self.judge(&job, actor) {
+                // What was read had changed or gone under our hands: who did that has it judged.
+                Err(_) if self.is_disturbed(&job) => Ok(Settled::Postponed),
+                other => other,
+            };
+            taken.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
+            drop(taken);
+            // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
+            if !matches!(settled, Ok(Settled::Postponed)) || !self.is_renamed(&job) {
+                break settled;
+            }
+        };
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
             Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
@@ -214,7 +226,7 @@ impl Overlay {
         }
         Some(Job {
             row: upper.row.clone(),
-            version: open.as_ref().map_or(0, |open| open.version.load(Ordering::SeqCst)),
+            version: open.as_ref().map_or(0, |open| open.version()),
             open,
             synced: upper.synced,
             moved_on: upper.moved_on,
@@ -223,14 +235,23 @@ impl Overlay {
         })
     }
 
-    fn give_back(&self, id: UpperId, judged: bool) {
+    /// An entry that nobody is judging, kept from being judged until the claim is dropped; `ESTALE` when it is gone.
+    pub(super) fn claim(&self, id: UpperId) -> Result<(UpperRow, Taken<'_>)> {
         let mut state = self.state.lock();
-        if let Some(upper) = state.uppers.get_mut(id) {
-            upper.busy = false;
-            // An error judged nothing: it is still what it was.
-            upper.dirty |= !judged;
+        while state.uppers.get(id).is_some_and(|upper| upper.busy) {
+            self.changed.wait(&mut state);
         }
-        self.changed.notify_all();
+        let upper = state.uppers.get_mut(id).ok_or(Error::Errno(libc::ESTALE))?;
+        upper.busy = true;
+        Ok((upper.row.clone(), Taken { overlay: self, id, judged: true }))
+    }
+
+    fn is_disturbed(&self, job: &Job) -> bool {
+        !self.is_untouched(&self.state.lock(), job)
+    }
+
+    fn is_renamed(&self, job: &Job) -> bool {
+        self.state.lock().uppers.get(job.row.id).is_some_and(|upper| upper.row.names != job.row.names)
     }
 
     fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
@@ -459,8 +480,7 @@ impl Overlay {
     /// Nobody wrote to, renamed or removed the entry since it was taken.
     fn is_untouched(&self, state: &State, job: &Job) -> bool {
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
-        let version = job.open.as_ref().map_or(0, |open| open.version.load(Ordering::SeqCst));
-        same_names && version == job.version
+        same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
     }
 
     fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -476,6 +496,7 @@ impl Overlay {
         };
         let judged_against = self.keep_judged_against(comparison, replaced)?;
         let epilogue = self.landed_epilogue(job, comparison, replaced, actor)?;
+        let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue)?;
         let applied = {
             let mut state = self.state.lock();
@@ -485,6 +506,7 @@ impl Overlay {
                 return Ok(Settled::Postponed);
             }
             let applied = promised.apply()?;
+            state.know(anchors);
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
@@ -898,7 +920,34 @@ pub(super) fn backup_of(
 /// How many recent landings are remembered before old ones are looked through.
 const WINDOWS_MAX: usize = 4096;
 
+/// An entry that is being judged. Given back however the judging ends: others wait for it.
+pub(super) struct Taken<'a> {
+    overlay: &'a Overlay,
+    id: UpperId,
+    judged: bool,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut state = self.overlay.state.lock();
+        if let Some(upper) = state.uppers.get_mut(self.id) {
+            upper.busy = false;
+            // An error judged nothing: it is still what it was.
+            upper.dirty |= !self.judged;
+        }
+        self.overlay.changed.notify_all();
+    }
+}
+
 impl State {
+    /// Nobody wrote to an entry since it was taken: neither through what was open then, nor through what was opened
+    /// since.
+    pub(super) fn is_still(&self, id: UpperId, path: &RelPath, open: Option<&Arc<OpenFile>>, version: u64) -> bool {
+        let now = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok()?.open.as_ref());
+        let now = now.filter(|now| now.upper() == Some(id) && open.is_none_or(|then| !Arc::ptr_eq(then, now)));
+        open.is_none_or(|open| open.is_still(version)) && now.is_none_or(|now| now.is_still(0))
+    }
+
     /// The entry's content is lower's now. It stays only for who still has it open.
     fn landed(&mut self, job: &Job, meta: Option<&Meta>) {
         self.epoch += 1;
@@ -924,7 +973,7 @@ impl State {
 
     /// Anchors after a landing on `path`, of the path itself and of paths whose content was moved to it.
     pub(super) fn anchor_landed(
-        &mut self,
+        &self,
         path: &RelPath,
         existed: bool,
         replaced: Option<Digest>,
@@ -935,17 +984,18 @@ impl State {
             (true, Some(digest)) => AnchorState::Content { digest },
             (true, None) | (false, _) => AnchorState::Nothing,
         };
-        let known = self.anchors.entry(path.clone()).or_insert(Known { anchor: first, fresh: false });
+        let known = self.anchors.get(path).cloned();
+        let mut known = known.unwrap_or(Known { anchor: first, fresh: false });
         if !existed {
             known.fresh = known.anchor == AnchorState::Nothing && exists;
         }
         known.fresh &= exists;
         changed.push(Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh });
         if let Some(digest) = replaced {
-            for (from, known) in &mut self.anchors {
+            for (from, known) in &self.anchors {
                 if matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path) {
-                    known.anchor = AnchorState::Content { digest };
-                    changed.push(Anchor { path: from.clone(), state: known.anchor.clone(), fresh: known.fresh });
+                    let state = AnchorState::Content { digest };
+                    changed.push(Anchor { path: from.clone(), state, fresh: known.fresh });
                 }
             }
         }
@@ -958,6 +1008,13 @@ impl State {
             && matches!(known.anchor, AnchorState::Moved { .. })
         {
             known.anchor = AnchorState::Content { digest };
+        }
+    }
+
+    /// Anchors that a landing has brought, once lower has changed.
+    fn know(&mut self, anchors: Vec<Anchor>) {
+        for Anchor { path, state: anchor, fresh } in anchors {
+            self.anchors.insert(path, Known { anchor, fresh });
         }
     }
 

@@ -1,6 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
 mod findings;
+mod stress;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -155,6 +156,10 @@ impl Bench {
 
     fn confirm(&self, ids: &[ChangeId]) -> std::result::Result<Vec<crate::protocol::Outcome>, ErrorCode> {
         self.view().confirm(ids, &HOW).map_err(|err| err.code)
+    }
+
+    fn stage_files(&self) -> usize {
+        std::fs::read_dir(self.lower_path(".fettle/stage")).unwrap().count()
     }
 
     fn backups(&self) -> Vec<String> {

@@ -58,7 +58,6 @@ pub struct Landing<'a> {
     work: Work<'a>,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
-    announced: bool,
 }
 
 /// The intent is written.
@@ -113,25 +112,15 @@ pub(super) fn new_temp() -> Temp {
 impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let work = Work { store, durability, staged: Vec::new(), applied: 0, intent: None };
-        Self { work, backups: Vec::new(), contents: Vec::new(), announced: false }
-    }
-
-    /// From here on temporary names are noted before they are made: for paths that no upper entry leads recovery to.
-    pub fn announce(mut self) -> Self {
-        self.announced = true;
-        self
+        Self { work, backups: Vec::new(), contents: Vec::new() }
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
         let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
-        if self.announced
-            && let Some(noted) = path.parent().and_then(|dir| dir.join(&temp.0).ok())
-        {
-            self.work.store.announce_temp(&noted)?;
-        }
         let meta = match write_temp(&waiting, new) {
             Ok(meta) => meta,
             Err(cause) => {
@@ -182,7 +171,7 @@ impl<'a> Landing<'a> {
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents, announced: _ } = self;
+        let Self { mut work, backups, contents } = self;
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
         let intent = Intent { steps, backups, epilogue };
         work.sync_before_promise(&contents)?;
@@ -462,15 +451,14 @@ impl Staged {
         let done = match &self.step.act {
             Act::Place { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Remove { .. } => here.is_none(),
-            Act::Rewrite { new, .. } => here.is_some() && self.holds(*new)?,
+            Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
             Act::Move { .. } => here.is_none() && self.move_target().stat().doing(doing)?.is_some(),
         };
         Ok(match (done, as_expected) {
             (true, _) => Progress::Done,
             (false, true) => Progress::Todo,
-            // Torn in the middle of a rewrite: neither content, but the same inode. It can be written again.
             (false, false) if matches!(self.step.act, Act::Rewrite { .. }) && self.is_expected_inode(&here) => {
-                Progress::Todo
+                Progress::Torn
             }
             (false, false) => Progress::Foreign,
         })
@@ -484,9 +472,21 @@ impl Staged {
     }
 
     fn holds(&self, digest: Digest) -> Result<bool> {
-        let doing = || self.doing("read");
-        let content = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
-        Ok(file::digest(&content).doing(doing)? == digest)
+        Ok(file::digest(&self.open()?).doing(|| self.doing("read"))? == digest)
+    }
+
+    /// What stands at the path, for reading.
+    pub fn open(&self) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        self.place.open(flags).map(File::from).doing(|| self.doing("read"))
+    }
+
+    /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
+    pub fn write_again(&self, store: &Store) -> Result<()> {
+        match &self.step.act {
+            Act::Rewrite { new, .. } => self.write_in_place(store, *new),
+            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => Ok(()),
+        }
     }
 
     fn move_target(&self) -> &Place {
@@ -507,6 +507,8 @@ impl Staged {
 pub(super) enum Progress {
     Todo,
     Done,
+    /// In the middle of a rewrite: neither content, but the same inode. It can be written again.
+    Torn,
     /// Something is there that neither was nor was to be.
     Foreign,
 }

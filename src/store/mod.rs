@@ -24,13 +24,14 @@ mod tests;
 mod upper;
 mod verdicts;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 
 use parking_lot::Mutex;
 
-use crate::model::Digest;
+use crate::model::{Digest, RelPath};
 use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
@@ -95,6 +96,8 @@ pub struct Store {
     dirs: StateDirs,
     /// Guarded by itself; taken last, after every other lock.
     database: Mutex<Database>,
+    /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
+    announced: Mutex<HashSet<RelPath>>,
 }
 
 impl Store {
@@ -102,7 +105,7 @@ impl Store {
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let dirs = StateDirs::open(lower, location)?;
         let database = Database::open(&dirs)?;
-        Ok(Self { dirs, database: Mutex::new(database) })
+        Ok(Self { dirs, database: Mutex::new(database), announced: Mutex::default() })
     }
 
     /// A new file of upper content, empty and private.
@@ -128,7 +131,7 @@ impl Store {
     pub fn upper_meta(&self, id: UpperId) -> Result<Meta> {
         let doing = || format!("stat upper file {id}");
         let meta = self.dirs.stage_place(id)?.stat().doing(doing)?;
-        meta.ok_or(io::ErrorKind::NotFound.into()).doing(doing)
+        meta.ok_or(io::Error::from_raw_os_error(libc::ENOENT)).doing(doing)
     }
 
     pub fn open_upper(&self, id: UpperId) -> Result<File> {

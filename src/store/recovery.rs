@@ -7,12 +7,13 @@ use std::collections::HashSet;
 
 use rusqlite::Transaction;
 
-use super::journal::{self, Act, Intent};
+use super::backups::{self, Backup};
+use super::journal::{self, Act, Intent, Step};
 use super::landing::{Progress, Staged};
 use super::upper::{UpperId, What, parse_row};
-use super::{Context, Result, Store, content, is_temp_name};
+use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
-use crate::sys::tree::Tree;
+use crate::sys::tree::{Tree, is_absent};
 
 /// What recovery did; empty after a clean end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,41 +59,70 @@ impl Store {
     }
 
     fn recover_intent(&self, lower: &Tree, id: i64, intent: Intent, recovered: &mut Recovered) -> Result<()> {
-        let staged = intent.steps.iter().map(|step| {
-            let new = match step.act {
-                Act::Rewrite { new, .. } => self.content_file(new)?,
-                Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => None,
-            };
-            Staged::reopen(lower, step.clone(), new)
-        });
-        let staged = staged.collect::<Result<Vec<_>>>()?;
+        let mut staged = Vec::new();
+        let mut unreachable = Vec::new();
+        for step in &intent.steps {
+            match self.reopen(lower, step) {
+                // Somebody took the directory away since: that must not keep all the rest out of reach.
+                Err(Error::Io { cause, .. }) if is_absent(&cause) => unreachable.push(step.path.clone()),
+                other => staged.push(other?),
+            }
+        }
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
             pairs.map(|(staged, _)| staged.step.path.clone()).collect::<Vec<_>>()
         };
-        let foreign = paths(Progress::Foreign);
-        if foreign.is_empty() && self.finish_all(&staged, &progress).is_ok() {
+        let mut foreign = paths(Progress::Foreign);
+        foreign.extend(unreachable);
+        if foreign.is_empty() && self.finish_all(&staged, &progress, &intent).is_ok() {
             self.database.lock().write(|tx| journal::fulfil(tx, id, &intent))?;
             recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()));
         } else {
             self.undo_all(&staged)?;
-            self.database.lock().write(|tx| journal::retract(tx, id))?;
+            // What an outsider has replaced since may have been the only place of the old content.
+            let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
+            self.database.lock().write(|tx| {
+                kept.iter().try_for_each(|backup| backups::put(tx, backup).map(|_| ()))?;
+                journal::retract(tx, id)
+            })?;
             recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
             recovered.foreign.extend(foreign);
         }
         staged.iter().try_for_each(Staged::remove_waiting)
     }
 
-    fn finish_all(&self, staged: &[Staged], progress: &[Progress]) -> Result<()> {
-        let mut todo = staged.iter().zip(progress).filter(|(_, progress)| **progress == Progress::Todo);
-        todo.try_for_each(|(staged, _)| staged.apply(self))
+    fn reopen(&self, lower: &Tree, step: &Step) -> Result<Staged> {
+        let new = match step.act {
+            Act::Rewrite { new, .. } => self.content_file(new)?,
+            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => None,
+        };
+        Staged::reopen(lower, step.clone(), new)
+    }
+
+    fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {
+        staged.iter().zip(progress).try_for_each(|(staged, progress)| match progress {
+            Progress::Todo => staged.apply(self),
+            Progress::Torn => self.keep_torn(staged, intent).and_then(|()| staged.write_again(self)),
+            Progress::Done | Progress::Foreign => Ok(()),
+        })
+    }
+
+    /// What is neither old nor new is most likely half of the new; should it be somebody's edit, it is not lost.
+    fn keep_torn(&self, staged: &Staged, intent: &Intent) -> Result<()> {
+        let Some(like) = intent.backups.iter().find(|backup| backup.path == staged.step.path) else { return Ok(()) };
+        let content = self.stage_content(&staged.open()?)?;
+        let kept = Backup { digest: content.digest, size: content.size, created: super::now_millis(), ..like.clone() };
+        self.database.lock().write(|tx| {
+            content.commit(tx)?;
+            backups::put(tx, &kept).map(|_| ())
+        })
     }
 
     /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found.
     fn undo_all(&self, staged: &[Staged]) -> Result<()> {
         for staged in staged.iter().rev() {
-            if staged.progress()? == Progress::Done {
+            if matches!(staged.progress()?, Progress::Done | Progress::Torn) {
                 staged.undo(self)?;
             }
         }
@@ -109,7 +139,10 @@ impl Store {
         };
         let mut swept = 0;
         for path in noted.iter().filter_map(|bytes| RelPath::parse(bytes).ok()) {
-            swept += usize::from(remove_temp(lower, &path)?);
+            swept += match path.name().is_some_and(is_temp_name) {
+                true => usize::from(remove_temp(lower, &path)?),
+                false => sweep_dir(lower, &path)?,
+            };
         }
         self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM sweep", []).map(|_| ())?))?;
         Ok(swept)
@@ -119,16 +152,7 @@ impl Store {
     fn sweep_strays(&self, lower: &Tree) -> Result<usize> {
         let rows = self.load_upper()?;
         let dirs: HashSet<RelPath> = rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
-        let mut swept = 0;
-        for dir in dirs {
-            let Ok(entries) = lower.list(&dir) else { continue };
-            for entry in entries.iter().filter(|entry| is_temp_name(&entry.name)) {
-                if let Ok(path) = dir.join(&entry.name) {
-                    swept += usize::from(remove_temp(lower, &path)?);
-                }
-            }
-        }
-        Ok(swept)
+        dirs.iter().map(|dir| sweep_dir(lower, dir)).sum()
     }
 
     /// Removes upper files that no row speaks of: their landing was recorded, their removal was not reached.
@@ -148,11 +172,6 @@ impl Store {
         self.database.lock().swept.extend(notes);
     }
 
-    /// Tells of a temporary name before it is made, where no upper entry leads recovery to its directory.
-    pub(super) fn announce_temp(&self, path: &RelPath) -> Result<()> {
-        self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(path)).map(|_| ()))
-    }
-
     /// Removes content files that were being made, and those that no row tells of.
     fn sweep_content(&self) -> Result<usize> {
         let mut swept = 0;
@@ -165,6 +184,30 @@ impl Store {
         }
         Ok(swept)
     }
+
+    /// Tells of a directory before a temporary name is made in it: not every one has an upper entry that leads recovery
+    /// there. Once a session each.
+    pub(super) fn announce(&self, dir: &RelPath) -> Result<()> {
+        let mut announced = self.announced.lock();
+        if announced.contains(dir) {
+            return Ok(());
+        }
+        self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(dir)).map(|_| ()))?;
+        announced.insert(dir.clone());
+        Ok(())
+    }
+}
+
+fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {
+    // A directory that is gone has no names to sweep.
+    let Ok(entries) = lower.list(dir) else { return Ok(0) };
+    let mut swept = 0;
+    for entry in entries.iter().filter(|entry| is_temp_name(&entry.name)) {
+        if let Ok(path) = dir.join(&entry.name) {
+            swept += usize::from(remove_temp(lower, &path)?);
+        }
+    }
+    Ok(swept)
 }
 
 fn remove_temp(lower: &Tree, path: &RelPath) -> Result<bool> {

@@ -1,1 +1,134 @@
+//! Recovery of landings that a killed process left in the middle: forgotten here, so that nothing undoes them.
 
+use std::path::PathBuf;
+
+use super::*;
+use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
+
+struct Bench {
+    dir: tempfile::TempDir,
+    lower: Tree,
+    /// None only while it is opened anew.
+    store: Option<Store>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let lower = Tree::open(dir.path()).unwrap();
+        let store = Store::open(&lower, &Location::default()).unwrap();
+        Self { dir, lower, store: Some(store) }
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn stamp(&self, name: &str) -> Stamp {
+        self.lower.stat(&path(name)).unwrap().unwrap().stamp()
+    }
+
+    fn file(&self, name: &str) -> File {
+        File::open(self.path(name)).unwrap()
+    }
+
+    fn backup(&self, name: &str) -> (StagedContent, Backup) {
+        let content = self.store().stage_content(&self.file(name)).unwrap();
+        let backup = Backup {
+            name: String::new(),
+            path: path(name),
+            kind: BackupKind::Landed,
+            digest: content.digest,
+            size: content.size,
+            mode: 0o644,
+            symlink: false,
+            mtime: Timestamp::default(),
+            created: now_millis(),
+            by: None,
+        };
+        (content, backup)
+    }
+
+    /// As after a kill.
+    fn recover(&mut self) -> Result<Recovered> {
+        self.store = None;
+        self.store = Some(Store::open(&self.lower, &Location::default()).unwrap());
+        self.store().recover(&self.lower)
+    }
+}
+
+fn path(name: &str) -> RelPath {
+    RelPath::parse(name.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_rewrite_torn_in_the_middle_is_written_again_and_what_was_found_is_kept() {
+    let mut bench = Bench::new();
+    std::fs::write(bench.path("a"), "old content\n").unwrap();
+    std::fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
+    std::fs::write(bench.path("new"), "new content, and longer\n").unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (content, backup) = bench.backup("a");
+    landing.keep(content, backup);
+    landing.rewrite(&bench.lower, &path("a"), bench.stamp("a"), &bench.file("new"), &bench.file("a")).unwrap();
+    std::mem::forget(landing.promise(Epilogue::default()).unwrap());
+    std::fs::write(bench.path("b"), "new cont").unwrap();
+    let recovered = bench.recover().unwrap();
+    assert_eq!(recovered.finished, [path("a")]);
+    assert_eq!(std::fs::read_to_string(bench.path("b")).unwrap(), "new content, and longer\n");
+    let backups = bench.store().backups().unwrap();
+    let kept: Vec<_> = backups.iter().map(|kept| bench.store().content(kept.digest).unwrap().unwrap()).collect();
+    assert!(kept.contains(&b"old content\n".to_vec()) && kept.contains(&b"new cont".to_vec()), "{kept:?}");
+}
+
+#[test]
+fn a_landing_whose_directory_is_gone_does_not_keep_the_project_from_mounting() {
+    let mut bench = Bench::new();
+    std::fs::create_dir(bench.path("d")).unwrap();
+    std::fs::write(bench.path("d/a"), "old\n").unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (content, backup) = bench.backup("d/a");
+    landing.keep(content, backup);
+    landing.remove(&bench.lower, &path("d/a"), bench.stamp("d/a")).unwrap();
+    std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap());
+    std::fs::remove_dir_all(bench.path("d")).unwrap();
+    let recovered = bench.recover().unwrap();
+    assert_eq!(recovered.foreign, [path("d/a")]);
+    assert_eq!(bench.store().backups().unwrap().len(), 1);
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn old_content_is_kept_when_an_outsider_takes_its_place_before_recovery() {
+    let mut bench = Bench::new();
+    std::fs::write(bench.path("a"), "old\n").unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (content, backup) = bench.backup("a");
+    landing.keep(content, backup);
+    landing.remove(&bench.lower, &path("a"), bench.stamp("a")).unwrap();
+    std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap());
+    std::fs::write(bench.path("a"), "somebody's\n").unwrap();
+    assert_eq!(bench.recover().unwrap().foreign, [path("a")]);
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "somebody's\n");
+    let backups = bench.store().backups().unwrap();
+    assert_eq!(bench.store().content(backups[0].digest).unwrap().unwrap(), b"old\n");
+}
+
+#[test]
+fn a_temporary_name_that_no_intent_tells_of_is_swept() {
+    let mut bench = Bench::new();
+    std::fs::create_dir(bench.path("d")).unwrap();
+    std::fs::write(bench.path("new"), "new\n").unwrap();
+    let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let new = NewContent::File { file: &file, like: &file, meta };
+    landing.place(&bench.lower, &path("d/a"), None, &new).unwrap();
+    std::mem::forget(landing);
+    assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 1);
+    assert_eq!(bench.recover().unwrap().swept, 1);
+    assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 0);
+}

@@ -113,3 +113,72 @@ fn small_edits_between_renames_are_one_change() {
     }
     assert_eq!(bench.held().len(), 1);
 }
+
+#[test]
+fn a_held_file_written_when_the_daemon_died_gets_the_id_of_what_it_holds() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    write(&bench, "a", &changed(100, 60));
+    let reviewed = bench.only_id();
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 70).as_bytes()).unwrap();
+    bench.remount();
+    let id = bench.only_id();
+    assert_ne!(id, reviewed);
+    assert!(bench.reasons().contains(&Reason::Interrupted));
+    bench.confirm(&[id]).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, 70)));
+}
+
+#[test]
+fn a_truncate_by_path_that_is_refused_leaves_no_handle_open() {
+    let bench = Bench::with(&[(Key::OnHold, "fail")]);
+    bench.put("a", &lines(100));
+    let node = bench.node("a").unwrap();
+    let set =
+        SetAttributes { mode: None, uid: None, gid: None, size: Some(0), atime: SetTime::Keep, mtime: SetTime::Keep };
+    assert!(bench.view().set_attributes(node, None, &set, &ME).is_err());
+    assert!(bench.view().state.lock().handles.is_empty());
+}
+
+#[test]
+fn a_landed_file_that_is_renamed_while_open_follows_lower_once_closed() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 1).as_bytes()).unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+    bench.rename("a", "b");
+    bench.view().release(handle).unwrap();
+    bench.put("b", "outside\n");
+    assert_eq!(bench.read("b"), Some("outside\n".to_owned()));
+    assert!(bench.view().state.lock().uppers.iter().next().is_none());
+}
+
+#[test]
+fn a_refused_creation_leaves_no_upper_file() {
+    let bench = Bench::new();
+    let flags = OpenFlags::from_raw(libc::O_WRONLY);
+    assert!(bench.view().create(ROOT, OsStr::new("s"), 0o4755, flags, &ME).is_err());
+    assert_eq!(bench.stage_files(), 0);
+}
+
+#[test]
+fn a_symlink_that_was_being_made_when_the_daemon_died_does_not_keep_it_from_mounting() {
+    let mut bench = Bench::new();
+    let id = bench.view().store().create_upper_symlink(OsStr::new("/etc")).unwrap();
+    bench.view().add_upper(id, &RelPath::parse(b"link").unwrap(), crate::store::What::Symlink).unwrap();
+    bench.remount();
+    assert!(bench.reasons().contains(&Reason::Symlink));
+}
+
+#[test]
+fn a_row_whose_file_is_gone_does_not_keep_the_daemon_from_mounting() {
+    let mut bench = Bench::new();
+    let handle = bench.open_for_save("n");
+    bench.view().write(handle, 0, b"x").unwrap();
+    let id = bench.view().state.lock().uppers.iter().next().unwrap().row.id;
+    bench.view().store().drop_upper_file(id).unwrap();
+    bench.remount();
+    assert_eq!(bench.read("n"), None);
+}
