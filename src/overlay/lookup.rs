@@ -2,12 +2,18 @@
 
 use std::ffi::{OsStr, OsString};
 
+use parking_lot::MutexGuard;
+
 use super::error::Context;
 use super::nodes::NodeId;
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
 use crate::model::RelPath;
 use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
 use crate::sys::file::{FileKind, InodeKey, Meta};
+use crate::sys::tree::DirEntry;
+
+/// Tries to list a directory while nothing lands; then nothing may land meanwhile.
+const UNLOCKED_LISTINGS_MAX: usize = 3;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +106,10 @@ impl Overlay {
             // Landed a moment ago, and lower has it.
             None => self.origin_below(path),
             Some(What::Whiteout) => Ok(Origin::Hidden(id)),
-            Some(What::File | What::Symlink) => Ok(Origin::Upper(id, self.upper_meta(path, id)?)),
+            Some(What::File | What::Symlink) => match self.upper_meta(path, id) {
+                Err(_) if self.is_let_go(id) => self.origin_below(path),
+                meta => Ok(Origin::Upper(id, meta?)),
+            },
         }
     }
 
@@ -109,10 +118,18 @@ impl Overlay {
         if meta.is_file() && meta.links > 1 {
             let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
             if let Some(id) = upper {
-                return Ok(Origin::Upper(id, self.upper_meta(path, id)?));
+                match self.upper_meta(path, id) {
+                    Err(_) if self.is_let_go(id) => {}
+                    meta => return Ok(Origin::Upper(id, meta?)),
+                }
             }
         }
         Ok(Origin::Lower(meta))
+    }
+
+    /// Landed and evicted between two looks, as a release does at any moment: lower has what it was.
+    pub(super) fn is_let_go(&self, id: UpperId) -> bool {
+        self.state.lock().uppers.get(id).is_none()
     }
 
     fn enter(&self, state: &mut State, parent: NodeId, name: &OsStr, origin: &Origin) -> Result<Entry> {
@@ -135,12 +152,7 @@ impl Overlay {
     /// A directory's entries in the view.
     pub fn list(&self, dir: NodeId) -> Result<Vec<ListEntry>> {
         let path = self.state.lock().nodes.path(dir)?;
-        let below = match self.lower.list(&path) {
-            Ok(entries) => entries,
-            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(err) => return Err(err).doing(|| format!("list {path}")),
-        };
-        let state = self.state.lock();
+        let (below, state) = self.list_below(&path)?;
         let mut entries: Vec<ListEntry> = below
             .into_iter()
             .filter(|entry| !is_reserved_name(&path, &entry.name))
@@ -163,6 +175,24 @@ impl Overlay {
             }
         }
         Ok(entries)
+    }
+
+    /// Lower's entries and the state they go with: what lands between the two looks would be in neither.
+    fn list_below(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
+        let list = || match self.lower.list(path) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.doing(|| format!("list {path}")),
+        };
+        for _ in 0..UNLOCKED_LISTINGS_MAX {
+            let epoch = self.state.lock().epoch;
+            let below = list()?;
+            let state = self.state.lock();
+            if state.epoch == epoch {
+                return Ok((below, state));
+            }
+        }
+        let state = self.state.lock();
+        Ok((list()?, state))
     }
 
     /// The target of a symlink.

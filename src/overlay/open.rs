@@ -292,7 +292,10 @@ impl Overlay {
 
     fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
         match origin {
-            Origin::Upper(id, _) => Ok(Backing::Upper(*id, Arc::new(self.store.open_upper(*id)?))),
+            Origin::Upper(id, _) => match self.store.open_upper(*id) {
+                Err(_) if self.is_let_go(*id) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
+                file => Ok(Backing::Upper(*id, Arc::new(file?))),
+            },
             Origin::Lower(_) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
         }
