@@ -9,7 +9,7 @@ use super::nodes::NodeId;
 use super::open::Backing;
 use super::settle::{Settled, Taken};
 use super::uppers::Upper;
-use super::{Caller, Error, Known, Overlay, Result};
+use super::{Caller, Error, Known, Overlay, Result, State};
 use crate::model::{ChangeId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{Anchor, AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
@@ -438,9 +438,52 @@ impl Overlay {
         if to.path.is_within(&from.path) {
             return Err(Error::Errno(libc::EINVAL));
         }
-        let ids = self.state.lock().uppers.within(&from.path);
+        let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        self.move_dirs(from, to, &[(&from.path, &to.path)], flags)?;
+        self.renamed(from, to);
+        let anchors = self.state.lock().anchors_within(&to.path);
+        Ok(self.store.save_anchors(&anchors)?)
+    }
+
+    /// Renames in lower, and takes the upper entries below each of `moves` along.
+    fn move_dirs(&self, from: &End, to: &End, moves: &[(&RelPath, &RelPath)], flags: RenameFlags) -> Result<()> {
+        // In one order, so that two who need the same entries never wait for each other.
+        let within = |state: &State| {
+            let mut ids: Vec<UpperId> = moves.iter().flat_map(|(dir, _)| state.uppers.within(dir)).collect();
+            ids.sort();
+            ids
+        };
+        loop {
+            let ids = within(&self.state.lock());
+            let claimed = self.claim_all(&ids)?;
+            let mut state = self.state.lock();
+            if within(&state).iter().any(|id| !ids.contains(id)) {
+                // Something was made in them meanwhile.
+                drop(state);
+                continue;
+            }
+            self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
+            state.epoch += 1;
+            for (id, row, _) in &claimed {
+                for name in &row.names {
+                    let moved = moves.iter().find_map(|(dir, new)| name.rebase(dir, new));
+                    moved.iter().for_each(|moved| state.uppers.rename(*id, name, moved));
+                }
+            }
+            if let [(dir, new)] = moves {
+                state.moved_dir(dir, new);
+            }
+            drop(state);
+            claimed.iter().try_for_each(|(id, row, _)| self.rename_held(*id, row))?;
+            drop(claimed);
+            // One may have landed a moment before, with us in the way of its being let go of.
+            return ids.iter().try_for_each(|id| self.evict(*id));
+        }
+    }
+
+    fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<(UpperId, UpperRow, Taken<'_>)>> {
         let mut claimed = Vec::new();
-        for id in &ids {
+        for id in ids {
             match self.claim(*id) {
                 Ok((row, claim)) => claimed.push((*id, row, claim)),
                 // Landed while we waited.
@@ -448,32 +491,7 @@ impl Overlay {
                 Err(err) => return Err(err),
             }
         }
-        let moving: Vec<(UpperId, UpperRow)> = claimed.iter().map(|(id, row, _)| (*id, row.clone())).collect();
-        {
-            let mut state = self.state.lock();
-            if state.uppers.within(&from.path).iter().any(|id| !ids.contains(id)) {
-                // Something was made in it meanwhile.
-                drop((state, claimed));
-                return self.rename_dir(from, to);
-            }
-            let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-            self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
-            state.epoch += 1;
-            for (id, row) in &moving {
-                for name in row.names.iter().filter(|name| name.is_within(&from.path)) {
-                    if let Some(new) = name.rebase(&from.path, &to.path) {
-                        state.uppers.rename(*id, name, &new);
-                    }
-                }
-            }
-            state.moved_dir(&from.path, &to.path);
-        }
-        self.renamed(from, to);
-        moving.iter().try_for_each(|(id, row)| self.rename_held(*id, row))?;
-        drop(claimed);
-        moving.iter().try_for_each(|(id, _)| self.evict(*id))?;
-        let anchors = self.state.lock().anchors_within(&to.path);
-        Ok(self.store.save_anchors(&anchors)?)
+        Ok(claimed)
     }
 
     /// Both paths change at once; each is judged by what it becomes.
@@ -495,12 +513,9 @@ impl Overlay {
     }
 
     fn exchange_below(&self, from: &End, to: &End) -> Result<()> {
+        let moves = [(&from.path, &to.path), (&to.path, &from.path)];
+        self.move_dirs(from, to, &moves, RenameFlags::EXCHANGE)?;
         let mut state = self.state.lock();
-        let moving = [&from.path, &to.path].map(|dir| state.uppers.within(dir));
-        if moving.iter().any(|ids| !ids.is_empty()) {
-            return Err(Error::Errno(libc::EBUSY));
-        }
-        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::EXCHANGE)?;
         state.epoch += 1;
         state.exchanged(from, to);
         Ok(())
