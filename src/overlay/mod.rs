@@ -7,17 +7,27 @@
 //! Lock order: `OpenFile::copying`, then `Overlay::state`, then what the store guards by itself. Nothing that waits for
 //! a disk, a diff or another process runs under `state`, but for single calls on names.
 
+mod anchors;
 mod attributes;
+mod compare;
+mod confirm;
 mod copy_up;
+mod discard;
 mod error;
+mod external;
+mod flush;
+mod hold;
+mod land;
 mod lookup;
 mod namespace;
 mod nodes;
 mod open;
 mod rename;
 mod review;
+mod rollback;
 mod rules;
 mod settle;
+mod side;
 #[cfg(test)]
 mod tests;
 mod uppers;
@@ -38,11 +48,12 @@ use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
+pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use lookup::{Entry, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::{HandleId, OpenFlags, Opened};
-pub use review::{ConfirmHow, Expiry, SideContent, Sides};
+pub use review::{SideContent, Sides};
 pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
 

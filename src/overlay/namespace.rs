@@ -5,11 +5,12 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use super::compare::leaves_project;
 use super::copy_up::give;
 use super::error::Context;
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
-use super::settle::{Settled, leaves_project};
+use super::settle::Settled;
 use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result};
 use crate::model::{Reason, RelPath};

@@ -205,6 +205,12 @@ impl Handle {
     }
 }
 
+impl Backing {
+    pub fn is_orphan(&self) -> bool {
+        matches!(self, Self::Orphan(_))
+    }
+}
+
 impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         if flags.access == Access::Write || flags.truncates() {

@@ -7,12 +7,12 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::open::Backing;
-use super::settle::{Settled, Taken};
+use super::settle::{Claim, Settled};
 use super::uppers::Upper;
-use super::{Caller, Error, Known, Overlay, Result, State};
+use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{Anchor, AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -131,11 +131,6 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether what is at a path came in this session.
-    fn is_fresh(&self, path: &RelPath) -> bool {
-        self.state.lock().anchors.get(path).is_some_and(|known| known.fresh)
-    }
-
     fn rename_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         if from.path == to.path || self.same_file(from, to) {
             return Ok(());
@@ -209,36 +204,6 @@ impl Overlay {
         Ok(self.store.save_anchors(&anchors)?)
     }
 
-    /// What was at `from` is at `to` now, a path that is as new or as old as it was.
-    fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
-        let mut state = self.state.lock();
-        if let Some(seen) = state.seen.remove(from) {
-            state.seen.insert(to.clone(), seen);
-        }
-        if let Some(window) = state.windows.remove(from) {
-            // A rename in between does not make one change two (SPEC §4.6).
-            state.windows.insert(to.clone(), window);
-        }
-        let made_here = state.anchors.get(from).is_some_and(|known| known.fresh);
-        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let source = state.anchors.entry(from.clone()).or_insert(Known { anchor: moved, fresh: false });
-        source.fresh = false;
-        let target = state.anchors.entry(to.clone()).or_insert(Known { anchor: AnchorState::Nothing, fresh: true });
-        target.fresh = made_here || target.anchor == AnchorState::Nothing;
-        for known in state.anchors.values_mut() {
-            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-                && at == from
-            {
-                *at = to.clone();
-            }
-        }
-        let told = |path: &RelPath| {
-            let known = &state.anchors[path];
-            Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh }
-        };
-        vec![told(from), told(to)]
-    }
-
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
@@ -272,7 +237,7 @@ impl Overlay {
     }
 
     /// Keeps whatever stands at the target from being judged, reviewed or let go of.
-    fn claim_target(&self, to: &End) -> Result<Option<Taken<'_>>> {
+    fn claim_target(&self, to: &End) -> Result<Option<Claim<'_>>> {
         match to.upper() {
             Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
             None => Ok(None),
@@ -481,7 +446,7 @@ impl Overlay {
         }
     }
 
-    fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<(UpperId, UpperRow, Taken<'_>)>> {
+    fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<(UpperId, UpperRow, Claim<'_>)>> {
         let mut claimed = Vec::new();
         for id in ids {
             match self.claim(*id) {
@@ -578,45 +543,5 @@ impl super::State {
             self.nodes.promote(a, to.parent, &to.name);
             self.nodes.promote(b, from.parent, &from.name);
         }
-    }
-
-    /// Anchors of what lay in a directory: the content they speak of is below its new name.
-    fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
-        self.moved_dirs.push((from.clone(), to.clone()));
-        let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
-        for path in seen {
-            if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {
-                self.seen.insert(moved, seen);
-            }
-        }
-        let fresh: Vec<RelPath> = self
-            .anchors
-            .iter()
-            .filter(|(path, known)| known.fresh && path.is_within(from))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in fresh {
-            if let Some(known) = self.anchors.get_mut(&path) {
-                known.fresh = false;
-            }
-            if let Some(moved) = path.rebase(from, to) {
-                let known = self.anchors.entry(moved).or_insert(Known { anchor: AnchorState::Nothing, fresh: true });
-                known.fresh = true;
-            }
-        }
-        for known in self.anchors.values_mut() {
-            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-                && let Some(moved) = at.rebase(from, to)
-            {
-                *at = moved;
-            }
-        }
-    }
-
-    fn anchors_within(&self, dir: &RelPath) -> Vec<Anchor> {
-        let within = self.anchors.iter().filter(|(path, _)| path.is_within(dir));
-        within
-            .map(|(path, known)| Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh })
-            .collect()
     }
 }

@@ -1,0 +1,265 @@
+//! Comparing: what a change is judged against, and every reason to hold it. Touches nothing.
+
+use super::copy_up::same_content_stamp;
+use super::error::Context;
+use super::lookup::Origin;
+use super::settle::Job;
+use super::side::Side;
+use super::{Overlay, Result};
+use crate::diff::{self, Measure};
+use crate::model::{ChangeKind, Digest, Reason, RelPath, Stamp};
+use crate::policy::risk::{self, RiskSide, RiskSubject};
+use crate::policy::rules::{Action, risky_git_config_change};
+use crate::policy::settings::Window as WindowSetting;
+use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
+use crate::store::{AnchorState, Below};
+use crate::sys::file::{FileKind, Meta};
+
+/// What a change is judged against.
+pub(super) enum Old {
+    Known(Box<Side>),
+    /// Somebody changed it below while it was being written, and what it was is gone.
+    Lost,
+}
+
+impl Old {
+    pub(super) fn known(side: Side) -> Self {
+        Self::Known(Box::new(side))
+    }
+}
+
+/// Everything a verdict is made of.
+pub(super) struct Comparison {
+    pub path: RelPath,
+    pub old: Side,
+    pub new: Side,
+    /// What lower has at the path at this moment.
+    pub present: Side,
+    pub measure: Option<Measure>,
+    pub reasons: Vec<Reason>,
+    pub note: LandNote,
+}
+
+impl Overlay {
+    /// The content a change is judged against (SPEC §4.1, §4.3, §4.6).
+    pub(super) fn old_side(&self, job: &Job, present: &Side) -> Result<Old> {
+        let row = &job.row;
+        let mode = present.mode;
+        if row.held.is_some() {
+            return self.kept_side(row.base.digest, mode);
+        }
+        let stamp = present.meta.map(|meta| meta.stamp());
+        let as_it_was = match (row.base.below, stamp) {
+            _ if job.moved_on => false,
+            (Below::Entry { stamp: base, .. }, Some(now)) => same_content_stamp(&base, &now),
+            (Below::Nothing, None) => true,
+            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+        };
+        if !as_it_was {
+            return Ok(Old::Lost);
+        }
+        if let Some(first) = self.window_first(&row.names[0], stamp) {
+            return self.kept_side(first, mode);
+        }
+        match row.base.below {
+            Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
+            Below::Nothing => self.anchor_side(&row.names[0]),
+        }
+    }
+
+    fn kept_side(&self, digest: Option<Digest>, mode: u32) -> Result<Old> {
+        let Some(digest) = digest else { return Ok(Old::known(Side::default())) };
+        Ok(match self.store.content(digest)? {
+            Some(bytes) => Old::known(Side::of_content(bytes, mode)),
+            None => Old::Lost,
+        })
+    }
+
+    /// Content before the first landing of a window that is still open; none when none is.
+    fn window_first(&self, path: &RelPath, present: Option<Stamp>) -> Option<Option<Digest>> {
+        let length = match self.policy().settings.window {
+            WindowSetting::Seconds(length) => length,
+            WindowSetting::Session => {
+                return match self.state.lock().anchors.get(path)?.anchor {
+                    AnchorState::Content { digest } => Some(Some(digest)),
+                    AnchorState::Nothing => Some(None),
+                    AnchorState::Moved { .. } => None,
+                };
+            }
+            WindowSetting::Each => return None,
+        };
+        let mut state = self.state.lock();
+        let window = state.windows.get(path)?;
+        let untouched = match (window.landed, present) {
+            (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if untouched && window.last.elapsed() <= length {
+            return Some(window.first);
+        }
+        state.windows.remove(path);
+        None
+    }
+
+    /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
+    fn anchor_side(&self, path: &RelPath) -> Result<Old> {
+        match self.anchor_of(path)? {
+            Some(AnchorState::Content { digest }) => self.kept_side(Some(digest), 0o644),
+            Some(AnchorState::Moved { to, stamp }) => {
+                let side = self.present_side(&to)?;
+                // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
+                let same = |meta: Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+                Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
+            }
+            Some(AnchorState::Nothing) | None => Ok(Old::known(Side::default())),
+        }
+    }
+
+    /// Gathers every reason to hold. Touches nothing.
+    pub(super) fn compare(&self, job: &Job, old: Side, new: Side, present: Side) -> Comparison {
+        let policy = self.policy();
+        let path = job.row.names[0].clone();
+        let facts = facts(&old, &new);
+        let mut comparison = Comparison {
+            path,
+            measure: facts.measure,
+            reasons: job.because.clone(),
+            note: LandNote::Small,
+            old,
+            new,
+            present,
+        };
+        if let Some(held) = &job.row.held {
+            // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
+            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
+        }
+        let fresh = comparison.is_fresh_deletion(self);
+        let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
+        match self.action(&comparison.path, kind) {
+            Action::Hold(source) => comparison.add(source.reason()),
+            Action::GitConfig => return comparison.judged_as_git_config(),
+            Action::Auto | Action::Pass | Action::Deny | Action::Freeze => {}
+        }
+        comparison.add_type_reasons();
+        comparison.add_risk(&policy.settings.risk);
+        if !fresh {
+            match tier::judge(&facts, &policy.settings.thresholds) {
+                Verdict::Hold(reason) => comparison.add(reason),
+                Verdict::Land(note) => comparison.note = note,
+                // Back to what it was judged against; lower has something else by now, which is a small step back.
+                Verdict::Unchanged => {}
+            }
+        }
+        comparison
+    }
+}
+
+impl Comparison {
+    pub(super) fn add(&mut self, reason: Reason) {
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
+    }
+
+    /// The deletion of what did not exist before the session loses nothing that the session had not made; unless it
+    /// is all that is left of something older that was renamed here.
+    fn is_fresh_deletion(&self, overlay: &Overlay) -> bool {
+        let state = overlay.state.lock();
+        let fresh = !self.new.exists() && state.anchors.get(&self.path).is_some_and(|known| known.fresh);
+        let came_from = state.moved_from(&self.path).filter(|_| fresh);
+        drop(state);
+        fresh && came_from.is_none_or(|from| !matches!(overlay.origin(&from), Ok(Origin::Nothing | Origin::Hidden(_))))
+    }
+
+    /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).
+    fn judged_as_git_config(mut self) -> Self {
+        let old = self.old.bytes.as_deref().unwrap_or_default();
+        let new = self.new.bytes.as_deref().unwrap_or_default();
+        if risky_git_config_change(&self.path, old, new).is_some() {
+            self.add(Reason::Sensitive);
+        }
+        self
+    }
+
+    /// One kind of thing in the place of another, and symlinks that lead out, are always reviewed (SPEC §4.5).
+    fn add_type_reasons(&mut self) {
+        if self.old.exists() && self.new.exists() && self.old.kind != self.new.kind {
+            self.add(Reason::Type);
+        }
+        if self.new.kind == Some(FileKind::Symlink)
+            && leaves_project(&self.path, self.new.bytes.as_deref().unwrap_or_default())
+        {
+            self.add(Reason::Symlink);
+        }
+    }
+
+    fn add_risk(&mut self, switches: &risk::RiskSwitches) {
+        let (Some(new), Some(FileKind::Regular)) = (&self.new.bytes, self.new.kind) else { return };
+        let side = |side: &Side| side.bytes.as_ref().map(|_| side.mode);
+        let old = side(&self.old).filter(|_| self.old.exists());
+        let old = old.map(|mode| RiskSide { content: self.old.bytes.as_deref().unwrap_or_default(), mode });
+        let subject = RiskSubject { old, new: RiskSide { content: new, mode: self.new.mode } };
+        if !risk::signals(&subject, switches).is_empty() {
+            self.add(Reason::Risk);
+        }
+    }
+
+    pub fn kind(&self) -> ChangeKind {
+        match (self.old.kind, self.new.kind) {
+            (None, _) => ChangeKind::Create,
+            (Some(_), None) => ChangeKind::Delete,
+            (Some(old), Some(new)) if old != new => ChangeKind::Type,
+            (Some(_), Some(_)) => ChangeKind::Modify,
+        }
+    }
+
+    pub(super) fn hunk_count(&self) -> u64 {
+        self.measure.map_or(0, |_| diff::hunks(self.old.text(), self.new.text()).len() as u64)
+    }
+
+    pub(super) fn below(&self) -> Below {
+        match self.present.meta {
+            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
+            None => Below::Nothing,
+        }
+    }
+
+    /// Hashing something large would make its writer wait (SPEC §10).
+    pub(super) fn new_digest_if_small(&mut self) -> Result<Option<Digest>> {
+        match self.new.bytes.is_some() {
+            true => self.new.digest().doing(|| format!("hash {}", self.path)),
+            false => Ok(None),
+        }
+    }
+}
+
+pub(super) fn facts(old: &Side, new: &Side) -> Facts {
+    let (old_side, new_side) = (old.diff_side(), new.diff_side());
+    let comparable = old_side == diff::Side::Text && matches!(new_side, diff::Side::Text | diff::Side::Absent)
+        || old_side == diff::Side::Absent && new_side == diff::Side::Text;
+    Facts {
+        act: if new.exists() { Act::Write } else { Act::Delete },
+        identical: old.exists() == new.exists() && old.bytes.is_some() && old.bytes == new.bytes,
+        old: old_side,
+        old_bytes: old.size,
+        new: new_side,
+        measure: comparable.then(|| diff::measure(old.text(), new.text())),
+    }
+}
+
+/// Whether a symlink at `path` points outside the project; judged by its text alone.
+pub(super) fn leaves_project(path: &RelPath, target: &[u8]) -> bool {
+    if target.first() == Some(&b'/') {
+        return true;
+    }
+    let mut depth = path.components().count() as i64 - 1;
+    target.split(|byte| *byte == b'/').any(|name| {
+        match name {
+            b"" | b"." => {}
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+        depth < 0
+    })
+}

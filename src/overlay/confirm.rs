@@ -1,0 +1,403 @@
+//! Confirming: what was reviewed lands, durably, all of it or nothing.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::copy_up::same_content_stamp;
+use super::error::Context;
+use super::land::{backup_of, must_stay};
+use super::review::{Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed};
+use super::side::Side;
+use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
+use crate::diff::{self, Merge};
+use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
+use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::store::{
+    self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Landing, NewContent, UpperRow, What, Writer,
+};
+use crate::sys::file::{FileKind, Meta};
+
+/// Whether changes held for too long without a look are refused (SPEC §8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Guard,
+    Ignore,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ConfirmHow {
+    pub force: bool,
+    pub wait: bool,
+    pub renew: bool,
+    pub dry_run: bool,
+    pub expiry: Expiry,
+}
+
+/// One change on its way into lower.
+struct Landable {
+    taken: Taken,
+    new: Side,
+    present: Side,
+    done: Done,
+    backup: Option<crate::model::Digest>,
+}
+
+impl Overlay {
+    /// Lands what was reviewed, all of it or nothing.
+    pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+        let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
+        let ids = self.with_children(ids)?;
+        let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
+        let result = self.confirm_taken(&taken.taken, how);
+        let taken = taken.give_back();
+        if let Ok(outcomes) = &result
+            && !how.dry_run
+        {
+            self.after_landing(&taken, outcomes);
+        }
+        result
+    }
+
+    fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+        if how.expiry == Expiry::Guard && !how.renew {
+            taken.iter().try_for_each(|change| self.check_fresh(change))?;
+        }
+        let (dirs, files): (Vec<&Taken>, Vec<&Taken>) =
+            taken.iter().partition(|change| change.held.kind == ChangeKind::Structure);
+        let mut landables = Vec::new();
+        for change in files {
+            let landable = self.landable(change, how).inspect_err(|err| self.record_failed_confirm(change, err))?;
+            landables.push(landable);
+        }
+        let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
+        if how.dry_run {
+            return Ok(outcomes);
+        }
+        let names = self.land_all(&mut landables, &dirs).map_err(|err| match err {
+            Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
+            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
+        })?;
+        self.remove_dirs(&dirs)?;
+        let mut names = names.into_iter();
+        let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
+            outcome.backup = landable.backup.and_then(|_| names.next());
+            outcome
+        });
+        Ok(with_backup.collect())
+    }
+
+    fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
+        let Some(minutes) = self.is_expired(&change.held) else { return Ok(()) };
+        let message = format!("{} of {} expired {minutes} minutes ago", change.held.id, change.row.names[0]);
+        Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
+    }
+
+    fn record_failed_confirm(&self, change: &Taken, error: &ErrorBody) {
+        let event = self.event(EventName::ConfirmFailed, &change.row.names[0]).with(|event| {
+            event.id = Some(change.held.id.to_string());
+            event.message = Some(error.message.clone());
+        });
+        if let Err(err) = self.store.record(&event) {
+            log::error!("record a failed confirm: {err}");
+        }
+    }
+
+    /// Checks one change against its id and against lower as it is now; merges where lower has moved on.
+    fn landable(&self, change: &Taken, how: &ConfirmHow) -> Reviewed<Landable> {
+        let path = &change.row.names[0];
+        let fault = |err: Error| failed(path, &err);
+        let mut new = self.row_side(&change.row).map_err(fault)?;
+        if new.digest().map_err(|err| fault(err.into()))? != change.held.new {
+            let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
+            return Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()));
+        }
+        let mut present = self.present_side(path).map_err(fault)?;
+        let taken = |change: &Taken| Taken {
+            row: change.row.clone(),
+            held: change.held.clone(),
+            open: change.open.clone(),
+            version: change.version,
+        };
+        let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
+        if as_based || how.force {
+            return Ok(Landable { taken: taken(change), new, present, done: Done::Applied, backup: None });
+        }
+        let merged = self.merged(change, &mut new, &mut present)?;
+        Ok(Landable { taken: taken(change), new: merged, present, done: Done::Merged, backup: None })
+    }
+
+    fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
+        let stamp = present.meta.map(|meta| meta.stamp());
+        Ok(match (change.row.base.below, stamp) {
+            (Below::Nothing, None) => true,
+            (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => true,
+            // Times are a hint; the content decides.
+            (Below::Entry { .. }, Some(_)) => {
+                let digest = present.digest().doing(|| format!("hash {}", change.row.names[0]))?;
+                digest == change.row.base.digest
+            }
+            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+        })
+    }
+
+    /// What comes out when the held change and the change below are put together; a refusal where they clash.
+    pub(super) fn merged(&self, change: &Taken, new: &mut Side, present: &mut Side) -> Reviewed<Side> {
+        let path = &change.row.names[0];
+        let refuse = |detail: Option<String>| {
+            let message = format!("{path} was changed below since {} was based on it", change.held.id);
+            let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());
+            ErrorBody { path: Some(path.clone()), detail: detail.map(String::into_boxed_str), ..error }
+        };
+        let digests = (new.digest().ok().flatten(), present.digest().ok().flatten());
+        if digests.0 == digests.1 {
+            return Ok(std::mem::take(new));
+        }
+        let base = change.row.base.digest.map(|digest| self.store.content(digest)).transpose();
+        let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
+        let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
+            return Err(refuse(None));
+        };
+        let text = |bytes: &[u8]| diff::classify(Some(bytes)) == diff::Side::Text;
+        if !(text(&base) && text(ours) && text(theirs)) {
+            return Err(refuse(None));
+        }
+        match diff::merge(&base, ours, theirs) {
+            Merge::Clean(merged) => self.merged_side(path, &merged),
+            Merge::Conflict { hunks } => Err(refuse(Some(hunks))),
+        }
+    }
+
+    /// Merged content as a file that can be landed, with the metadata of what lower has.
+    fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+        use std::io::Write;
+        let fault = |err: Error| failed(path, &err);
+        let upper = self.store.create_upper().map_err(|err| fault(err.into()))?;
+        let write = || -> Result<Side> {
+            let lower = open_lower(&self.lower, path)?;
+            let meta = Meta::of(lower.as_fd())?;
+            (&upper.file).write_all(merged)?;
+            crate::sys::file::copy_owner(&meta, upper.file.as_fd())?;
+            crate::sys::xattr::copy(lower.as_fd(), upper.file.as_fd())?;
+            crate::sys::file::set_mode(upper.file.as_fd(), meta.mode)?;
+            Ok(Side::of_file(upper.file.try_clone()?)?)
+        };
+        let side = write();
+        // The descriptor is all that is needed; the name would only be left behind.
+        self.store.drop_upper_file(upper.id).map_err(|err| fault(err.into()))?;
+        side.map_err(fault)
+    }
+
+    /// One landing for all of them. Gives the names of the backups, in order.
+    fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken]) -> Result<Vec<String>> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        for landable in landables.iter_mut() {
+            self.make_parents(&landable.taken.row.names[0])?;
+            self.stage_confirmed(landable, &mut landing)?;
+            self.confirmed_epilogue(landable, &mut epilogue)?;
+        }
+        for dir in dirs {
+            epilogue.drop.push(dir.row.id);
+            epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
+        }
+        let promised = landing.promise(epilogue)?;
+        let applied = {
+            let mut state = self.state.lock();
+            for landable in landables.iter() {
+                if !state.is_as_taken(&landable.taken) {
+                    drop(state);
+                    return Err(Error::Errno(libc::EBUSY));
+                }
+            }
+            let applied = promised.apply()?;
+            for landable in landables.iter_mut() {
+                let path = landable.taken.row.names[0].clone();
+                let meta = applied.outcomes.iter().find(|outcome| outcome.path == path).and_then(|found| found.meta);
+                state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.digest().ok().flatten());
+            }
+            for dir in dirs {
+                state.uppers.remove(dir.row.id);
+            }
+            applied
+        };
+        let names = applied.finish()?;
+        for landable in landables.iter() {
+            self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
+            self.link_aliases(&landable.taken.row)?;
+        }
+        Ok(names)
+    }
+
+    /// Directories above that went below meanwhile come back; the change was reviewed with its path.
+    pub(super) fn make_parents(&self, path: &RelPath) -> Result<()> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        if self.lower.exists(&parent).doing(|| format!("stat {parent}"))? {
+            return Ok(());
+        }
+        self.make_parents(&parent)?;
+        let place = self.lower.place(&parent)?;
+        place.make_dir(crate::sys::Mode::from_raw_mode(0o755)).doing(|| format!("make {parent}"))
+    }
+
+    fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>) -> Result<()> {
+        let path = &landable.taken.row.names[0];
+        let present = &landable.present;
+        let expect = present.meta.map(|meta| meta.stamp());
+        if let Some(content) = present.stage(&self.store)? {
+            landable.backup = Some(content.digest);
+            let kind = if landable.new.kind.is_some() { BackupKind::Confirmed } else { BackupKind::Deleted };
+            let backup = backup_of(path, present, &content, kind, &Writer::default());
+            landing.keep(content, backup);
+        }
+        let shared = present.meta.is_some_and(|meta| must_stay(&landable.taken.row.base, &meta));
+        match (landable.new.kind, &landable.new.file, expect) {
+            (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
+                let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
+                Ok(landing.rewrite(&self.lower, path, expect, file, old)?)
+            }
+            (Some(FileKind::Regular), Some(file), _) => {
+                let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
+                let source = NewContent::File { file, like: file, meta };
+                Ok(landing.place(&self.lower, path, expect, &source).map(|_| ())?)
+            }
+            (Some(_), ..) => {
+                use std::os::unix::ffi::OsStrExt;
+                let target = landable.new.bytes.clone().unwrap_or_default();
+                let (uid, gid) = landable.new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
+                let target = std::ffi::OsStr::from_bytes(&target);
+                let link = NewContent::Symlink { target, uid, gid };
+                Ok(landing.place(&self.lower, path, expect, &link).map(|_| ())?)
+            }
+            (None, _, Some(expect)) => Ok(landing.remove(&self.lower, path, expect)?),
+            (None, _, None) => Ok(()),
+        }
+    }
+
+    fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue) -> Result<()> {
+        let Landable { taken, new, done, .. } = landable;
+        let path = &taken.row.names[0];
+        let digest = new.digest().doing(|| format!("hash {path}"))?;
+        epilogue.drop.push(taken.row.id);
+        epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
+        let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
+        // Reviewed: from here on the path is judged against what was reviewed.
+        epilogue.anchors.push(Anchor { path: path.clone(), state, fresh: false });
+        epilogue.events.push(self.event(EventName::Confirmed, path).with(|event| {
+            event.id = Some(taken.held.id.to_string());
+            event.sha256 = digest;
+            event.bytes = new.kind.map(|_| new.size);
+            event.insertions = Some(taken.held.insertions);
+            event.deletions = Some(taken.held.deletions);
+            event.message = (*done == Done::Merged).then(|| "merged with a change below".to_owned());
+        }));
+        // What is compared with later must be there even when the file is replaced from outside.
+        if let Some(content) = new.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        Ok(())
+    }
+
+    /// The last deletions in them have landed: the directories go too, deepest first.
+    fn remove_dirs(&self, dirs: &[&Taken]) -> Reviewed<()> {
+        let mut paths: Vec<&RelPath> = dirs.iter().map(|dir| &dir.row.names[0]).collect();
+        paths.sort();
+        for path in paths.into_iter().rev() {
+            let removed = self.lower.place(path).and_then(|place| place.remove_dir());
+            if let Err(err) = removed
+                && err.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(failed(path, &Error::Io { doing: format!("remove {path}"), cause: err }));
+            }
+        }
+        Ok(())
+    }
+
+    fn after_landing(&self, taken: &[Taken], outcomes: &[Outcome]) {
+        for change in taken {
+            if let Err(err) = self.evict(change.row.id).and_then(|()| self.empty_hidden_dirs(&change.row.names[0])) {
+                log::error!("let go of {}: {err}", change.row.names[0]);
+            }
+        }
+        let merged = |path: &RelPath| outcomes.iter().any(|done| done.path == *path && done.action == Done::Merged);
+        for change in taken {
+            self.tell_changed(&change.row.names[0], merged(&change.row.names[0]));
+        }
+    }
+
+    /// A hidden directory goes below when the last held deletion in it has landed.
+    fn empty_hidden_dirs(&self, path: &RelPath) -> Result<()> {
+        let Some(dir) = path.parent() else { return Ok(()) };
+        let hidden = {
+            let state = self.state.lock();
+            let id = state.uppers.at(&dir);
+            id.and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
+        };
+        let Some(row) = hidden.filter(|row| row.what == What::Whiteout && row.held.is_some()) else { return Ok(()) };
+        if !self.lower.list(&dir)?.is_empty() {
+            return Ok(());
+        }
+        self.lower.place(&dir)?.remove_dir()?;
+        let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
+        if let Some(held) = row.held {
+            epilogue.verdicts.push((held.id, dir.clone(), Fate::Applied));
+        }
+        self.store.record_epilogue(&epilogue)?;
+        self.state.lock().uppers.remove(row.id);
+        self.empty_hidden_dirs(&dir)
+    }
+}
+
+impl State {
+    /// A reviewed change is lower's now.
+    fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, digest: Option<crate::model::Digest>) {
+        let path = &row.names[0];
+        self.restored(path, meta);
+        let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
+        self.anchors.insert(path.clone(), Known { anchor: state, fresh: false });
+        self.windows.remove(path);
+        if let (Some(meta), Some(seen)) = (meta, digest) {
+            self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(seen) });
+        }
+        if let Some(upper) = self.uppers.get_mut(row.id) {
+            upper.dirty = false;
+            upper.row.held = None;
+            if let Some(meta) = meta {
+                upper.row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+            }
+        }
+    }
+
+    /// Lower has something new at a path by our own doing.
+    pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>) {
+        self.epoch += 1;
+        self.windows.remove(path);
+        match meta {
+            Some(meta) => {
+                let digest = None;
+                self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest });
+            }
+            None => {
+                self.seen.remove(path);
+            }
+        }
+        if let Some(node) = self.nodes.at(path) {
+            self.nodes.set_lower(node, meta.map(Meta::key));
+        }
+    }
+}
+
+fn outcome(landable: &Landable) -> Outcome {
+    let held = &landable.taken.held;
+    let mut outcome = Outcome::new(landable.done, landable.taken.row.names[0].clone());
+    outcome.id = Some(held.id.clone());
+    outcome.kind = Some(held.kind);
+    outcome.size = landable.new.kind.map(|_| landable.new.size);
+    outcome.lines = landable.new.bytes.as_ref().map(|bytes| {
+        let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
+        (breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64
+    });
+    let ratio =
+        if held.old_lines == 0 { 0.0 } else { (held.insertions + held.deletions) as f64 / held.old_lines as f64 };
+    outcome.counts = Some(Counts { insertions: held.insertions, deletions: held.deletions, ratio });
+    outcome
+}

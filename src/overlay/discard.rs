@@ -1,0 +1,119 @@
+//! Discarding: a change goes from the view, which shows lower again; its content is kept as a backup.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::error::Context;
+use super::land::backup_of;
+use super::open::Backing;
+use super::review::{Reviewed, Taken, Writers, failed};
+use super::{Error, Overlay, Result, open_lower};
+use crate::model::{BackupKind, ChangeId};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What, Writer};
+use crate::sys::file::Meta;
+
+impl Overlay {
+    /// Drops changes from the view; their content is kept as backups.
+    pub fn discard(&self, ids: &[ChangeId], dry_run: bool) -> Reviewed<Vec<Outcome>> {
+        let ids = self.with_children(ids)?;
+        // Open descriptors go on working, and their next close is judged anew (SPEC §8).
+        let taken = self.take_all(&ids, Writers::LeftAlone)?;
+        let result = self.discard_taken(&taken.taken, dry_run);
+        let taken = taken.give_back();
+        if result.is_ok() && !dry_run {
+            taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
+        }
+        result
+    }
+
+    fn discard_taken(&self, taken: &[Taken], dry_run: bool) -> Reviewed<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        let mut epilogue = Epilogue::default();
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut kept = Vec::new();
+        for change in taken {
+            let path = &change.row.names[0];
+            let fault = |err: Error| failed(path, &err);
+            let side = self.row_side(&change.row).map_err(fault)?;
+            let mut outcome = Outcome::new(Done::Discarded, path.clone());
+            outcome.id = Some(change.held.id.clone());
+            outcome.kind = Some(change.held.kind);
+            if let Some(content) = side.stage(&self.store).map_err(|err| fault(err.into()))? {
+                let backup = backup_of(path, &side, &content, BackupKind::Discarded, &Writer::default());
+                landing.keep(content, backup);
+                kept.push(outcomes.len());
+            }
+            outcomes.push(outcome);
+            epilogue.drop.push(change.row.id);
+            epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
+            let event = self.event(EventName::Discarded, path);
+            epilogue.events.push(event.with(|event| event.id = Some(change.held.id.to_string())));
+        }
+        if dry_run {
+            return Ok(outcomes);
+        }
+        let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
+        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
+        let names = done.map_err(|err| whole(err.into()))?;
+        for (index, name) in kept.into_iter().zip(names) {
+            outcomes[index].backup = Some(name);
+        }
+        // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
+        let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
+        let failures: Vec<ErrorBody> = taken.iter().filter_map(back).collect();
+        failures.into_iter().next().map_or(Ok(outcomes), Err)
+    }
+
+    /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
+    fn back_to_lower(&self, change: &Taken) -> Result<()> {
+        let row = &change.row;
+        let path = &row.names[0];
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        if !state.is_as_taken(change) {
+            return self.begin_anew(&mut state, row.id, meta);
+        }
+        let node = state.nodes.at(path);
+        if let Some(node) = node {
+            let open = state.nodes.get(node).ok().and_then(|node| node.open.clone());
+            if let Some(open) = open.filter(|open| open.upper() == Some(row.id)) {
+                let lower = meta.filter(Meta::is_file).map(|_| open_lower(&self.lower, path)).transpose()?;
+                open.set_backing(match lower {
+                    Some(file) => Backing::Lower(Arc::new(file)),
+                    None => Backing::Orphan(open.file()),
+                });
+                open.dirty.store(false, Ordering::SeqCst);
+            }
+            state.nodes.set_lower(node, meta.filter(Meta::is_file).map(|meta| meta.key()));
+        }
+        for name in &row.names {
+            let gone = meta.is_none() || name != path;
+            if let (true, Some(dir), Some(name)) = (gone, name.parent(), name.name())
+                && let Some(parent) = state.nodes.at(&dir)
+            {
+                state.nodes.unname(parent, name);
+            }
+        }
+        state.uppers.remove(row.id);
+        drop(state);
+        match row.what {
+            What::File | What::Symlink => Ok(self.store.drop_upper_file(row.id)?),
+            What::Whiteout => Ok(()),
+        }
+    }
+
+    /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
+    fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
+        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
+        upper.row.held = None;
+        upper.row.base.digest = None;
+        upper.row.base.below = match below {
+            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
+            None => Below::Nothing,
+        };
+        (upper.dirty, upper.saved) = (true, true);
+        Ok(self.store.save_upper(&upper.row)?)
+    }
+}

@@ -1,0 +1,99 @@
+//! Who is still writing, and settling what nobody writes any more.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::review::{Reviewed, failed};
+use super::settle::Settled;
+use super::{Overlay, State};
+use crate::model::{Reason, RelPath};
+use crate::protocol::{Action as Done, Outcome, WritingNow};
+use crate::store::{UpperId, Writer};
+use crate::sys::process;
+
+/// How long a release that the kernel is about to send is waited for.
+const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
+
+impl Overlay {
+    /// Settles what nobody writes any more, waiting for writers up to `wait`.
+    pub fn flush_all(&self, wait: Option<Duration>) -> Reviewed<Vec<Outcome>> {
+        self.settle_pending();
+        let deadline = Instant::now() + wait.unwrap_or(Duration::ZERO);
+        let mut state = self.state.lock();
+        while state.handles.values().any(|handle| handle.is_unjudged()) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        let open: std::collections::HashSet<RelPath> = state.writing().into_iter().map(|(path, _)| path).collect();
+        let idle: Vec<(UpperId, RelPath)> = state
+            .uppers
+            .iter()
+            .filter(|upper| upper.dirty && !upper.busy && !open.contains(&upper.row.names[0]))
+            .map(|upper| (upper.row.id, upper.row.names[0].clone()))
+            .collect();
+        drop(state);
+        let mut outcomes = Vec::new();
+        for (id, path) in idle {
+            // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
+            let settled = self.settle(id, &Writer::default());
+            let settled = settled.or_else(|_| self.settle_because(id, &Writer::default(), vec![Reason::Backup]));
+            let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
+                Settled::Landed => (Done::Landed, None),
+                Settled::Held(id) => (Done::Held, Some(id)),
+                Settled::Unchanged | Settled::Postponed => continue,
+            };
+            outcomes.push(Outcome { id, ..Outcome::new(action, path) });
+        }
+        Ok(outcomes)
+    }
+
+    /// Who has a file open that was written and not judged.
+    pub fn writers(&self) -> Vec<WritingNow> {
+        let writing = self.state.lock().writing();
+        writing.into_iter().map(|(path, pid)| WritingNow { path, pid }).collect()
+    }
+
+    /// Waits for releases that are under way, and for those that the kernel is about to send: of files whose writer
+    /// has gone.
+    pub fn settle_pending(&self) {
+        let deadline = Instant::now() + WAIT_FOR_RELEASES;
+        let mut state = self.state.lock();
+        loop {
+            let coming = state.writing().iter().any(|(_, pid)| *pid != 0 && process::name(*pid).is_none());
+            if !coming && self.releasing.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for confirms under way: between its landing and its verdict a change is neither held nor decided.
+    pub fn wait_for_verdicts(&self) {
+        let deadline = Instant::now() + WAIT_FOR_RELEASES;
+        let mut state = self.state.lock();
+        while state.uppers.iter().any(|upper| upper.busy && upper.row.held.is_none()) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    /// Paths written and not judged, and the process that opened each.
+    pub(super) fn writing(&self) -> Vec<(RelPath, u32)> {
+        let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
+        let mut writing: Vec<(RelPath, u32)> =
+            unjudged.filter_map(|handle| Some((self.nodes.path(handle.node()).ok()?, handle.opener.pid))).collect();
+        writing.sort();
+        writing.dedup();
+        writing
+    }
+
+    pub(super) fn writer_of(&self, path: &RelPath) -> Option<u32> {
+        self.writing().into_iter().find(|(writing, _)| writing == path).map(|(_, pid)| pid)
+    }
+}

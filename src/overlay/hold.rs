@@ -1,0 +1,170 @@
+//! Holding: a change gets its id and its reasons and waits for review; lower stays as it was.
+
+use std::sync::atomic::Ordering;
+
+use super::compare::Comparison;
+use super::copy_up::same_content_stamp;
+use super::error::Context;
+use super::lookup::Origin;
+use super::settle::{Job, Settled};
+use super::uppers::Upper;
+use super::{Error, Overlay, Result};
+use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
+use crate::protocol::EventName;
+use crate::store::{
+    self, AnchorState, Durability, Epilogue, Fate, Held, Landing, NewContent, UpperId, UpperRow, Writer,
+};
+
+impl Overlay {
+    pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
+        let path = comparison.path.clone();
+        let doing = || format!("read {path}");
+        self.put_back(job, comparison)?;
+        comparison.reasons.sort();
+        comparison.reasons.dedup();
+        let old_digest = comparison.old.digest().doing(doing)?;
+        let new_digest = comparison.new.digest().doing(doing)?;
+        if let Some(content) = comparison.old.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        let kind = comparison.kind();
+        let id = self.unused_id(&ChangeId::full(&path, kind, old_digest, new_digest), job.row.id)?;
+        let hunks = comparison.hunk_count();
+        let now = store::now_millis();
+        let before = job.row.held.clone();
+        let same = before.clone().filter(|held| held.id == id);
+        let measure = comparison.measure;
+        let held = Held {
+            id: id.clone(),
+            kind,
+            reasons: comparison.reasons.clone(),
+            insertions: measure.map_or(0, |measure| measure.insertions),
+            deletions: measure.map_or(0, |measure| measure.deletions),
+            old_lines: measure.map_or(0, |measure| measure.old_lines),
+            hunks,
+            new: new_digest,
+            created: same.as_ref().map_or(now, |held| held.created),
+            renewed: same.as_ref().map_or(now, |held| held.renewed),
+            // Whoever only caused it to be judged anew did not write it.
+            writer: same.as_ref().map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
+        };
+        let mut row = job.row.clone();
+        row.base.digest = old_digest;
+        if before.is_none() {
+            row.base.below = comparison.below();
+            if !job.row.base.is_shared() {
+                row.base = row.base.of_one_name();
+            }
+        }
+        row.held = Some(held);
+        let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
+        if same.is_none() {
+            epilogue.events.push(self.held_event(&row, comparison, actor));
+            if let Some(old) = before {
+                let fate = Fate::Superseded { by: id.clone() };
+                epilogue.verdicts.push((old.id, path.clone(), fate));
+            }
+        }
+        let mut state = self.state.lock();
+        if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
+            return Ok(Settled::Postponed);
+        }
+        self.store.record_epilogue(&epilogue)?;
+        if let Some(upper) = state.uppers.get_mut(job.row.id) {
+            upper.row = row;
+            upper.saved = true;
+            upper.moved_on = false;
+        }
+        drop(state);
+        if same.is_none() {
+            self.counters.held.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Settled::Held(id))
+    }
+
+    /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
+    /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
+    pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
+        let path = &comparison.path;
+        let anchor = self.anchor_of(path)?;
+        let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
+        if job.row.held.is_some() || comparison.present.exists() {
+            return Ok(());
+        }
+        let moved = match self.origin(&to)? {
+            Origin::Lower(meta) if same_content_stamp(&meta.stamp(), &stamp) && meta.is_file() => meta,
+            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
+        };
+        let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.rename(&self.lower, &to, path, moved.stamp())?;
+        let copy = NewContent::File { file: &file, like: &file, meta: moved };
+        landing.place(&self.lower, &to, None, &copy)?;
+        let promised = landing.promise(Epilogue::default())?;
+        let applied = {
+            let mut state = self.state.lock();
+            let applied = promised.apply()?;
+            state.put_back(path, &to, &applied.outcomes);
+            applied
+        };
+        applied.finish()?;
+        comparison.present = self.present_side(path)?;
+        Ok(())
+    }
+
+    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
+        self.event(EventName::WriteHeld, &comparison.path).with(|event| {
+            let held = row.held.as_ref();
+            event.id = held.map(|held| held.id.to_string());
+            event.reason = held.and_then(|held| held.reasons.first().copied());
+            event.sha256 = held.and_then(|held| held.new);
+            event.bytes = comparison.new.exists().then_some(comparison.new.size);
+            event.insertions = held.map(|held| held.insertions);
+            event.deletions = held.map(|held| held.deletions);
+            event.pid = Some(actor.pid);
+            event.uid = Some(actor.uid);
+        })
+    }
+
+    /// The first digits of `full` that no other live change has.
+    pub(super) fn unused_id(&self, full: &str, own: UpperId) -> Result<ChangeId> {
+        let state = self.state.lock();
+        let others = || state.uppers.iter().filter(|upper| upper.row.id != own);
+        let taken = |digits: &str| {
+            others().filter_map(|upper| upper.row.held.as_ref()).any(|held| held.id.as_str().starts_with(digits))
+        };
+        let length = (ID_DIGITS..full.len()).find(|length| !taken(&full[..*length])).unwrap_or(full.len());
+        ChangeId::parse(&full[..length]).ok_or(Error::Errno(libc::EIO))
+    }
+}
+
+impl Overlay {
+    /// Holds a whiteout for a reason that is not its content: of a directory, or of a rename's source.
+    pub(super) fn hold_structure(&self, id: UpperId, reason: Reason) -> Result<()> {
+        let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
+        let path = row.names[0].clone();
+        if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
+            return self.settle_because(id, &Writer::default(), vec![reason]).map(|_| ());
+        }
+        let now = store::now_millis();
+        let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
+        row.held = Some(Held {
+            id: self.unused_id(&full, id)?,
+            kind: ChangeKind::Structure,
+            reasons: vec![reason],
+            insertions: 0,
+            deletions: 0,
+            old_lines: 0,
+            hunks: 0,
+            new: None,
+            created: now,
+            renewed: now,
+            writer: None,
+        });
+        self.store.save_upper(&row)?;
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            *upper = Upper { dirty: false, ..Upper::written(row) };
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! Landing what settled: a journalled landing of the store, and everything in memory that speaks of the path.
+
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::compare::Comparison;
+use super::error::Context;
+use super::settle::{Job, Settled};
+use super::side::Side;
+use super::{Error, Overlay, Result, Seen, State, Window};
+use crate::diff::{self};
+use crate::model::{BackupKind, Digest, Reason, RelPath};
+use crate::policy::tier::LandNote;
+use crate::protocol::EventName;
+use crate::store::{
+    self, Applied, Backup, Base, Durability, Epilogue, Fate, Landing, NewContent, StagedContent, UpperRow, Writer,
+};
+use crate::sys::file::{FileKind, Meta};
+
+impl Overlay {
+    pub(super) fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
+        let durability = if job.synced { Durability::Synced } else { Durability::Cached };
+        let mut landing = Landing::new(&self.store, durability);
+        let replaced = match self.stage_landing(job, comparison, &mut landing, BackupKind::Landed, actor) {
+            Ok(replaced) => replaced,
+            Err(err) if comparison.present.exists() && is_unreadable(&err) => {
+                comparison.add(Reason::Backup);
+                return self.hold(job, comparison, actor);
+            }
+            Err(err) => return Err(err),
+        };
+        let judged_against = self.keep_judged_against(comparison, replaced)?;
+        let epilogue = self.landed_epilogue(job, comparison, replaced, actor)?;
+        let anchors = epilogue.anchors.clone();
+        let promised = landing.promise(epilogue)?;
+        let applied = {
+            let mut state = self.state.lock();
+            if !self.is_untouched(&state, job) {
+                drop(state);
+                drop(promised);
+                return Ok(Settled::Postponed);
+            }
+            let applied = promised.apply()?;
+            state.know(anchors);
+            self.note_landed(&mut state, job, comparison, judged_against, &applied);
+            applied
+        };
+        applied.finish()?;
+        // Only now: a write between the two would have saved a row for the finish to drop.
+        self.row_dropped(&mut self.state.lock(), job.row.id)?;
+        self.link_aliases(&job.row)?;
+        self.counters.landed.fetch_add(1, Ordering::Relaxed);
+        self.tell_landed(&comparison.path);
+        Ok(Settled::Landed)
+    }
+
+    /// What further changes in the window are judged against, too. It is not always what lower had: that may be
+    /// nothing, where the old content was renamed away or deleted before (SPEC §4.3, §4.6).
+    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Digest>) -> Result<Option<Digest>> {
+        if comparison.present.exists() || !comparison.old.exists() {
+            return Ok(replaced);
+        }
+        let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
+        self.store.keep_content(&content)?;
+        self.state.lock().pin_anchor(&comparison.path, content.digest);
+        Ok(Some(content.digest))
+    }
+
+    /// Prepares lower's new state for a path, its old content kept. Gives the hash of what is replaced.
+    fn stage_landing(
+        &self,
+        job: &Job,
+        comparison: &Comparison,
+        landing: &mut Landing<'_>,
+        kind: BackupKind,
+        actor: &Writer,
+    ) -> Result<Option<Digest>> {
+        let Comparison { path, new, present, .. } = comparison;
+        let expect = present.meta.map(|meta| meta.stamp());
+        let mut replaced = None;
+        if let Some(content) = present.stage(&self.store)? {
+            replaced = Some(content.digest);
+            let kind = if new.exists() { kind } else { BackupKind::Deleted };
+            let backup = backup_of(path, present, &content, kind, actor);
+            landing.keep(content, backup);
+        }
+        let stays = present.meta.is_some_and(|meta| must_stay(&job.row.base, &meta));
+        match (new.kind, &new.file, expect) {
+            (Some(FileKind::Regular), Some(file), Some(expect)) if stays => {
+                let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
+                landing.rewrite(&self.lower, path, expect, file, old)?;
+            }
+            (Some(FileKind::Regular), Some(file), _) => {
+                let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
+                let source = NewContent::File { file, like: file, meta };
+                landing.place(&self.lower, path, expect, &source)?;
+            }
+            (Some(_), _, _) => {
+                let target = new.bytes.as_deref().unwrap_or_default();
+                let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
+                let target = std::ffi::OsStr::from_bytes(target);
+                landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid })?;
+            }
+            (None, _, Some(expect)) => landing.remove(&self.lower, path, expect)?,
+            (None, _, None) => {}
+        }
+        if let Some((source, stamp)) = &job.takes_along {
+            landing.remove(&self.lower, source, *stamp)?;
+        }
+        for alias in job.row.names.iter().skip(1) {
+            self.stage_alias(landing, path, alias)?;
+        }
+        Ok(replaced)
+    }
+
+    /// Further names of a new file become links of the first, once that has landed; here they only must be free.
+    fn stage_alias(&self, _landing: &mut Landing<'_>, path: &RelPath, alias: &RelPath) -> Result<()> {
+        match self.lower.exists(alias).doing(|| format!("stat {alias}"))? {
+            true => Err(Error::Store(store::Error::Conflict { path: path.to_string() })),
+            false => Ok(()),
+        }
+    }
+
+    fn landed_epilogue(
+        &self,
+        job: &Job,
+        comparison: &mut Comparison,
+        replaced: Option<Digest>,
+        actor: &Writer,
+    ) -> Result<Epilogue> {
+        let path = comparison.path.clone();
+        let digest = comparison.new_digest_if_small()?;
+        let measure = comparison.measure;
+        let size = comparison.new.exists().then_some(comparison.new.size);
+        let note = match comparison.note {
+            LandNote::NewFile => Some("[new file]"),
+            LandNote::DiffSkipped(diff::Side::Binary) => Some("[diff skipped: binary]"),
+            LandNote::DiffSkipped(_) => Some("[diff skipped: large]"),
+            LandNote::Small if size.is_none() => Some("[deleted]"),
+            LandNote::Small => None,
+        };
+        let event = self.event(EventName::WriteLanded, &path).with(|event| {
+            event.sha256 = digest;
+            event.bytes = size;
+            event.insertions = measure.map(|measure| measure.insertions);
+            event.deletions = measure.map(|measure| measure.deletions);
+            event.pid = Some(actor.pid);
+            event.uid = Some(actor.uid);
+            event.message = note.map(str::to_owned);
+        });
+        let mut epilogue = Epilogue { drop: vec![job.row.id], events: vec![event], ..Epilogue::default() };
+        if let Some(held) = &job.row.held {
+            epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
+        }
+        let mut state = self.state.lock();
+        epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), replaced, comparison.new.exists());
+        if let Some((source, _)) = &job.takes_along {
+            epilogue.anchors.extend(state.left(source));
+        }
+        Ok(epilogue)
+    }
+
+    /// Under the lock that saw lower change: everything that speaks of the path agrees again.
+    fn note_landed(
+        &self,
+        state: &mut State,
+        job: &Job,
+        comparison: &mut Comparison,
+        judged_against: Option<Digest>,
+        applied: &Applied<'_>,
+    ) {
+        let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
+        let landed = meta.map(|meta| meta.stamp());
+        let window = state.windows.entry(comparison.path.clone());
+        let window = window.or_insert(Window { first: judged_against, last: Instant::now(), landed });
+        (window.last, window.landed) = (Instant::now(), landed);
+        state.forget_old_windows();
+        if let Some(meta) = meta {
+            let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
+            state.seen.insert(comparison.path.clone(), seen);
+        } else {
+            state.seen.remove(&comparison.path);
+        }
+        state.landed(job, meta.as_ref());
+    }
+
+    fn tell_landed(&self, path: &RelPath) {
+        let node = self.state.lock().nodes.at(path);
+        if let Some(node) = node {
+            self.tell(|observer| observer.attributes_changed(node));
+        }
+    }
+}
+
+impl Overlay {
+    /// Further names of what landed become links to it.
+    pub(super) fn link_aliases(&self, row: &UpperRow) -> Result<()> {
+        for alias in row.names.iter().skip(1) {
+            let linked = self.lower.place(&row.names[0])?.link(&self.lower.place(alias)?);
+            linked.doing(|| format!("link {alias} to {}", row.names[0]))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn tell_changed(&self, path: &RelPath, content: bool) {
+        let (node, parent) = {
+            let state = self.state.lock();
+            let parent = path.parent().and_then(|dir| state.nodes.at(&dir));
+            (state.nodes.at(path), parent)
+        };
+        if let Some(node) = node {
+            self.tell(
+                |observer| if content { observer.content_changed(node) } else { observer.attributes_changed(node) },
+            );
+        }
+        if let (Some(parent), Some(name)) = (parent, path.name()) {
+            self.tell(|observer| observer.entry_changed(parent, name));
+        }
+    }
+}
+
+/// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.
+pub(super) fn must_stay(base: &Base, present: &Meta) -> bool {
+    present.is_mount_root || (present.links > 1 && base.is_shared())
+}
+
+/// The old content cannot be read or kept: the writer is not stopped, the change is held instead (SPEC §5).
+fn is_unreadable(err: &Error) -> bool {
+    matches!(err.code(), libc::EIO | libc::EACCES | libc::EPERM)
+}
+
+pub(super) fn backup_of(
+    path: &RelPath,
+    side: &Side,
+    content: &StagedContent,
+    kind: BackupKind,
+    actor: &Writer,
+) -> Backup {
+    let created = store::now_millis();
+    Backup {
+        name: Backup::name_for(path, created),
+        path: path.clone(),
+        kind,
+        digest: content.digest,
+        size: content.size,
+        mode: side.mode,
+        symlink: side.kind == Some(FileKind::Symlink),
+        mtime: side.meta.map(|meta| meta.mtime).unwrap_or_default(),
+        created,
+        by: Some(actor.clone()),
+    }
+}

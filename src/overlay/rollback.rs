@@ -1,0 +1,183 @@
+//! Rolling back: kept content comes back, never judged, and what it replaces is kept in its turn.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use super::error::Context;
+use super::land::backup_of;
+use super::review::{Reviewed, conflict, failed};
+use super::side::Side;
+use super::{Error, Overlay, Result};
+use crate::model::{BackupKind, RelPath};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::store::{self, Anchor, AnchorState, Backup, Below, Durability, Epilogue, Landing, NewContent, Writer};
+use crate::sys::file::{FileKind, Meta};
+
+impl Overlay {
+    /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn.
+    pub fn rollback(
+        &self,
+        backups: &[Backup],
+        to: Option<&RelPath>,
+        force: bool,
+        dry_run: bool,
+    ) -> Reviewed<Vec<Outcome>> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        let mut outcomes = Vec::new();
+        let mut replaced = Vec::new();
+        for backup in backups {
+            let path = to.unwrap_or(&backup.path);
+            let mut outcome = Outcome::new(Done::Restored, path.clone());
+            outcome.from = Some(backup.name.clone());
+            outcome.size = Some(backup.size);
+            if !dry_run {
+                let keeps = self.stage_rollback(backup, path, force, &mut landing, &mut epilogue)?;
+                if keeps {
+                    replaced.push(outcomes.len());
+                }
+            }
+            outcomes.push(outcome);
+        }
+        if dry_run {
+            return Ok(outcomes);
+        }
+        let whole = |err: store::Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {err}"));
+        let promised = landing.promise(epilogue).map_err(whole)?;
+        let applied = {
+            let mut state = self.state.lock();
+            let applied = promised.apply().map_err(whole)?;
+            applied.outcomes.iter().for_each(|outcome| state.restored(&outcome.path, outcome.meta.as_ref()));
+            applied
+        };
+        let names = applied.finish().map_err(whole)?;
+        for (index, name) in replaced.into_iter().zip(names) {
+            outcomes[index].backup = Some(name);
+        }
+        for outcome in &outcomes {
+            self.rebase_held(&outcome.path).map_err(|err| failed(&outcome.path, &err))?;
+            self.tell_changed(&outcome.path, true);
+        }
+        Ok(outcomes)
+    }
+
+    fn stage_rollback(
+        &self,
+        backup: &Backup,
+        path: &RelPath,
+        force: bool,
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+    ) -> Reviewed<bool> {
+        use crate::policy::rules::Action;
+        let fault = |err: Error| failed(path, &err);
+        if matches!(self.action(path, FileKind::Regular), Action::Freeze | Action::Deny) {
+            return Err(ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written")));
+        }
+        self.make_parents(path).map_err(fault)?;
+        let mut present = self.present_side(path).map_err(fault)?;
+        if !force {
+            self.check_untouched(path, &mut present)?;
+        }
+        if present.kind.is_some_and(|kind| !matches!(kind, FileKind::Regular | FileKind::Symlink)) {
+            return Err(ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more")));
+        }
+        let expect = present.meta.map(|meta| meta.stamp());
+        let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
+        let keeps = kept.is_some();
+        if let Some(content) = kept {
+            let made = backup_of(path, &present, &content, BackupKind::RolledBack, &Writer::default());
+            landing.keep(content, made);
+        }
+        self.place_backup(backup, path, expect, &present, landing).map_err(fault)?;
+        epilogue.anchors.push(Anchor {
+            path: path.clone(),
+            state: AnchorState::Content { digest: backup.digest },
+            fresh: false,
+        });
+        epilogue.events.push(self.event(EventName::RolledBack, path).with(|event| {
+            event.sha256 = Some(backup.digest);
+            event.bytes = Some(backup.size);
+            event.message = Some(backup.name.clone());
+        }));
+        Ok(keeps)
+    }
+
+    fn place_backup(
+        &self,
+        backup: &Backup,
+        path: &RelPath,
+        expect: Option<crate::model::Stamp>,
+        present: &Side,
+        landing: &mut Landing<'_>,
+    ) -> Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        let kept = self.store.content_file(backup.digest)?;
+        let kept = kept.ok_or(Error::Errno(libc::ENOENT))?;
+        if backup.symlink {
+            let target = crate::sys::file::read_all(&kept)?;
+            let (uid, gid) = present.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
+            let link = NewContent::Symlink { target: std::ffi::OsStr::from_bytes(&target), uid, gid };
+            return Ok(landing.place(&self.lower, path, expect, &link).map(|_| ())?);
+        }
+        let kept_meta = Meta::of(kept.as_fd())?;
+        let (uid, gid) = match present.meta {
+            Some(meta) => (meta.uid, meta.gid),
+            None => self.lower.stat(&path.parent().unwrap_or_default())?.map_or((0, 0), |meta| (meta.uid, meta.gid)),
+        };
+        let now = jiff_now();
+        let meta = Meta { mode: backup.mode & 0o7777, uid, gid, atime: now, mtime: now, ..kept_meta };
+        let like: &File = present.file.as_deref().unwrap_or(&kept);
+        Ok(landing.place(&self.lower, path, expect, &NewContent::File { file: &kept, like, meta }).map(|_| ())?)
+    }
+
+    /// A file that somebody else edited after fettlefs last wrote it is not rolled back over his work.
+    fn check_untouched(&self, path: &RelPath, present: &mut Side) -> Reviewed<()> {
+        let known = self.known_digest(path).map_err(|err| failed(path, &err))?;
+        let digest = present.digest().map_err(|err| failed(path, &err.into()))?;
+        match (known, digest) {
+            (Some(known), Some(digest)) if known != digest => {
+                let error = conflict(&path.to_string(), "it was edited since; --force keeps that as a backup");
+                Err(ErrorBody { path: Some(path.clone()), ..error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The hash of what fettlefs last put at a path.
+    fn known_digest(&self, path: &RelPath) -> Result<Option<crate::model::Digest>> {
+        let seen = self.state.lock().seen.get(path).and_then(|seen| seen.digest);
+        match seen {
+            Some(digest) => Ok(Some(digest)),
+            None => Ok(self.store.last_landed(path)?),
+        }
+    }
+
+    /// A held change over what was just restored goes on against that, under a new id.
+    fn rebase_held(&self, path: &RelPath) -> Result<()> {
+        let row = {
+            let state = self.state.lock();
+            state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
+        };
+        let Some(mut row) = row.filter(|row| row.held.is_some()) else { return Ok(()) };
+        let mut present = self.present_side(path)?;
+        let base = present.digest().doing(|| format!("hash {path}"))?;
+        if let Some(meta) = present.meta {
+            row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+        }
+        row.base.digest = base;
+        if let Some(content) = present.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        let id = row.id;
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            upper.row = row;
+        }
+        self.settle(id, &Writer::default()).map(|_| ())
+    }
+}
+
+fn jiff_now() -> crate::model::Timestamp {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    crate::model::Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+}

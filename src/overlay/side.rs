@@ -1,0 +1,139 @@
+//! One side of a comparison: what is or was at a path, with its bytes where they are few enough to compare.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use super::error::Context;
+use super::{Overlay, Result};
+use crate::diff::{self, TEXT_BYTES_MAX};
+use crate::model::{Digest, RelPath};
+use crate::store::{self, StagedContent, UpperRow, What};
+use crate::sys::file::{self, FileKind, Meta};
+
+/// One side of a comparison: what is or was at a path.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    /// None: nothing is there.
+    pub kind: Option<FileKind>,
+    pub size: u64,
+    pub mode: u32,
+    /// A symlink's target, or a file's bytes where they are few enough to compare.
+    pub bytes: Option<Vec<u8>>,
+    pub file: Option<Arc<File>>,
+    pub meta: Option<Meta>,
+    pub digest: Option<Digest>,
+}
+
+impl Side {
+    pub(super) fn exists(&self) -> bool {
+        self.kind.is_some()
+    }
+
+    pub fn of_file(file: File) -> std::io::Result<Self> {
+        let meta = Meta::of(file.as_fd())?;
+        let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_all(&file)).transpose()?;
+        let mode = meta.mode;
+        Ok(Self {
+            kind: Some(FileKind::Regular),
+            size: meta.size,
+            mode,
+            bytes,
+            file: Some(Arc::new(file)),
+            meta: Some(meta),
+            digest: None,
+        })
+    }
+
+    pub fn of_symlink(target: &std::ffi::OsStr, meta: Meta) -> Self {
+        let bytes = target.as_bytes().to_vec();
+        Self {
+            kind: Some(FileKind::Symlink),
+            size: bytes.len() as u64,
+            mode: 0o777,
+            bytes: Some(bytes),
+            meta: Some(meta),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn of_content(bytes: Vec<u8>, mode: u32) -> Self {
+        Self { kind: Some(FileKind::Regular), size: bytes.len() as u64, mode, bytes: Some(bytes), ..Self::default() }
+    }
+
+    pub(super) fn text(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or_default()
+    }
+
+    pub fn digest(&mut self) -> std::io::Result<Option<Digest>> {
+        if self.digest.is_none() {
+            self.digest = match (&self.bytes, &self.file) {
+                (Some(bytes), _) => Some(Digest::of(bytes)),
+                (None, Some(file)) => Some(file::digest(file)?),
+                (None, None) => None,
+            };
+        }
+        Ok(self.digest)
+    }
+
+    pub(super) fn diff_side(&self) -> diff::Side {
+        match (&self.bytes, self.exists()) {
+            (_, false) => diff::Side::Absent,
+            (Some(bytes), true) => diff::classify(Some(bytes)),
+            (None, true) => diff::Side::Large,
+        }
+    }
+
+    pub(super) fn same_as(&self, other: &Self) -> std::io::Result<bool> {
+        if (self.kind, self.size) != (other.kind, other.size) {
+            return Ok(false);
+        }
+        match (&self.bytes, &other.bytes, &self.file, &other.file) {
+            (Some(ours), Some(theirs), ..) => Ok(ours == theirs),
+            (_, _, Some(ours), Some(theirs)) => file::same_content(ours, theirs),
+            _ => Ok(!self.exists()),
+        }
+    }
+
+    /// Safe content of this side, for a backup or as the base of a held change.
+    pub fn stage(&self, store: &store::Store) -> store::Result<Option<StagedContent>> {
+        match (&self.bytes, &self.file) {
+            (Some(bytes), _) if bytes.len() <= 64 * 1024 || self.file.is_none() => {
+                Ok(Some(StagedContent::of(bytes.clone())))
+            }
+            (_, Some(file)) => store.stage_content(file).map(Some),
+            (Some(_), None) | (None, None) => Ok(None),
+        }
+    }
+}
+
+impl Overlay {
+    pub(super) fn row_side(&self, row: &UpperRow) -> Result<Side> {
+        let doing = || format!("read {}", row.names[0]);
+        match row.what {
+            What::Whiteout => Ok(Side::default()),
+            What::File => Side::of_file(self.store.open_upper(row.id)?).doing(doing),
+            What::Symlink => {
+                let target = self.store.upper_place(row.id)?.read_symlink().doing(doing)?;
+                Ok(Side::of_symlink(&target, self.store.upper_meta(row.id)?))
+            }
+        }
+    }
+}
+
+impl Overlay {
+    /// What lower has at a path.
+    pub(super) fn present_side(&self, path: &RelPath) -> Result<Side> {
+        let doing = || format!("read {path} below");
+        let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(Side::default()) };
+        match meta.kind {
+            FileKind::Regular => Side::of_file(super::open_lower(&self.lower, path).doing(doing)?).doing(doing),
+            FileKind::Symlink => {
+                let target = self.lower.place(path)?.read_symlink().doing(doing)?;
+                Ok(Side::of_symlink(&target, meta))
+            }
+            kind => Ok(Side { kind: Some(kind), mode: meta.mode, meta: Some(meta), ..Side::default() }),
+        }
+    }
+}
