@@ -10,6 +10,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
 use super::open::{Backing, HandleId};
+use super::uppers::Upper;
 use super::{Caller, Error, Overlay, ROOT, Result};
 use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
@@ -83,7 +84,7 @@ impl Overlay {
         let (landed, names, links) = {
             let state = self.state.lock();
             let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ENOENT))?;
-            (!upper.saved && !upper.dirty, upper.row.names.len(), upper.links_below())
+            (upper.is_landed(), upper.row.names.len(), upper.links_below())
         };
         if landed && let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? {
             return Ok(meta);
@@ -180,7 +181,7 @@ impl Overlay {
     }
 
     fn is_landed(&self, id: UpperId) -> bool {
-        self.state.lock().uppers.get(id).is_none_or(|upper| !upper.saved && !upper.dirty)
+        self.state.lock().uppers.get(id).is_none_or(Upper::is_landed)
     }
 
     pub fn get_xattr(&self, node: NodeId, name: &OsStr) -> Result<Vec<u8>> {
@@ -319,7 +320,7 @@ impl super::nodes::Nodes {
     }
 }
 
-impl super::uppers::Upper {
+impl Upper {
     /// How many names the lower inode has that this entry stands for.
     fn links_below(&self) -> u32 {
         match self.row.base.below {

@@ -5,17 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::land::{backup_of, must_stay};
+use super::land::Replacement;
 use super::review::{Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{
-    self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Landing, NewContent, UpperRow, What, Writer,
-};
-use crate::sys::file::{FileKind, Meta};
+use crate::store::{self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Landing, UpperRow, What, Writer};
+use crate::sys::file::Meta;
 
 /// Whether changes held for too long without a look are refused (SPEC §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,37 +238,17 @@ impl Overlay {
     }
 
     fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>) -> Result<()> {
-        let path = &landable.taken.row.names[0];
-        let present = &landable.present;
-        let expect = present.meta.map(|meta| meta.stamp());
-        if let Some(content) = present.stage(&self.store)? {
-            landable.backup = Some(content.digest);
-            let kind = if landable.new.kind.is_some() { BackupKind::Confirmed } else { BackupKind::Deleted };
-            let backup = backup_of(path, present, &content, kind, &Writer::default());
-            landing.keep(content, backup);
-        }
-        let shared = present.meta.is_some_and(|meta| must_stay(&landable.taken.row.base, &meta));
-        match (landable.new.kind, &landable.new.file, expect) {
-            (Some(FileKind::Regular), Some(file), Some(expect)) if shared && present.file.is_some() => {
-                let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
-                Ok(landing.rewrite(&self.lower, path, expect, file, old)?)
-            }
-            (Some(FileKind::Regular), Some(file), _) => {
-                let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
-                let source = NewContent::File { file, like: file, meta };
-                Ok(landing.place(&self.lower, path, expect, &source).map(|_| ())?)
-            }
-            (Some(_), ..) => {
-                use std::os::unix::ffi::OsStrExt;
-                let target = landable.new.bytes.clone().unwrap_or_default();
-                let (uid, gid) = landable.new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
-                let target = std::ffi::OsStr::from_bytes(&target);
-                let link = NewContent::Symlink { target, uid, gid };
-                Ok(landing.place(&self.lower, path, expect, &link).map(|_| ())?)
-            }
-            (None, _, Some(expect)) => Ok(landing.remove(&self.lower, path, expect)?),
-            (None, _, None) => Ok(()),
-        }
+        let row = &landable.taken.row;
+        let change = Replacement {
+            path: &row.names[0],
+            base: &row.base,
+            new: &landable.new,
+            present: &landable.present,
+            kind: BackupKind::Confirmed,
+            by: &Writer::default(),
+        };
+        landable.backup = self.stage_replacement(&change, landing)?;
+        Ok(())
     }
 
     fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue) -> Result<()> {

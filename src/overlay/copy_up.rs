@@ -150,7 +150,7 @@ impl Overlay {
     pub(super) fn evict(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id) else { return Ok(()) };
-        if upper.dirty || upper.saved || upper.busy {
+        if !upper.is_landed() || upper.busy {
             return Ok(());
         }
         let path = upper.row.names[0].clone();

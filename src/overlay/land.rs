@@ -19,11 +19,23 @@ use crate::store::{
 };
 use crate::sys::file::{FileKind, Meta};
 
+/// One path of lower about to become what it is in the view.
+pub(super) struct Replacement<'a> {
+    pub path: &'a RelPath,
+    pub base: &'a Base,
+    pub new: &'a Side,
+    /// What lower has at this moment, and must still have when it is replaced.
+    pub present: &'a Side,
+    /// What the backup of it is called.
+    pub kind: BackupKind,
+    pub by: &'a Writer,
+}
+
 impl Overlay {
     pub(super) fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
-        let replaced = match self.stage_landing(job, comparison, &mut landing, BackupKind::Landed, actor) {
+        let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
             Ok(replaced) => replaced,
             Err(err) if comparison.present.exists() && is_unreadable(&err) => {
                 comparison.add(Reason::Backup);
@@ -68,25 +80,45 @@ impl Overlay {
         Ok(Some(content.digest))
     }
 
-    /// Prepares lower's new state for a path, its old content kept. Gives the hash of what is replaced.
+    /// The whole of a landing: the path itself, and the source of a rename that brought it here.
     fn stage_landing(
         &self,
         job: &Job,
         comparison: &Comparison,
         landing: &mut Landing<'_>,
-        kind: BackupKind,
         actor: &Writer,
     ) -> Result<Option<Digest>> {
         let Comparison { path, new, present, .. } = comparison;
+        let change = Replacement { path, base: &job.row.base, new, present, kind: BackupKind::Landed, by: actor };
+        let replaced = self.stage_replacement(&change, landing)?;
+        if let Some((source, stamp)) = &job.takes_along {
+            landing.remove(&self.lower, source, *stamp)?;
+        }
+        for alias in job.row.names.iter().skip(1) {
+            // Further names become links of the first once that has landed; here they only must be free.
+            if self.lower.exists(alias).doing(|| format!("stat {alias}"))? {
+                return Err(Error::Store(store::Error::Conflict { path: path.to_string() }));
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// Prepares lower's new state for one path, its old content kept. Gives the hash of what is replaced.
+    pub(super) fn stage_replacement(
+        &self,
+        change: &Replacement<'_>,
+        landing: &mut Landing<'_>,
+    ) -> Result<Option<Digest>> {
+        let Replacement { path, base, new, present, kind, by } = change;
         let expect = present.meta.map(|meta| meta.stamp());
         let mut replaced = None;
         if let Some(content) = present.stage(&self.store)? {
             replaced = Some(content.digest);
-            let kind = if new.exists() { kind } else { BackupKind::Deleted };
-            let backup = backup_of(path, present, &content, kind, actor);
+            let kind = if new.exists() { *kind } else { BackupKind::Deleted };
+            let backup = backup_of(path, present, &content, kind, by);
             landing.keep(content, backup);
         }
-        let stays = present.meta.is_some_and(|meta| must_stay(&job.row.base, &meta));
+        let stays = present.meta.is_some_and(|meta| must_stay(base, &meta));
         match (new.kind, &new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if stays => {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
@@ -94,33 +126,17 @@ impl Overlay {
             }
             (Some(FileKind::Regular), Some(file), _) => {
                 let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
-                let source = NewContent::File { file, like: file, meta };
-                landing.place(&self.lower, path, expect, &source)?;
+                landing.place(&self.lower, path, expect, &NewContent::File { file, like: file, meta })?;
             }
-            (Some(_), _, _) => {
-                let target = new.bytes.as_deref().unwrap_or_default();
+            (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
-                let target = std::ffi::OsStr::from_bytes(target);
+                let target = std::ffi::OsStr::from_bytes(new.text());
                 landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid })?;
             }
             (None, _, Some(expect)) => landing.remove(&self.lower, path, expect)?,
             (None, _, None) => {}
         }
-        if let Some((source, stamp)) = &job.takes_along {
-            landing.remove(&self.lower, source, *stamp)?;
-        }
-        for alias in job.row.names.iter().skip(1) {
-            self.stage_alias(landing, path, alias)?;
-        }
         Ok(replaced)
-    }
-
-    /// Further names of a new file become links of the first, once that has landed; here they only must be free.
-    fn stage_alias(&self, _landing: &mut Landing<'_>, path: &RelPath, alias: &RelPath) -> Result<()> {
-        match self.lower.exists(alias).doing(|| format!("stat {alias}"))? {
-            true => Err(Error::Store(store::Error::Conflict { path: path.to_string() })),
-            false => Ok(()),
-        }
     }
 
     fn landed_epilogue(

@@ -1,11 +1,14 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. Everything else is an act: [`lookup`], [`open`], [`copy_up`], [`namespace`], [`rename`], [`settle`],
-//! [`review`]. Begin with [`Overlay`].
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`copy_up`], [`namespace`] and
+//! [`rename`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s; what a person
+//! does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Begin with [`Overlay`].
 //!
-//! Lock order: `OpenFile::copying`, then `Overlay::state`, then what the store guards by itself. Nothing that waits for
-//! a disk, a diff or another process runs under `state`, but for single calls on names.
+//! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
+//! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
+//! diff, no hash, no copy, and nothing that waits for another process. One exception stands in `store::landing`: an inode
+//! with several names is written in place.
 
 mod anchors;
 mod attributes;

@@ -10,7 +10,7 @@ use super::open::Backing;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath};
+use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
@@ -220,7 +220,10 @@ impl Overlay {
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
-            Err(err) => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
+            // Nothing was there but lower's own, which still is: as if nobody had renamed.
+            Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
+            // What was there is this entry's already: it waits for review, and the source with it.
+            Err(_) => self.settle_because(upper, &caller.writer(), vec![Reason::Backup])?,
         };
         match settled {
             Settled::Landed | Settled::Unchanged => {
@@ -312,7 +315,7 @@ impl Overlay {
             upper.takes_along = None;
         }
         if !self.is_fresh(&from.path) {
-            return self.hold_structure(whiteout, crate::model::Reason::Parent);
+            return self.hold_structure(whiteout, Reason::Parent);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, &from.path, meta.stamp())?;

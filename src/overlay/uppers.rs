@@ -26,6 +26,13 @@ pub(super) struct Upper {
     pub takes_along: Option<(RelPath, Stamp)>,
 }
 
+impl Upper {
+    /// Lower has its content; it stays only for who has it open.
+    pub fn is_landed(&self) -> bool {
+        !self.saved && !self.dirty
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Uppers {
     entries: HashMap<UpperId, Upper>,
