@@ -64,7 +64,9 @@ impl Overlay {
             taken.iter().partition(|change| change.held.kind == ChangeKind::Structure);
         let mut landables = Vec::new();
         for change in files {
-            let landable = self.landable(change, how).inspect_err(|err| self.record_failed_confirm(change, err))?;
+            let landable = self
+                .landable(change, how)
+                .inspect_err(|err| self.record_refusal(EventName::ConfirmFailed, change, &err.message))?;
             landables.push(landable);
         }
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
@@ -87,16 +89,18 @@ impl Overlay {
     fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
         let Some(minutes) = self.is_expired(&change.held) else { return Ok(()) };
         let message = format!("{} of {} expired {minutes} minutes ago", change.held.id, change.row.names[0]);
+        self.record_refusal(EventName::Expired, change, &message);
         Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
     }
 
-    fn record_failed_confirm(&self, change: &Taken, error: &ErrorBody) {
-        let event = self.event(EventName::ConfirmFailed, &change.row.names[0]).with(|event| {
+    /// A refusal is told to who asked; that it cannot be recorded too is for the log.
+    fn record_refusal(&self, name: EventName, change: &Taken, message: &str) {
+        let event = self.event(name, &change.row.names[0]).with(|event| {
             event.id = Some(change.held.id.to_string());
-            event.message = Some(error.message.clone());
+            event.message = Some(message.to_owned());
         });
         if let Err(err) = self.store.record(&event) {
-            log::error!("record a failed confirm: {err}");
+            log::error!("record that a confirm was refused: {err}");
         }
     }
 
