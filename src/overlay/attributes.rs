@@ -188,8 +188,18 @@ impl Overlay {
         if let Some(own) = name.as_bytes().strip_prefix(OWN_XATTRS) {
             return self.own_xattr(node, own);
         }
+        if name == "security.capability" && !self.grants.all() && self.is_written_in_upper(node)? {
+            // The kernel asks at each write; copy-up and creation leave none, and nobody may set one.
+            return Err(Error::Errno(libc::ENODATA));
+        }
         let inode = self.inode_of(node)?;
         Ok(xattr::get(inode.fd.as_fd(), name)?)
+    }
+
+    fn is_written_in_upper(&self, node: NodeId) -> Result<bool> {
+        let state = self.state.lock();
+        let open = state.nodes.get(node)?.open.as_ref();
+        Ok(open.is_some_and(|open| matches!(*open.backing(), Backing::Upper(..) | Backing::Orphan(_))))
     }
 
     pub fn list_xattrs(&self, node: NodeId) -> Result<Vec<OsString>> {
@@ -214,7 +224,7 @@ impl Overlay {
         let inode = self.inode_of(node)?;
         let bytes = name.as_bytes();
         let gated = bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.");
-        let allowed = self.grants.suid && self.grants.dev;
+        let allowed = self.grants.all();
         let judged = inode.path.as_ref().is_some_and(|path| self.action(path, inode.kind) != Action::Pass);
         match bytes.starts_with(OWN_XATTRS) || (gated && judged && !allowed) {
             true => Err(Error::Errno(libc::EPERM)),

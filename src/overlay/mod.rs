@@ -91,6 +91,13 @@ pub struct Grants {
     pub dev: bool,
 }
 
+impl Grants {
+    /// POSIX in full, privileged attributes included.
+    fn all(self) -> bool {
+        self.suid && self.dev
+    }
+}
+
 pub struct Overlay {
     lower: Tree,
     store: Store,

@@ -9,6 +9,8 @@ use rustix::fs::{self, XattrFlags};
 
 /// The largest value and list Linux knows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Nearly all values fit, and the kernel asks for one at each write.
+const VALUE_BYTES_USUAL: usize = 256;
 
 /// The path by which the kernel reaches an open file again; `l…xattr` on it would speak of the magic link, so the
 /// following calls are used, which end at the file itself, be it a symlink.
@@ -17,10 +19,17 @@ fn itself(fd: BorrowedFd<'_>) -> String {
 }
 
 pub fn get(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<Vec<u8>> {
-    let mut value = vec![0; VALUE_BYTES_MAX];
-    let length = fs::getxattr(itself(fd), name, &mut value[..])?;
-    value.truncate(length);
-    Ok(value)
+    let itself = itself(fd);
+    let ask = |room: usize| {
+        let mut value = vec![0; room];
+        let length = fs::getxattr(&itself, name, &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
+    };
+    match ask(VALUE_BYTES_USUAL) {
+        Err(rustix::io::Errno::RANGE) => Ok(ask(VALUE_BYTES_MAX)?),
+        other => Ok(other?),
+    }
 }
 
 pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], flags: XattrFlags) -> io::Result<()> {
