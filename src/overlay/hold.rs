@@ -17,53 +17,16 @@ use crate::store::{
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
-        let path = comparison.path.clone();
-        let doing = || format!("read {path}");
         self.put_back(job, comparison)?;
-        comparison.reasons.sort();
-        comparison.reasons.dedup();
-        let old_digest = comparison.old.digest().doing(doing)?;
-        let new_digest = comparison.new.digest().doing(doing)?;
-        if let Some(content) = comparison.old.stage(&self.store)? {
-            self.store.keep_content(&content)?;
-        }
-        let kind = comparison.kind();
-        let id = self.unused_id(&ChangeId::full(&path, kind, old_digest, new_digest), job.row.id)?;
-        let hunks = comparison.hunk_count();
-        let now = store::now_millis();
-        let before = job.row.held.clone();
-        let same = before.clone().filter(|held| held.id == id);
-        let measure = comparison.measure;
-        let held = Held {
-            id: id.clone(),
-            kind,
-            reasons: comparison.reasons.clone(),
-            insertions: measure.map_or(0, |measure| measure.insertions),
-            deletions: measure.map_or(0, |measure| measure.deletions),
-            old_lines: measure.map_or(0, |measure| measure.old_lines),
-            hunks,
-            new: new_digest,
-            created: same.as_ref().map_or(now, |held| held.created),
-            renewed: same.as_ref().map_or(now, |held| held.renewed),
-            // Whoever only caused it to be judged anew did not write it.
-            writer: same.as_ref().map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
-        };
-        let mut row = job.row.clone();
-        row.base.digest = old_digest;
-        if before.is_none() {
-            row.base.below = comparison.below();
-            if !job.row.base.is_shared() {
-                row.base = row.base.of_one_name();
-            }
-        }
-        row.held = Some(held);
+        let row = self.held_row(job, comparison, actor)?;
+        let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
+        let before = job.row.held.as_ref().map(|held| held.id.clone());
+        let is_new = before.as_ref() != Some(&id);
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
-        if same.is_none() {
+        if is_new {
             epilogue.events.push(self.held_event(&row, comparison, actor));
-            if let Some(old) = before {
-                let fate = Fate::Superseded { by: id.clone() };
-                epilogue.verdicts.push((old.id, path.clone(), fate));
-            }
+            let superseded = |old| (old, comparison.path.clone(), Fate::Superseded { by: id.clone() });
+            epilogue.verdicts.extend(before.map(superseded));
         }
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
@@ -76,10 +39,52 @@ impl Overlay {
             upper.moved_on = false;
         }
         drop(state);
-        if same.is_none() {
-            self.counters.held.fetch_add(1, Ordering::Relaxed);
-        }
+        self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);
         Ok(Settled::Held(id))
+    }
+
+    /// The entry as it waits for review, its base kept.
+    fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<UpperRow> {
+        let held = self.held(job, comparison, actor)?;
+        if let Some(content) = comparison.old.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        let mut row = job.row.clone();
+        row.base.digest = comparison.old.digest().doing(|| format!("hash {}", comparison.path))?;
+        if row.held.is_none() {
+            row.base.below = comparison.below();
+            if !job.row.base.is_shared() {
+                row.base = row.base.of_one_name();
+            }
+        }
+        row.held = Some(held);
+        Ok(row)
+    }
+
+    fn held(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Held> {
+        let doing = || format!("hash {}", job.row.names[0]);
+        let (old, new) = (comparison.old.digest().doing(doing)?, comparison.new.digest().doing(doing)?);
+        comparison.reasons.sort();
+        comparison.reasons.dedup();
+        let kind = comparison.kind();
+        let id = self.unused_id(&ChangeId::full(&comparison.path, kind, old, new), job.row.id)?;
+        let now = store::now_millis();
+        let same = job.row.held.as_ref().filter(|held| held.id == id);
+        let measure = comparison.measure;
+        Ok(Held {
+            kind,
+            reasons: comparison.reasons.clone(),
+            insertions: measure.map_or(0, |measure| measure.insertions),
+            deletions: measure.map_or(0, |measure| measure.deletions),
+            old_lines: measure.map_or(0, |measure| measure.old_lines),
+            hunks: comparison.hunk_count(),
+            new,
+            created: same.map_or(now, |held| held.created),
+            renewed: same.map_or(now, |held| held.renewed),
+            // Whoever only caused it to be judged anew did not write it.
+            writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
+            id,
+        })
     }
 
     /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
