@@ -276,12 +276,35 @@ fn a_user_mounts_with_fusermount3_and_unmounts() {
 #[test]
 fn a_mount_can_be_read_only() {
     let scratch = mounted_scratch!();
-    scratch.write("a", "a\n");
+    scratch.write("a", lines(100));
+    scratch.write("b", lines(100));
+    let writable = scratch.mount();
+    writable.write("a", lines(101));
+    writable.write("b", "all new\n");
+    let id = writable.only_held().id;
+    writable.unmount();
     let view = scratch.mounting().flag("-oro").start();
-    assert_eq!(view.read("a"), "a\n");
-    let refused = fs::write(view.path("a"), "b\n").expect_err("a read-only mount");
-    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
+    assert_eq!((view.read("a"), view.read("b")), (lines(101), "all new\n".to_owned()));
+    let script = ["echo x > a", "echo x >> b", "echo x > new", "rm b", "mv a c", "mkdir d", "chmod 600 a", "ln -s a l"];
+    for act in script {
+        refused(&view.sh(&format!("LC_ALL=C {act} 2>&1 || exit 9")), 9, &["Read-only file system"]);
+    }
+    // What asks for the state reaches the daemon all the same.
+    assert_eq!(view.status()["readonly"], "mounted read-only (-o ro)");
+    assert!(view.cli(&["status"]).ok().stdout.contains("READ-ONLY: mounted read-only (-o ro)\n"));
+    assert!(view.cli(&["diff"]).ok().stdout.contains("+all new"));
+    for command in ["confirm b", "discard b", "rollback a", "confirm --all --yes", "unmount --confirm-all"] {
+        let arguments: Vec<&str> = command.split(' ').chain(["--json"]).collect();
+        let output = view.cli(&arguments);
+        refused(&output, 6, &["\"not_permitted\"", ": nothing can be changed: mounted read-only (-o ro)"]);
+    }
+    assert_eq!(view.only_held().id, id);
+    view.unmount();
+    assert_eq!((scratch.read("a"), scratch.read("b")), (lines(101), lines(100)));
+    let view = scratch.mount();
+    assert_eq!(view.status()["readonly"], serde_json::Value::Null);
+    view.cli(&["confirm", &id]).ok();
+    view.assert_landed("b", "all new\n");
 }
 
 #[test]

@@ -151,6 +151,9 @@ fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     }
     let opened = Overlay::new(lower, store, policy, plan.options.grants());
     let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
+    if plan.options.read_only {
+        overlay.stop_writing("mounted read-only (-o ro)");
+    }
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
     overlay.store().dirs().write_holder(&note).map_err(store_failure)?;
     let (end, ends) = channel();
