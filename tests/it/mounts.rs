@@ -316,3 +316,36 @@ fn who_stands_in_the_project_is_told() {
     sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
     assert!(said.contains(&sleeper.id().to_string()) && said.contains("sleep"), "{said}");
 }
+
+#[test]
+fn only_a_shell_that_stands_in_the_project_is_told_to_leave() {
+    let scratch = mounted_scratch!();
+    scratch.write("open", "open\n");
+    let mount = |directory: &Path, script: &str| -> String {
+        let mut shell = scratch.command("sh");
+        shell.current_dir(directory).args(["-c", script, "sh"]);
+        shell.arg(scratch.fettlefs().get_program()).arg(scratch.project());
+        let output = Output::from(shell.output().expect("a shell")).ok();
+        scratch.cli(&["unmount"]).ok();
+        // The tests hold the project open themselves.
+        let own = format!("pid {}", std::process::id());
+        let others = output.stderr.split_inclusive('\n').filter(|line| !line.contains(&own));
+        scratch.normalise(&others.collect::<String>())
+    };
+    let inside = mount(&scratch.project(), "\"$1\" mount \"$2\"; :");
+    assert_eq!(inside, "fettlefs: your shell (sh, pid [pid]) stands below the mount: cd .\n");
+    let descriptor = mount(scratch.root(), "exec 4<\"$2/open\"; \"$1\" mount \"$2\"; :");
+    assert_eq!(descriptor, "fettlefs: sh (pid [pid]) stays below the mount\n");
+}
+
+#[test]
+fn a_refused_mount_says_only_why() {
+    let scratch = mounted_scratch!();
+    let mut sleeper = scratch.command("sleep").arg("60").current_dir(scratch.project()).spawn().expect("sleep");
+    // Refused by the daemon that was to be, after everything that can be refused in front.
+    scratch.write(".fettle/fettle.db", "no database".repeat(100));
+    let output = scratch.mounting().run();
+    sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
+    assert_eq!((output.status, output.stderr.lines().count()), (1, 1), "{}", output.stderr);
+    assert!(output.stderr.contains("is damaged"), "{}", output.stderr);
+}
