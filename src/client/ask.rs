@@ -26,6 +26,8 @@ pub enum ClientError {
     Stale(PathBuf),
     #[error("you stand in a view that is gone, or in a directory that was removed: cd .")]
     Gone,
+    #[error("the state directory {} belongs to {}, not to {}", state.display(), project.display(), asked.display())]
+    OtherProject { state: PathBuf, project: PathBuf, asked: PathBuf },
     #[error("{what} {}: {cause}", path.display())]
     Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0}")]
@@ -76,7 +78,8 @@ impl Client {
         let line = request.to_line()?;
         let path = self.place.root.clone();
         let failed = |cause: io::Error| match cause.raw_os_error() {
-            Some(libc::ENOTCONN) => ClientError::Stale(path.clone()),
+            // The second: the daemon died over this very question.
+            Some(libc::ENOTCONN | libc::ECONNABORTED) => ClientError::Stale(path.clone()),
             _ => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
@@ -129,6 +132,7 @@ impl ClientError {
         match self {
             Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+            Self::OtherProject { .. } => ErrorCode::BadRequest,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,
             Self::Answer(_) => ErrorCode::Io,

@@ -1,6 +1,6 @@
 //! The way to whoever answers for a place.
 
-use super::{ClientError, Place, mounts, place::io_error};
+use super::{ClientError, Place, mounts, place, place::io_error};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
 use std::fs::File;
 use std::io;
@@ -35,6 +35,7 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
         Err(err) if err.kind() == io::ErrorKind::NotFound => {}
         Err(err) => return Err(io_error("open", &control, err)),
     }
+    place::check_state_is_of(place)?;
     let socket = place.state.join(CONTROL_SOCKET);
     match connect(&place.state, &socket) {
         Ok(stream) => Ok(Reach::Socket(stream)),
