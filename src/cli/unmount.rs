@@ -24,6 +24,9 @@ pub struct Arguments {
     /// Drop everything held first; its content is kept as backups
     #[arg(long)]
     discard_all: bool,
+    /// For scripts that always say so: unmount never asks
+    #[arg(long, short)]
+    yes: bool,
     /// Seconds to wait for writers
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,

@@ -604,7 +604,7 @@ fn unmount_discard_all_drops_what_is_held_and_keeps_its_content() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
     work(&view);
-    let json = view.unmount_with(&["--discard-all", "--json"]).json();
+    let json = view.unmount_with(&["--discard-all", "--yes", "--json"]).json();
     let actions = json["outcomes"].as_array().expect("outcomes").iter().map(|done| done["action"].clone());
     assert_eq!(actions.collect::<Vec<_>>(), ["discarded", "discarded"]);
     assert_eq!((json["held"].clone(), scratch.read("src/a.rs")), (serde_json::json!([]), OLD.to_owned()));
