@@ -34,7 +34,7 @@ fn what_was_held_is_looked_at_and_acted_on_without_a_mount() {
     ];
     let want = "\
 $ status
-fettlefs: [project] is not mounted; 0 landed, 3 held
+fettlefs: [project] is not mounted; 3 held
 
 Held for review:
   [id1]  c.txt     +3 -3  200%  size  [age]
@@ -108,7 +108,7 @@ $ rollback nothing
 ! fettlefs: no backup is called nothing, or of such a path
 => 4
 $ status
-fettlefs: [project] is not mounted; 0 landed, 0 held
+fettlefs: [project] is not mounted; 0 held
 
 Nothing is held.
 => 0
