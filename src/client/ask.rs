@@ -1,6 +1,6 @@
 //! One question and its answer, pages joined.
 
-use super::{Place, Reach, find, reach};
+use super::{DeadMount, Place, Reach, find, reach};
 use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ pub struct Client {
 pub enum ClientError {
     #[error("no mount and no .fettle here or above {}", .0.display())]
     NoProject(PathBuf),
-    #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount` recovers it, `fettlefs unmount` detaches it",
-        .0.display())]
-    Stale(PathBuf),
+    #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount {}` recovers it, `fettlefs unmount` detaches it",
+        .0.mountpoint.display(), .0.project.display())]
+    Stale(DeadMount),
     #[error("you stand in a view that is gone, or in a directory that was removed: cd .")]
     Gone,
     #[error("the state directory {} belongs to {}, not to {}", state.display(), project.display(), asked.display())]
@@ -79,12 +79,12 @@ impl Client {
         let path = self.place.root.clone();
         let failed = |cause: io::Error| match cause.raw_os_error() {
             // The second: the daemon died over this very question.
-            Some(libc::ENOTCONN | libc::ECONNABORTED) => ClientError::Stale(path.clone()),
+            Some(libc::ENOTCONN | libc::ECONNABORTED) => ClientError::Stale(DeadMount::around(&path)),
             _ => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
             Reach::Offline => return Ok((self.offline)(&self.place, request)),
-            Reach::Stale(mountpoint) => return Err(ClientError::Stale(mountpoint.clone()).into()),
+            Reach::Stale(dead) => return Err(ClientError::Stale(dead.clone()).into()),
             Reach::View(control) => converse_once(control, &line).map_err(failed)?,
             Reach::Socket(socket) => converse_line(socket, &line).map_err(failed)?,
         };

@@ -1,6 +1,6 @@
 //! Which project a directory belongs to, and where its state is.
 
-use super::ClientError;
+use super::{ClientError, DeadMount};
 use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
 
 fn unreachable(directory: &Path, state: &Path, err: io::Error) -> ClientError {
     match err.raw_os_error() {
-        Some(libc::ENOTCONN) => ClientError::Stale(super::mounts::mountpoint_of(directory)),
+        Some(libc::ENOTCONN) => ClientError::Stale(DeadMount::around(directory)),
         _ => io_error("look at", state, err),
     }
 }
