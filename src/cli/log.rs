@@ -14,6 +14,9 @@ const EVENTS_SHOWN: u64 = 50;
 /// Columns of the longest name of an event.
 const EVENT_COLUMNS: usize = 17;
 
+/// The remark of a deletion that landed.
+const DELETED: &str = "[deleted]";
+
 /// Show what happened, the latest last
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -58,8 +61,16 @@ pub fn render(event: &Event, text: &mut Text) {
     if let Some(path) = &event.path {
         text.put("  ").name(path.as_bytes());
     }
-    if let (Some(insertions), Some(deletions)) = (event.insertions, event.deletions) {
-        text.put(format!("  +{insertions} -{deletions}"));
+    let is_deletion = event.message.as_deref() == Some(DELETED);
+    match (event.insertions, event.deletions) {
+        (Some(0), Some(0)) if is_deletion => {}
+        (Some(insertions), Some(deletions)) => {
+            text.put(format!("  +{insertions} -{deletions}"));
+        }
+        (_, _) => {}
+    }
+    if is_deletion {
+        text.put("  deleted");
     }
     if let Some(reason) = event.reason {
         text.put(format!("  {reason}"));
@@ -67,7 +78,7 @@ pub fn render(event: &Event, text: &mut Text) {
     if let Some(program) = event.written_by.as_ref().or(event.opened_by.as_ref()) {
         text.put("  by ").name(&program.exe);
     }
-    if let Some(message) = &event.message {
+    if let Some(message) = event.message.as_ref().filter(|_| !is_deletion) {
         text.put("  ").name(message);
     }
     text.put("\n");

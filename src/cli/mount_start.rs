@@ -12,6 +12,7 @@ mod plan;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use super::Failure;
 use super::mount::{Ground, MountArgs};
@@ -26,16 +27,21 @@ use plan::Plan;
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let plan = Plan::make(&arguments)?;
-    say_who_stands_below(&plan);
+    // Looked for before the mount, after which the same names lead into the view; said only if there is a mount.
+    let below = who_stands_below(&plan);
     match arguments.ground {
         Ground::Foreground => {
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
             let daemon = begin(&plan)?;
+            below.iter().for_each(say);
             daemon.serve_until_the_end(termination).map_err(Failure::from)
         }
         Ground::Background => match fork().map_err(|err| told("fork", &err))? {
             Forked::Parent(readiness) => match readiness.wait().map_err(|err| told("start the daemon", &err))? {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    below.iter().for_each(say);
+                    Ok(())
+                }
                 Err(reason) => Err(refusal(&reason).into()),
             },
             Forked::Child(signal) => be_the_daemon(&plan, signal),
@@ -103,18 +109,25 @@ fn say_what_recovery_did(recovered: &Recovered) {
 }
 
 /// Who is in the project before the mount covers it stays below (SPEC §2).
-fn say_who_stands_below(plan: &Plan) {
+fn who_stands_below(plan: &Plan) -> Vec<String> {
     if plan.mountpoint != plan.project {
-        return;
+        return Vec::new();
     }
     let caller = process::parent(std::process::id());
-    for Bystander { pid, name } in process::standing_in(&plan.project) {
+    let is_shell_inside = |pid| Some(pid) == caller && works_in(pid, &plan.project);
+    let remark = |Bystander { pid, name }: Bystander| {
         let name = name.to_string_lossy().escape_default().to_string();
-        match Some(pid) == caller {
-            true => say(format_args!("your shell ({name}, pid {pid}) stands below the mount: cd .")),
-            false => say(format_args!("{name} (pid {pid}) stays below the mount")),
+        match is_shell_inside(pid) {
+            true => format!("your shell ({name}, pid {pid}) stands below the mount: cd ."),
+            false => format!("{name} (pid {pid}) stays below the mount"),
         }
-    }
+    };
+    process::standing_in(&plan.project).into_iter().map(remark).collect()
+}
+
+/// Whether a process has its working directory in `project`; `cd .` is no advice to one that only has a file open.
+fn works_in(pid: u32, project: &Path) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(project))
 }
 
 fn told(what: &str, err: &io::Error) -> Failure {

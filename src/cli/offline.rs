@@ -30,7 +30,7 @@ pub fn answer(place: &Place, request: &Request) -> Response {
 fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody> {
     let location = sources::location().map_err(told)?;
     let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
-    if !StateDirs::exist(&lower, &location) {
+    if !StateDirs::exist(&lower, &location).map_err(store_failure)? {
         return Err(not_mounted(place, request));
     }
     let _lock = lock(&lower, &location)?;

@@ -4,7 +4,7 @@ use super::desk::Length;
 use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure, held};
-use crate::protocol::{Exit, Op, Reply, Request, Status};
+use crate::protocol::{Counters, Exit, Op, Reply, Request, Status};
 
 /// Held changes that a hint names by id; more are too many to type.
 const HINT_HELD_MAX: usize = 1;
@@ -47,12 +47,17 @@ fn render_mount(status: &Status, text: &mut Text) {
     if let Some(pid) = status.pid {
         text.put(format!(" (pid {pid})"));
     }
-    let counters = status.counters;
-    text.put(format!("; {} landed, {} held", counters.landed, status.held.len()));
-    if counters.denied > 0 {
-        text.put(format!(", {} denied", counters.denied));
+    text.put(format!("; {}\n", counts(status)));
+}
+
+/// What landed and what was denied is counted in a session, and without a mount there is none.
+fn counts(status: &Status) -> String {
+    let held = format!("{} held", status.held.len());
+    match status.counters {
+        _ if !status.mounted => held,
+        Counters { landed, denied: 0, .. } => format!("{landed} landed, {held}"),
+        Counters { landed, denied, .. } => format!("{landed} landed, {held}, {denied} denied"),
     }
-    text.put("\n");
 }
 
 fn render_warnings(status: &Status, text: &mut Text) {

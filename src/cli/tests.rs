@@ -193,7 +193,7 @@ fn status_shows_what_is_held_and_what_to_do() {
     let unmounted = Status { mounted: false, mountpoint: None, pid: None, ..status(vec![]) };
     assert_eq!(
         drawn(|text| super::status::render(&unmounted, text)),
-        "fettlefs: /home/u/p is not mounted; 12 landed, 0 held\n\nNothing is held.\n"
+        "fettlefs: /home/u/p is not mounted; 0 held\n\nNothing is held.\n"
     );
 }
 
@@ -231,6 +231,17 @@ fn a_log_line_and_a_backup_line_fit_on_a_line() {
         drawn(|text| super::log::render(&event, text)),
         "2026-03-12 14:30:22Z  write held         a1b2c3d4  a  +1 -2  rule  by /bin/sh\n"
     );
+    for (deletions, want) in [(Some(0), "a  deleted\n"), (Some(3), "a  +0 -3  deleted\n"), (None, "a  deleted\n")] {
+        let event = Event {
+            path: Some(path("a")),
+            insertions: deletions.map(|_| 0),
+            deletions,
+            message: Some("[deleted]".into()),
+            ..Event::new(1, "2026-03-12T14:30:22.5Z".parse().unwrap(), EventName::WriteLanded)
+        };
+        let line = drawn(|text| super::log::render(&event, text));
+        assert_eq!(line, format!("2026-03-12 14:30:22Z  write landed       {want}"));
+    }
     let backup = Backup {
         name: "a.1".into(),
         path: path("a"),

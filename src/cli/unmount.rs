@@ -24,6 +24,9 @@ pub struct Arguments {
     /// Drop everything held first; its content is kept as backups
     #[arg(long)]
     discard_all: bool,
+    /// For scripts that always say so: unmount never asks
+    #[arg(long, short)]
+    yes: bool,
     /// Seconds to wait for writers
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -42,11 +45,11 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let start = arguments.path.as_deref().map_or_else(|| desk.directory.clone(), |path| desk.directory.join(path));
     let mut client = match Client::open(&start, super::offline::answer) {
         Ok(client) => client,
-        Err(ClientError::Stale(mountpoint)) => return detach(&mountpoint, &arguments, desk),
+        Err(ClientError::Stale(dead)) => return detach(&dead.mountpoint, &arguments, desk),
         Err(err) => return Err(err.into()),
     };
-    if let Reach::Stale(mountpoint) = client.reach() {
-        return detach(mountpoint, &arguments, desk);
+    if let Reach::Stale(dead) = client.reach() {
+        return detach(&dead.mountpoint, &arguments, desk);
     }
     let daemon = if arguments.dry_run { None } else { daemon(&mut client) };
     let reply = client.ask(&request(&arguments))?;

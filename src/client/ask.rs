@@ -1,6 +1,6 @@
 //! One question and its answer, pages joined.
 
-use super::{Place, Reach, find, reach};
+use super::{DeadMount, Place, Reach, find, reach};
 use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -21,11 +21,13 @@ pub struct Client {
 pub enum ClientError {
     #[error("no mount and no .fettle here or above {}", .0.display())]
     NoProject(PathBuf),
-    #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount` recovers it, `fettlefs unmount` detaches it",
-        .0.display())]
-    Stale(PathBuf),
+    #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount {}` recovers it, `fettlefs unmount` detaches it",
+        .0.mountpoint.display(), .0.project.display())]
+    Stale(DeadMount),
     #[error("you stand in a view that is gone, or in a directory that was removed: cd .")]
     Gone,
+    #[error("the state directory {} belongs to {}, not to {}", state.display(), project.display(), asked.display())]
+    OtherProject { state: PathBuf, project: PathBuf, asked: PathBuf },
     #[error("{what} {}: {cause}", path.display())]
     Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0}")]
@@ -76,12 +78,13 @@ impl Client {
         let line = request.to_line()?;
         let path = self.place.root.clone();
         let failed = |cause: io::Error| match cause.raw_os_error() {
-            Some(libc::ENOTCONN) => ClientError::Stale(path.clone()),
+            // The second: the daemon died over this very question.
+            Some(libc::ENOTCONN | libc::ECONNABORTED) => ClientError::Stale(DeadMount::around(&path)),
             _ => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
             Reach::Offline => return Ok((self.offline)(&self.place, request)),
-            Reach::Stale(mountpoint) => return Err(ClientError::Stale(mountpoint.clone()).into()),
+            Reach::Stale(dead) => return Err(ClientError::Stale(dead.clone()).into()),
             Reach::View(control) => converse_once(control, &line).map_err(failed)?,
             Reach::Socket(socket) => converse_line(socket, &line).map_err(failed)?,
         };
@@ -129,6 +132,7 @@ impl ClientError {
         match self {
             Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+            Self::OtherProject { .. } => ErrorCode::BadRequest,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,
             Self::Answer(_) => ErrorCode::Io,

@@ -13,7 +13,7 @@ mod target;
 mod tests;
 
 pub use ask::{Client, ClientError, Offline};
-pub use mounts::fettle_mounts;
+pub use mounts::{DeadMount, fettle_mounts};
 pub use place::{Place, find};
 pub use reach::{Reach, reach};
 pub use target::{OutsideProject, path_of, target};

@@ -12,9 +12,22 @@ pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     Ok(mounts.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
 }
 
-/// The mountpoint that `directory` lies in, as far as the mount table tells; else the directory itself.
-pub(super) fn mountpoint_of(directory: &Path) -> PathBuf {
-    let mounts = fettle_mounts().unwrap_or_default();
-    let around = mounts.into_iter().map(|mount| mount.mountpoint).filter(|point| directory.starts_with(point));
-    around.max_by_key(|point| OsStr::len(point.as_os_str())).unwrap_or_else(|| directory.to_owned())
+/// A mount whose daemon is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadMount {
+    pub mountpoint: PathBuf,
+    /// What to mount again, which is not always what was mounted on.
+    pub project: PathBuf,
+}
+
+impl DeadMount {
+    /// The one that `directory` lies in, as far as the mount table tells; else the directory itself.
+    pub(super) fn around(directory: &Path) -> Self {
+        let mounts = fettle_mounts().unwrap_or_default();
+        let around = mounts.into_iter().filter(|mount| directory.starts_with(&mount.mountpoint));
+        match around.max_by_key(|mount| OsStr::len(mount.mountpoint.as_os_str())) {
+            Some(mount) => Self { mountpoint: mount.mountpoint, project: mount.source.into() },
+            None => Self { mountpoint: directory.to_owned(), project: directory.to_owned() },
+        }
+    }
 }

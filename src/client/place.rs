@@ -1,6 +1,6 @@
 //! Which project a directory belongs to, and where its state is.
 
-use super::ClientError;
+use super::{ClientError, DeadMount};
 use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,29 @@ pub fn find(start: &Path) -> Result<Place, ClientError> {
 
 /// [`find`], with the variable's value as an argument.
 pub(super) fn find_with(start: PathBuf, named_state: Option<PathBuf>) -> Result<Place, ClientError> {
+    let is_there = named_state.as_deref().map(is_state_directory).transpose()?;
     if let Some(root) = nearest_root(&start)? {
         let state = named_state.unwrap_or_else(|| root.join(STATE_DIRECTORY));
         return Ok(Place { root, state, start });
     }
-    match named_state {
-        Some(state) if state.is_dir() => Ok(Place { root: linked_root(&state, &start)?, state, start }),
-        Some(_) | None => Err(ClientError::NoProject(start)),
+    match named_state.filter(|_| is_there == Some(true)) {
+        Some(state) => match linked_project(&state)? {
+            Some(project) if !start.starts_with(&project) => {
+                Err(ClientError::OtherProject { state, project, asked: start })
+            }
+            named => Ok(Place { root: named.unwrap_or_else(|| start.clone()), state, start }),
+        },
+        None => Err(ClientError::NoProject(start)),
+    }
+}
+
+/// Whether it is there at all; what stands there and is no directory is an error.
+fn is_state_directory(path: &Path) -> Result<bool, ClientError> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(true),
+        Ok(_) => Err(io_error("look into state directory", path, io::Error::from_raw_os_error(libc::ENOTDIR))),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(err) => Err(io_error("look into state directory", path, err)),
     }
 }
 
@@ -59,13 +75,24 @@ fn is_absent(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
 }
 
-/// A state directory outside the project names the project by a link; without one, `start` is the project.
-fn linked_root(state: &Path, start: &Path) -> Result<PathBuf, ClientError> {
+/// A state directory outside the project names the project by a link, from its first mount on.
+fn linked_project(state: &Path) -> Result<Option<PathBuf>, ClientError> {
     let link = state.join(PROJECT_LINK);
     match std::fs::read_link(&link) {
-        Ok(root) => Ok(root),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(start.to_owned()),
+        Ok(project) => Ok(Some(project)),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(io_error("read", &link, err)),
+    }
+}
+
+/// The state of another project answers nothing about this one. Not asked in a view, which is its project's wherever
+/// it is mounted.
+pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
+    match linked_project(&place.state)? {
+        Some(project) if project != place.root => {
+            Err(ClientError::OtherProject { state: place.state.clone(), project, asked: place.root.clone() })
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -81,7 +108,7 @@ fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
 
 fn unreachable(directory: &Path, state: &Path, err: io::Error) -> ClientError {
     match err.raw_os_error() {
-        Some(libc::ENOTCONN) => ClientError::Stale(super::mounts::mountpoint_of(directory)),
+        Some(libc::ENOTCONN) => ClientError::Stale(DeadMount::around(directory)),
         _ => io_error("look at", state, err),
     }
 }

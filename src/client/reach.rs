@@ -1,13 +1,13 @@
 //! The way to whoever answers for a place.
 
-use super::{ClientError, Place, mounts, place::io_error};
+use super::{ClientError, DeadMount, Place, place, place::io_error};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The longest socket path that fits into `sockaddr_un` with its NUL (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -22,7 +22,7 @@ pub enum Reach {
     /// No daemon: the state directory is all there is.
     Offline,
     /// The mount is there and its daemon is not.
-    Stale(PathBuf),
+    Stale(DeadMount),
 }
 
 pub fn reach(place: &Place) -> Result<Reach, ClientError> {
@@ -30,11 +30,12 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
     match File::options().read(true).write(true).open(&control) {
         Ok(file) => return Ok(Reach::View(file)),
         Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => {
-            return Ok(Reach::Stale(mounts::mountpoint_of(&place.root)));
+            return Ok(Reach::Stale(DeadMount::around(&place.root)));
         }
         Err(err) if err.kind() == io::ErrorKind::NotFound => {}
         Err(err) => return Err(io_error("open", &control, err)),
     }
+    place::check_state_is_of(place)?;
     let socket = place.state.join(CONTROL_SOCKET);
     match connect(&place.state, &socket) {
         Ok(stream) => Ok(Reach::Socket(stream)),

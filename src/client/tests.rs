@@ -64,7 +64,11 @@ fn a_state_directory_elsewhere_names_its_project() {
     std::fs::create_dir(&state).unwrap();
     assert_eq!(find_with("/p/src".into(), Some(state.clone())).unwrap().root, Path::new("/p/src"));
     std::os::unix::fs::symlink("/p", state.join(PROJECT_LINK)).unwrap();
-    assert_eq!(find_with("/p/src".into(), Some(state)).unwrap().root, Path::new("/p"));
+    assert_eq!(find_with("/p/src".into(), Some(state.clone())).unwrap().root, Path::new("/p"));
+    let refused = find_with("/q".into(), Some(state.clone())).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::BadRequest);
+    let want = format!("the state directory {} belongs to /p, not to /q", state.display());
+    assert_eq!(refused.to_string(), want);
 }
 
 fn nobody(_: &Place, request: &Request) -> Response {

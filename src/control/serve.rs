@@ -23,8 +23,24 @@ type Result<T> = std::result::Result<T, ErrorBody>;
 
 /// Answers one request of `asker`. May take as long as writers, hooks and disks take.
 pub fn serve(request: &Request, asker: &Asker, project: &Project) -> Response {
-    let reply = rights::check(request.op, asker, project).and_then(|()| answer(request, asker, project));
-    reply.into()
+    let allowed = rights::check(request.op, asker, project).and_then(|()| check_writable(request, project));
+    allowed.and_then(|()| answer(request, asker, project)).into()
+}
+
+/// What is read-only, by its mount or after a fault, has nothing landed or dropped; it can still be unmounted.
+fn check_writable(request: &Request, project: &Project) -> Result<()> {
+    let acts = match request.op {
+        Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
+        Op::Unmount => request.held != HeldAtUnmount::Keep,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::External => false,
+        Op::Reload | Op::Read | Op::Flush | Op::Version => false,
+    };
+    match project.overlay.fault().filter(|_| acts) {
+        Some(why) => {
+            Err(ErrorBody::new(ErrorCode::NotPermitted, format!("{}: nothing can be changed: {why}", request.op)))
+        }
+        None => Ok(()),
+    }
 }
 
 fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {

@@ -1,5 +1,6 @@
 //! What happened: one line of `events.jsonl`, one entry of `log` (SPEC §14).
 
+use super::words;
 use crate::model::{Digest, Reason, RelPath};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,7 @@ pub struct Program {
 pub struct Event {
     /// Counts up by one through a project's whole life; a gap means that the file in between was rotated away.
     pub seq: u64,
+    #[serde(serialize_with = "words::time")]
     pub time: jiff::Timestamp,
     pub event: EventName,
     #[serde(flatten)]

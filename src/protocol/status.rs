@@ -57,6 +57,7 @@ pub struct Held {
     pub expired: bool,
     pub operation: Option<String>,
     pub writer: Option<Writer>,
+    #[serde(serialize_with = "words::time")]
     pub created: jiff::Timestamp,
     /// Whether the held content is already in git's HEAD (SPEC §8).
     #[serde(default)]
@@ -102,6 +103,7 @@ pub struct Backup {
     pub kind: BackupKind,
     pub size: u64,
     pub sha256: Digest,
+    #[serde(serialize_with = "words::time")]
     pub created: jiff::Timestamp,
     /// Who replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -306,3 +306,19 @@ fn event_names_are_those_of_the_contract() {
          promote_failed recovered session_ended"
     );
 }
+
+#[test]
+fn times_have_three_digits_of_a_second_and_sort_as_text() {
+    for (millis, want) in [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_773_325_822_000, "2026-03-12T14:30:22.000Z"),
+        (1_773_325_822_400, "2026-03-12T14:30:22.400Z"),
+        (1_773_325_822_471, "2026-03-12T14:30:22.471Z"),
+    ] {
+        let time = jiff::Timestamp::from_millisecond(millis).unwrap();
+        let event = Event::new(1, time, EventName::SessionStarted);
+        let json = serde_json::to_value(&event).unwrap();
+        assert_eq!(json["time"], want);
+        assert_eq!(serde_json::from_value::<Event>(json).unwrap(), event);
+    }
+}

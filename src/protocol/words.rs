@@ -34,6 +34,11 @@ spelled_by! {
     BackupKind, BackupKind::from_name, "a kind of backup";
 }
 
+/// A time with three digits of a second, always, so that times sort as text.
+pub(super) fn time<S: Serializer>(time: &jiff::Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{time:.3}"))
+}
+
 #[derive(Serialize, Deserialize)]
 struct PathFields {
     path: String,

@@ -14,7 +14,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -47,10 +47,16 @@ pub struct Location {
 }
 
 impl Location {
-    /// The state directory outside the project, if it is there already or may be made. For messages: what it would be.
-    pub fn describe(&self) -> String {
-        self.state.as_ref().map_or_else(|| STATE_DIR_NAME.to_owned(), |path| path.display().to_string())
+    /// The state directory of the project at `lower`, there already or not, as messages name it: by its whole path.
+    pub fn describe(&self, lower: &Tree) -> String {
+        let inside = || path_of(lower).unwrap_or_default().join(STATE_DIR_NAME);
+        self.state.clone().unwrap_or_else(inside).display().to_string()
     }
+}
+
+/// Where the kernel says the project is, for it was opened by whatever name.
+fn path_of(lower: &Tree) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", lower.root().as_raw_fd()))
 }
 
 #[derive(Debug)]
@@ -67,7 +73,7 @@ const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 impl StateDirs {
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
-        let description = location.describe();
+        let description = location.describe(lower);
         let state = match &location.state {
             Some(path) => open_outside(path)?,
             None => open_inside(lower.root(), STATE_DIR_NAME.as_ref(), &description)?,
@@ -85,12 +91,14 @@ impl StateDirs {
         Ok(dirs)
     }
 
-    /// Whether a project has state here already.
-    pub fn exist(lower: &Tree, location: &Location) -> bool {
-        match &location.state {
-            Some(path) => path.join("fettle.db").exists(),
-            None => RelPath::parse(b".fettle/fettle.db").is_ok_and(|path| lower.exists(&path).unwrap_or(false)),
-        }
+    /// Whether a project has state here already. A state directory that cannot be looked into is no absent one.
+    pub fn exist(lower: &Tree, location: &Location) -> Result<bool> {
+        let found = match (&location.state, RelPath::parse(b".fettle/fettle.db")) {
+            (Some(path), _) => path.join("fettle.db").try_exists(),
+            (None, Ok(path)) => lower.exists(&path),
+            (None, Err(_)) => Ok(false),
+        };
+        found.doing(|| format!("look into state directory {}", location.describe(lower)))
     }
 
     pub fn state(&self) -> BorrowedFd<'_> {
@@ -227,7 +235,11 @@ fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<O
 
 fn open_outside(path: &PathBuf) -> Result<OwnedFd> {
     let describe = || format!("open state directory {}", path.display());
-    std::fs::DirBuilder::new().recursive(true).create(path).doing(describe)?;
+    match std::fs::DirBuilder::new().recursive(true).create(path) {
+        // Something else stands there, of which opening says what is wrong with it.
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made.doing(describe)?,
+    }
     let fd = fs::open(path, DIR_FLAGS, Mode::empty()).map_err(io::Error::from).doing(describe)?;
     fs::fchmod(&fd, PRIVATE_DIR).map_err(io::Error::from).doing(describe)?;
     Ok(fd)

@@ -265,7 +265,7 @@ fn a_state_directory_that_is_none_is_refused() {
         mount(&scratch, &["project"], &[]),
         1,
         "io",
-        "open state directory .fettle: Not a directory (os error 20)",
+        "open state directory [project]/.fettle: Not a directory (os error 20)",
     );
     scratch.cli(&["status"]).exits(3);
     fs::remove_file(scratch.project().join(".fettle")).expect("removed");

@@ -604,7 +604,7 @@ fn unmount_discard_all_drops_what_is_held_and_keeps_its_content() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
     work(&view);
-    let json = view.unmount_with(&["--discard-all", "--json"]).json();
+    let json = view.unmount_with(&["--discard-all", "--yes", "--json"]).json();
     let actions = json["outcomes"].as_array().expect("outcomes").iter().map(|done| done["action"].clone());
     assert_eq!(actions.collect::<Vec<_>>(), ["discarded", "discarded"]);
     assert_eq!((json["held"].clone(), scratch.read("src/a.rs")), (serde_json::json!([]), OLD.to_owned()));
@@ -639,8 +639,8 @@ fn a_dead_mount_is_named_detached_and_replaced() {
     let view = small(&scratch).start();
     work(&view);
     view.kill_all();
-    let dead = "the mount on [project] is dead (its daemon is gone); `fettlefs mount` recovers it, `fettlefs unmount` detaches it";
-    for command in ["status", "confirm src/a.rs", "log"] {
+    let dead = "the mount on [project] is dead (its daemon is gone); `fettlefs mount [project]` recovers it, `fettlefs unmount` detaches it";
+    for command in ["status", "diff", "show src/a.rs", "confirm src/a.rs", "log", "backups", "external", "flush"] {
         let arguments: Vec<&str> = command.split(' ').collect();
         assert_eq!(told(&scratch, &scratch.cli(&arguments)), format!("! fettlefs: {dead}\n=> 3\n"));
         let json = scratch.cli(&[&arguments[..], &["--json"]].concat()).exits(3);
@@ -657,6 +657,13 @@ fn a_dead_mount_is_named_detached_and_replaced() {
         named(&scratch, &again.mount_output.stderr).contains("took away the dead mount of [project] on [project]\n")
     );
     assert_eq!((again.held().len(), again.read("src/a.rs")), (2, NEW.to_owned()));
+    drop(again);
+    // What is to be mounted again is the project, wherever the dead mount is.
+    let aside = scratch.mount_at("view");
+    aside.kill_all();
+    let output = scratch.fettlefs().current_dir(scratch.root()).args(["-C", "view", "status"]).output();
+    let want = dead.replacen("[project]", "[scratch]/view", 1);
+    assert_eq!(told(&scratch, &output.expect("the built program runs").into()), format!("! fettlefs: {want}\n=> 3\n"));
 }
 
 #[test]

@@ -276,12 +276,35 @@ fn a_user_mounts_with_fusermount3_and_unmounts() {
 #[test]
 fn a_mount_can_be_read_only() {
     let scratch = mounted_scratch!();
-    scratch.write("a", "a\n");
+    scratch.write("a", lines(100));
+    scratch.write("b", lines(100));
+    let writable = scratch.mount();
+    writable.write("a", lines(101));
+    writable.write("b", "all new\n");
+    let id = writable.only_held().id;
+    writable.unmount();
     let view = scratch.mounting().flag("-oro").start();
-    assert_eq!(view.read("a"), "a\n");
-    let refused = fs::write(view.path("a"), "b\n").expect_err("a read-only mount");
-    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
+    assert_eq!((view.read("a"), view.read("b")), (lines(101), "all new\n".to_owned()));
+    let script = ["echo x > a", "echo x >> b", "echo x > new", "rm b", "mv a c", "mkdir d", "chmod 600 a", "ln -s a l"];
+    for act in script {
+        refused(&view.sh(&format!("LC_ALL=C {act} 2>&1 || exit 9")), 9, &["Read-only file system"]);
+    }
+    // What asks for the state reaches the daemon all the same.
+    assert_eq!(view.status()["readonly"], "mounted read-only (-o ro)");
+    assert!(view.cli(&["status"]).ok().stdout.contains("READ-ONLY: mounted read-only (-o ro)\n"));
+    assert!(view.cli(&["diff"]).ok().stdout.contains("+all new"));
+    for command in ["confirm b", "discard b", "rollback a", "confirm --all --yes", "unmount --confirm-all"] {
+        let arguments: Vec<&str> = command.split(' ').chain(["--json"]).collect();
+        let output = view.cli(&arguments);
+        refused(&output, 6, &["\"not_permitted\"", ": nothing can be changed: mounted read-only (-o ro)"]);
+    }
+    assert_eq!(view.only_held().id, id);
+    view.unmount();
+    assert_eq!((scratch.read("a"), scratch.read("b")), (lines(101), lines(100)));
+    let view = scratch.mount();
+    assert_eq!(view.status()["readonly"], serde_json::Value::Null);
+    view.cli(&["confirm", &id]).ok();
+    view.assert_landed("b", "all new\n");
 }
 
 #[test]
@@ -292,4 +315,37 @@ fn who_stands_in_the_project_is_told() {
     let said = view.mount_output.stderr.clone();
     sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
     assert!(said.contains(&sleeper.id().to_string()) && said.contains("sleep"), "{said}");
+}
+
+#[test]
+fn only_a_shell_that_stands_in_the_project_is_told_to_leave() {
+    let scratch = mounted_scratch!();
+    scratch.write("open", "open\n");
+    let mount = |directory: &Path, script: &str| -> String {
+        let mut shell = scratch.command("sh");
+        shell.current_dir(directory).args(["-c", script, "sh"]);
+        shell.arg(scratch.fettlefs().get_program()).arg(scratch.project());
+        let output = Output::from(shell.output().expect("a shell")).ok();
+        scratch.cli(&["unmount"]).ok();
+        // The tests hold the project open themselves.
+        let own = format!("pid {}", std::process::id());
+        let others = output.stderr.split_inclusive('\n').filter(|line| !line.contains(&own));
+        scratch.normalise(&others.collect::<String>())
+    };
+    let inside = mount(&scratch.project(), "\"$1\" mount \"$2\"; :");
+    assert_eq!(inside, "fettlefs: your shell (sh, pid [pid]) stands below the mount: cd .\n");
+    let descriptor = mount(scratch.root(), "exec 4<\"$2/open\"; \"$1\" mount \"$2\"; :");
+    assert_eq!(descriptor, "fettlefs: sh (pid [pid]) stays below the mount\n");
+}
+
+#[test]
+fn a_refused_mount_says_only_why() {
+    let scratch = mounted_scratch!();
+    let mut sleeper = scratch.command("sleep").arg("60").current_dir(scratch.project()).spawn().expect("sleep");
+    // Refused by the daemon that was to be, after everything that can be refused in front.
+    scratch.write(".fettle/fettle.db", "no database".repeat(100));
+    let output = scratch.mounting().run();
+    sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
+    assert_eq!((output.status, output.stderr.lines().count()), (1, 1), "{}", output.stderr);
+    assert!(output.stderr.contains("is damaged"), "{}", output.stderr);
 }

@@ -26,7 +26,7 @@ use crate::control::{Desk, Mounted, Project, Socket};
 use crate::fuse;
 use crate::overlay::{Overlay, Policy};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
-use crate::store::{HolderNote, Lock, Recovered, Store};
+use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::mount::{mount_fuse, mount_fuse_with_helper};
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::tree::Tree;
@@ -151,6 +151,9 @@ fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     }
     let opened = Overlay::new(lower, store, policy, plan.options.grants());
     let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
+    if plan.options.read_only {
+        overlay.stop_writing("mounted read-only (-o ro)");
+    }
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
     overlay.store().dirs().write_holder(&note).map_err(store_failure)?;
     let (end, ends) = channel();
@@ -238,12 +241,13 @@ fn check_state_is_of(plan: &Plan) -> Result<()> {
     let Some(state) = &plan.location.state else { return Ok(()) };
     match std::fs::read_link(state.join(PROJECT_LINK)) {
         Ok(named) if named != plan.project => {
-            let message = format!("the state directory {} belongs to {}", state.display(), named.display());
+            let (state, named, project) = (state.display(), named.display(), plan.project.display());
+            let message = format!("the state directory {state} belongs to {named}, not to {project}");
             Err(ErrorBody::new(ErrorCode::BadRequest, message))
         }
         Ok(_) => Ok(()),
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(err) => Err(failure(&format!("read {}/{PROJECT_LINK}", state.display()), &err)),
+        Err(err) => Err(state_failure(&format!("look into state directory {}", state.display()), err)),
     }
 }
 
@@ -252,10 +256,15 @@ fn name_project(plan: &Plan) -> Result<()> {
     let Some(state) = &plan.location.state else { return Ok(()) };
     match std::os::unix::fs::symlink(&plan.project, state.join(PROJECT_LINK)) {
         Err(err) if err.kind() != io::ErrorKind::AlreadyExists => {
-            Err(failure(&format!("make {}/{PROJECT_LINK}", state.display()), &err))
+            Err(state_failure(&format!("make {}/{PROJECT_LINK}", state.display()), err))
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// A state directory that fails is never a path that somebody got wrong on the command line.
+fn state_failure(what: &str, cause: io::Error) -> ErrorBody {
+    store_failure(store::Error::Io { doing: what.to_owned(), cause })
 }
 
 fn wait_for_signals(termination: &Termination, end: &Sender<End>) {

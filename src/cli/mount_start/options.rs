@@ -12,6 +12,7 @@ const FOR_OTHERS: [&str; 10] =
 /// What was asked for; the later word wins, as in mount(8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
+    /// Kept by the overlay: a mount that the kernel made read-only would have no control file to write to.
     pub read_only: bool,
     pub allow_other: bool,
     pub suid: bool,
@@ -61,7 +62,6 @@ impl Options {
             default_permissions: true,
             suid: self.suid,
             dev: self.dev,
-            read_only: self.read_only,
             noexec: self.noexec,
             extra,
             ..FuseMount::new(source)

@@ -1,7 +1,8 @@
 //! Without a mount: the state directory is read and acted on under the lock.
 
 use super::{EDITED, NEW, OLD, named, small, transcript, work};
-use crate::harness::{Output, mounted_scratch};
+use crate::harness::{Output, Scratch, mounted_scratch};
+use std::path::Path;
 
 #[test]
 fn what_was_held_is_looked_at_and_acted_on_without_a_mount() {
@@ -33,7 +34,7 @@ fn what_was_held_is_looked_at_and_acted_on_without_a_mount() {
     ];
     let want = "\
 $ status
-fettlefs: [project] is not mounted; 0 landed, 3 held
+fettlefs: [project] is not mounted; 3 held
 
 Held for review:
   [id1]  c.txt     +3 -3  200%  size  [age]
@@ -107,7 +108,7 @@ $ rollback nothing
 ! fettlefs: no backup is called nothing, or of such a path
 => 4
 $ status
-fettlefs: [project] is not mounted; 0 landed, 0 held
+fettlefs: [project] is not mounted; 0 held
 
 Nothing is held.
 => 0
@@ -200,4 +201,64 @@ fn a_project_that_is_mounted_is_not_worked_on_behind_the_daemons_back() {
     let want = "! fettlefs: the project is in use by pid [pid], mounted on [scratch]/view\n=> 5\n";
     assert_eq!(super::told(&scratch, &refused), want);
     assert_eq!(view.held().len(), 2);
+}
+
+/// `status` and `mount` of a project, with the state directory named by the variable.
+fn asked_with_state(scratch: &Scratch, project: &Path, state: &Path) -> [Output; 2] {
+    ["status", "mount"].map(|command| {
+        let mut program = scratch.fettlefs();
+        program.env("FETTLE_STATE_DIR", state).current_dir(project).arg(command);
+        program.output().expect("the built program runs").into()
+    })
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_used_is_named_with_what_is_wrong() {
+    let scratch = mounted_scratch!();
+    let file = scratch.root().join("file");
+    std::fs::write(&file, "no directory").expect("a file");
+    for (state, shown) in [(file.clone(), "[scratch]/file"), (file.join("in"), "[scratch]/file/in")] {
+        for output in asked_with_state(&scratch, &scratch.project(), &state) {
+            let want = format!("! fettlefs: look into state directory {shown}: Not a directory (os error 20)\n=> 1\n");
+            assert_eq!(super::told(&scratch, &output), want);
+        }
+    }
+    for variable in ["FETTLE_BACKUP_DIR", "FETTLE_STAGE_DIR"] {
+        let said = super::told(&scratch, &scratch.mounting().env(variable, &file).run());
+        assert!(said.contains("[scratch]/file/") && said.ends_with("Not a directory (os error 20)\n=> 1\n"), "{said}");
+    }
+}
+
+#[test]
+fn a_damaged_state_directory_is_named_by_its_whole_path() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle/fettle.db", "no database".repeat(100));
+    for output in [scratch.mounting().run(), scratch.cli(&["status"])] {
+        let want = "! fettlefs: state directory [project]/.fettle is damaged: file is not a database\n=> 1\n";
+        assert_eq!(super::told(&scratch, &output), want);
+    }
+}
+
+#[test]
+fn the_state_of_another_project_answers_nothing_about_this_one() {
+    let scratch = mounted_scratch!();
+    let state = scratch.root().join("state");
+    let view = small(&scratch).env("FETTLE_STATE_DIR", &state).start();
+    work(&view);
+    let in_view = scratch.fettlefs().env("FETTLE_STATE_DIR", &state).current_dir(view.root()).arg("status").output();
+    Output::from(in_view.expect("the built program runs")).ok();
+    view.unmount();
+    let other = scratch.root().join("other");
+    std::fs::create_dir_all(&other).expect("another project");
+    let want = "! fettlefs: the state directory [scratch]/state belongs to [project], not to [scratch]/other\n=> 2\n";
+    for own_state in [None, Some(other.join(".fettle"))] {
+        own_state.iter().for_each(|own| std::fs::create_dir(own).expect("its own state"));
+        for output in asked_with_state(&scratch, &other, &state) {
+            assert_eq!(super::told(&scratch, &output), want);
+        }
+    }
+    // A view of the named project is the project, wherever it is mounted.
+    let view = small(&scratch).env("FETTLE_STATE_DIR", &state).at("view").start();
+    let status = scratch.fettlefs().env("FETTLE_STATE_DIR", &state).current_dir(view.root()).arg("status").output();
+    assert!(Output::from(status.expect("the built program runs")).ok().stdout.contains("2 held"));
 }
