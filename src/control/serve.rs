@@ -8,12 +8,12 @@ use super::find::{Known, Live, find, glob_of, path_glob};
 use super::rights;
 use super::{Asker, Project};
 use crate::model::{ChangeId, RelPath};
-use crate::overlay::{ConfirmHow, Expiry, Policy};
+use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow};
 use crate::protocol::{
     Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, ExternalReply, FlushReply, HeldAtUnmount,
     LogReply, Op, Outcome, ReloadReply, Reply, Request, Response, Target, UnmountReply, VERSION, VersionReply, page,
 };
-use crate::store::{Backup, Verdict};
+use crate::store::{Backup, Verdict, Writer};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -47,15 +47,15 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
     match request.op {
         Op::Status => status(request, asker, project),
         Op::Diff => diff(request, asker, project),
-        Op::Confirm => confirm(request, project).map(Reply::Confirm),
-        Op::Discard => discard(request, project).map(Reply::Discard),
-        Op::Rollback => rollback(request, project).map(Reply::Rollback),
+        Op::Confirm => confirm(request, asker, project).map(Reply::Confirm),
+        Op::Discard => discard(request, asker, project).map(Reply::Discard),
+        Op::Rollback => rollback(request, asker, project).map(Reply::Rollback),
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
         Op::External => external(request, project),
         Op::Reload => reload(request, project),
         Op::Flush => flush(request, project),
-        Op::Unmount => unmount(request, project),
+        Op::Unmount => unmount(request, asker, project),
         Op::Version => Ok(Reply::Version(version(project))),
         Op::Undo | Op::Read | Op::Patch => Err(not_in_this_version(request.op.name())),
     }
@@ -97,12 +97,12 @@ fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<ChangeDi
     Ok(change)
 }
 
-fn confirm(request: &Request, project: &Project) -> Result<Acted> {
+fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     let how = ConfirmHow {
         force: request.force,
         wait: request.wait,
         renew: request.renew,
-        dry_run: request.dry_run,
+        review: review(request, asker),
         expiry: Expiry::Guard,
     };
     act_on_chosen(request, project, |chosen| {
@@ -113,8 +113,13 @@ fn confirm(request: &Request, project: &Project) -> Result<Acted> {
     })
 }
 
-fn discard(request: &Request, project: &Project) -> Result<Acted> {
-    act_on_chosen(request, project, |chosen| act(chosen, |ids| project.overlay.discard(ids, request.dry_run)))
+fn review(request: &Request, asker: &Asker) -> Review {
+    let by = Writer { pid: asker.pid, exe: None, uid: asker.uid };
+    Review { by, dry_run: request.dry_run }
+}
+
+fn discard(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
+    act_on_chosen(request, project, |chosen| act(chosen, |ids| project.overlay.discard(ids, &review(request, asker))))
 }
 
 /// How often names are looked up again because what they meant became something else meanwhile.
@@ -210,14 +215,15 @@ impl Known for Project {
     }
 }
 
-fn rollback(request: &Request, project: &Project) -> Result<Acted> {
+fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     project.overlay.settle_pending();
     let chosen = chosen_backups(request, project)?;
     if let (Some(to), [_, _, ..]) = (&request.to, chosen.as_slice()) {
         let message = format!("{} backups cannot all be put to {to}", chosen.len());
         return Err(ErrorBody::new(ErrorCode::Ambiguous, message));
     }
-    let outcomes = project.overlay.rollback(&chosen, request.to.as_ref(), request.force, request.dry_run)?;
+    let how = RollbackHow { review: review(request, asker), to: request.to.clone(), force: request.force };
+    let outcomes = project.overlay.rollback(&chosen, &how)?;
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 
@@ -339,7 +345,7 @@ fn flush(request: &Request, project: &Project) -> Result<Reply> {
 }
 
 /// Does everything but the unmounting itself, which whoever delivers this answer asks for afterwards.
-fn unmount(request: &Request, project: &Project) -> Result<Reply> {
+fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     if project.mounted.is_none() {
         let message = format!("{} is not mounted", project.path.display());
         return Err(ErrorBody::new(ErrorCode::NotMounted, message));
@@ -347,7 +353,7 @@ fn unmount(request: &Request, project: &Project) -> Result<Reply> {
     if !request.dry_run {
         wait_for_writers(request, project)?;
     }
-    let outcomes = held_at_unmount(request, project)?;
+    let outcomes = held_at_unmount(request, asker, project)?;
     Ok(Reply::Unmount(UnmountReply { outcomes, held: answers::all_held(project)?, dry_run: request.dry_run }))
 }
 
@@ -364,20 +370,20 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     }
 }
 
-fn held_at_unmount(request: &Request, project: &Project) -> Result<Vec<Outcome>> {
+fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Outcome>> {
     let rows = answers::held_rows(project);
     let all: Vec<_> = rows.iter().collect();
     let how = ConfirmHow {
         force: false,
         wait: !request.force,
         renew: false,
-        dry_run: request.dry_run,
+        review: review(request, asker),
         expiry: Expiry::Ignore,
     };
     match request.held {
         HeldAtUnmount::Keep => Ok(Vec::new()),
         HeldAtUnmount::Confirm => act(&all, |ids| project.overlay.confirm(ids, &how)),
-        HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, request.dry_run)),
+        HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, &review(request, asker))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::land::Replacement;
-use super::review::{Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
@@ -22,12 +22,12 @@ pub enum Expiry {
     Ignore,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConfirmHow {
+    pub review: Review,
     pub force: bool,
     pub wait: bool,
     pub renew: bool,
-    pub dry_run: bool,
     pub expiry: Expiry,
 }
 
@@ -49,7 +49,7 @@ impl Overlay {
         let result = self.confirm_taken(&taken.taken, how);
         let taken = taken.give_back();
         if let Ok(outcomes) = &result
-            && !how.dry_run
+            && !how.review.dry_run
         {
             self.after_landing(&taken, outcomes);
         }
@@ -70,10 +70,10 @@ impl Overlay {
             landables.push(landable);
         }
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
-        if how.dry_run {
+        if how.review.dry_run {
             return Ok(outcomes);
         }
-        let names = self.land_all(&mut landables, &dirs).map_err(|err| match err {
+        let names = self.land_all(&mut landables, &dirs, &how.review.by).map_err(|err| match err {
             Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
             other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
         })?;
@@ -190,13 +190,13 @@ impl Overlay {
     }
 
     /// One landing for all of them. Gives the names of the backups, in order.
-    fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken]) -> Result<Vec<String>> {
+    fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<Vec<String>> {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
         for landable in landables.iter_mut() {
             self.make_parents(&landable.taken.row.names[0])?;
-            self.stage_confirmed(landable, &mut landing)?;
-            self.confirmed_epilogue(landable, &mut epilogue)?;
+            self.stage_confirmed(landable, &mut landing, by)?;
+            self.confirmed_epilogue(landable, &mut epilogue, by)?;
         }
         for dir in dirs {
             epilogue.drop.push(dir.row.id);
@@ -241,7 +241,7 @@ impl Overlay {
         place.make_dir(crate::sys::Mode::from_raw_mode(0o755)).doing(|| format!("make {parent}"))
     }
 
-    fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>) -> Result<()> {
+    fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {
         let row = &landable.taken.row;
         let change = Replacement {
             path: &row.names[0],
@@ -249,13 +249,13 @@ impl Overlay {
             new: &landable.new,
             present: &landable.present,
             kind: BackupKind::Confirmed,
-            by: &Writer::default(),
+            by,
         };
         landable.backup = self.stage_replacement(&change, landing)?;
         Ok(())
     }
 
-    fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue) -> Result<()> {
+    fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue, by: &Writer) -> Result<()> {
         let Landable { taken, new, done, .. } = landable;
         let path = &taken.row.names[0];
         let digest = new.digest().doing(|| format!("hash {path}"))?;
@@ -266,6 +266,7 @@ impl Overlay {
         epilogue.anchors.push(Anchor { path: path.clone(), state, fresh: false });
         epilogue.events.push(self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
+            (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
             event.sha256 = digest;
             event.bytes = new.kind.map(|_| new.size);
             event.insertions = Some(taken.held.insertions);

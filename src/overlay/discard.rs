@@ -6,28 +6,28 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::land::backup_of;
 use super::open::Backing;
-use super::review::{Reviewed, Taken, Writers, failed};
+use super::review::{Review, Reviewed, Taken, Writers, failed};
 use super::{Error, Overlay, Result, open_lower};
 use crate::model::{BackupKind, ChangeId};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What, Writer};
+use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What};
 use crate::sys::file::Meta;
 
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
-    pub fn discard(&self, ids: &[ChangeId], dry_run: bool) -> Reviewed<Vec<Outcome>> {
+    pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
         let ids = self.with_children(ids)?;
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let taken = self.take_all(&ids, Writers::LeftAlone)?;
-        let result = self.discard_taken(&taken.taken, dry_run);
+        let result = self.discard_taken(&taken.taken, review);
         let taken = taken.give_back();
-        if result.is_ok() && !dry_run {
+        if result.is_ok() && !review.dry_run {
             taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
         }
         result
     }
 
-    fn discard_taken(&self, taken: &[Taken], dry_run: bool) -> Reviewed<Vec<Outcome>> {
+    fn discard_taken(&self, taken: &[Taken], review: &Review) -> Reviewed<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         let mut epilogue = Epilogue::default();
         let mut landing = Landing::new(&self.store, Durability::Synced);
@@ -40,7 +40,7 @@ impl Overlay {
             outcome.id = Some(change.held.id.clone());
             outcome.kind = Some(change.held.kind);
             if let Some(content) = side.stage(&self.store).map_err(|err| fault(err.into()))? {
-                let backup = backup_of(path, &side, &content, BackupKind::Discarded, &Writer::default());
+                let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
                 kept.push(outcomes.len());
             }
@@ -48,9 +48,12 @@ impl Overlay {
             epilogue.drop.push(change.row.id);
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
             let event = self.event(EventName::Discarded, path);
-            epilogue.events.push(event.with(|event| event.id = Some(change.held.id.to_string())));
+            epilogue.events.push(event.with(|event| {
+                event.id = Some(change.held.id.to_string());
+                (event.pid, event.uid) = (Some(review.by.pid), Some(review.by.uid));
+            }));
         }
-        if dry_run {
+        if review.dry_run {
             return Ok(outcomes);
         }
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));

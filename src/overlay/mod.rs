@@ -56,7 +56,8 @@ pub use error::{Error, Result};
 pub use lookup::{Entry, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::{HandleId, OpenFlags, Opened};
-pub use review::{SideContent, Sides};
+pub use review::{Review, SideContent, Sides};
+pub use rollback::RollbackHow;
 pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
 

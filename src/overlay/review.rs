@@ -16,11 +16,18 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{self, Below, Held, UpperRow};
+use crate::store::{self, Below, Held, UpperRow, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::process;
 
 pub(super) type Reviewed<T> = std::result::Result<T, ErrorBody>;
+
+/// Who acts on held changes or backups, and whether it is done or only told what would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Review {
+    pub by: Writer,
+    pub dry_run: bool,
+}
 
 /// Both sides of a held change, as a diff shows them.
 #[derive(Clone, Debug, Default)]

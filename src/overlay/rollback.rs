@@ -5,41 +5,52 @@ use std::os::fd::AsFd;
 
 use super::error::Context;
 use super::land::backup_of;
-use super::review::{Reviewed, conflict, failed};
+use super::review::{Review, Reviewed, conflict, failed};
 use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::model::{BackupKind, RelPath};
+use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{self, Anchor, AnchorState, Backup, Below, Durability, Epilogue, Landing, NewContent, Writer};
+use crate::store::{
+    self, Anchor, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Landing, NewContent, Writer,
+};
 use crate::sys::file::{FileKind, Meta};
+
+/// Where backups go, and what they may go over.
+#[derive(Clone, Debug, Default)]
+pub struct RollbackHow {
+    pub review: Review,
+    /// Instead of the path each was made of.
+    pub to: Option<RelPath>,
+    /// Also over what somebody else wrote since; that is kept.
+    pub force: bool,
+}
 
 impl Overlay {
     /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn.
-    pub fn rollback(
-        &self,
-        backups: &[Backup],
-        to: Option<&RelPath>,
-        force: bool,
-        dry_run: bool,
-    ) -> Reviewed<Vec<Outcome>> {
+    pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
         let mut outcomes = Vec::new();
         let mut replaced = Vec::new();
         for backup in backups {
-            let path = to.unwrap_or(&backup.path);
+            let path = how.to.as_ref().unwrap_or(&backup.path);
+            let present = self.check_rollback(path, how)?;
             let mut outcome = Outcome::new(Done::Restored, path.clone());
             outcome.from = Some(backup.name.clone());
             outcome.size = Some(backup.size);
-            if !dry_run {
-                let keeps = self.stage_rollback(backup, path, force, &mut landing, &mut epilogue)?;
-                if keeps {
-                    replaced.push(outcomes.len());
-                }
+            if !how.review.dry_run && self.stage_rollback(backup, path, &present, how, &mut landing)? {
+                replaced.push(outcomes.len());
             }
+            epilogue.anchors.push(Anchor {
+                path: path.clone(),
+                state: AnchorState::Content { digest: backup.digest },
+                fresh: false,
+            });
+            epilogue.events.push(self.rolled_back_event(backup, path, how));
             outcomes.push(outcome);
         }
-        if dry_run {
+        if how.review.dry_run {
             return Ok(outcomes);
         }
         let whole = |err: store::Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {err}"));
@@ -61,46 +72,54 @@ impl Overlay {
         Ok(outcomes)
     }
 
+    /// What is at a path that may be rolled back.
+    fn check_rollback(&self, path: &RelPath, how: &RollbackHow) -> Reviewed<Side> {
+        if matches!(self.action(path, FileKind::Regular), Action::Freeze | Action::Deny) {
+            let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written"));
+            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
+        }
+        let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
+        if !how.force {
+            self.check_untouched(path, &mut present)?;
+        }
+        match present.kind {
+            None | Some(FileKind::Regular | FileKind::Symlink) => Ok(present),
+            Some(_) => {
+                let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
+                Err(ErrorBody { path: Some(path.clone()), ..refusal })
+            }
+        }
+    }
+
+    /// Whether what is replaced had content that is kept in its turn.
     fn stage_rollback(
         &self,
         backup: &Backup,
         path: &RelPath,
-        force: bool,
+        present: &Side,
+        how: &RollbackHow,
         landing: &mut Landing<'_>,
-        epilogue: &mut Epilogue,
     ) -> Reviewed<bool> {
-        use crate::policy::rules::Action;
         let fault = |err: Error| failed(path, &err);
-        if matches!(self.action(path, FileKind::Regular), Action::Freeze | Action::Deny) {
-            return Err(ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written")));
-        }
         self.make_parents(path).map_err(fault)?;
-        let mut present = self.present_side(path).map_err(fault)?;
-        if !force {
-            self.check_untouched(path, &mut present)?;
-        }
-        if present.kind.is_some_and(|kind| !matches!(kind, FileKind::Regular | FileKind::Symlink)) {
-            return Err(ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more")));
-        }
-        let expect = present.meta.map(|meta| meta.stamp());
         let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
         let keeps = kept.is_some();
         if let Some(content) = kept {
-            let made = backup_of(path, &present, &content, BackupKind::RolledBack, &Writer::default());
+            let made = backup_of(path, present, &content, BackupKind::RolledBack, &how.review.by);
             landing.keep(content, made);
         }
-        self.place_backup(backup, path, expect, &present, landing).map_err(fault)?;
-        epilogue.anchors.push(Anchor {
-            path: path.clone(),
-            state: AnchorState::Content { digest: backup.digest },
-            fresh: false,
-        });
-        epilogue.events.push(self.event(EventName::RolledBack, path).with(|event| {
+        let expect = present.meta.map(|meta| meta.stamp());
+        self.place_backup(backup, path, expect, present, landing).map_err(fault)?;
+        Ok(keeps)
+    }
+
+    fn rolled_back_event(&self, backup: &Backup, path: &RelPath, how: &RollbackHow) -> EventDraft {
+        self.event(EventName::RolledBack, path).with(|event| {
+            (event.pid, event.uid) = (Some(how.review.by.pid), Some(how.review.by.uid));
             event.sha256 = Some(backup.digest);
             event.bytes = Some(backup.size);
             event.message = Some(backup.name.clone());
-        }));
-        Ok(keeps)
+        })
     }
 
     fn place_backup(

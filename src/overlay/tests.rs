@@ -167,7 +167,13 @@ impl Bench {
     }
 }
 
-const HOW: ConfirmHow = ConfirmHow { force: false, wait: false, renew: false, dry_run: false, expiry: Expiry::Guard };
+const HOW: ConfirmHow = ConfirmHow {
+    force: false,
+    wait: false,
+    renew: false,
+    review: Review { by: Writer { pid: 1, exe: None, uid: 0 }, dry_run: false },
+    expiry: Expiry::Guard,
+};
 
 fn lines(count: usize) -> String {
     (0..count).map(|number| format!("line {number}\n")).collect()
@@ -235,7 +241,7 @@ fn a_discard_returns_the_view_to_lower_and_keeps_the_content() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
     bench.save("a", &changed(100, 60));
-    bench.view().discard(&[bench.only_id()], false).unwrap();
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
     assert_eq!(bench.read("a"), Some(lines(100)));
     let backups = bench.view().store().backups().unwrap();
     assert_eq!(backups[0].kind, crate::model::BackupKind::Discarded);
@@ -439,7 +445,7 @@ fn an_outside_edit_ends_the_window() {
     assert_eq!(String::from_utf8(kept).unwrap(), outside);
     bench.put("a", &outside);
     bench.save("a", &changed(100, 60));
-    bench.view().discard(&[bench.only_id()], false).unwrap();
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
     assert_eq!(bench.lower("a"), Some(outside));
 }
 
@@ -488,13 +494,13 @@ fn a_rollback_brings_content_back_and_keeps_what_it_replaces() {
     bench.put("a", &lines(100));
     bench.save("a", &changed(100, 2));
     let backup = bench.view().store().backups().unwrap().remove(0);
-    bench.view().rollback(std::slice::from_ref(&backup), None, false, false).unwrap();
+    bench.view().rollback(std::slice::from_ref(&backup), &RollbackHow::default()).unwrap();
     assert_eq!(bench.lower("a"), Some(lines(100)));
     assert_eq!(bench.read("a"), Some(lines(100)));
     let kinds: Vec<_> = bench.view().store().backups().unwrap().iter().map(|backup| backup.kind).collect();
     assert!(kinds.contains(&crate::model::BackupKind::RolledBack));
     bench.put("a", "human\n");
-    let err = bench.view().rollback(&[backup], None, false, false).unwrap_err();
+    let err = bench.view().rollback(&[backup], &RollbackHow::default()).unwrap_err();
     assert_eq!(err.code, ErrorCode::Conflict);
     assert_eq!(bench.lower("a"), Some("human\n".to_owned()));
 }

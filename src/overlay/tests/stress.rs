@@ -70,8 +70,10 @@ impl Actor<'_> {
             8 => self.tolerate(|actor| actor.unlink(&shared)),
             9 => self.tolerate(|actor| actor.rename(&shared, &another)),
             10 => self.review(|bench, row| bench.view().confirm(&[row], &HOW).map(|_| ()).map_err(|err| err.code), ""),
-            _ => self
-                .review(|bench, row| bench.view().discard(&[row], false).map(|_| ()).map_err(|err| err.code), "shared"),
+            _ => self.review(
+                |bench, row| bench.view().discard(&[row], &Review::default()).map(|_| ()).map_err(|err| err.code),
+                "shared",
+            ),
         }
         let known = self.model.iter().next().map(|(name, content)| (name.clone(), content.clone()));
         if let Some((name, content)) = known {
