@@ -73,16 +73,9 @@ pub(super) fn put(tx: &Transaction<'_>, backup: &Backup) -> Result<String> {
         }
         backup.created += 1;
     }
-    tx.prepare_cached(
-        "INSERT INTO backup (name, path, kind, sha256, size, mode, created, row) VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
-    )?
-    .execute((
+    tx.prepare_cached("INSERT INTO backup (name, sha256, created, row) VALUES (?1, ?2, ?3, ?4)")?.execute((
         &backup.name,
-        backup.path.as_bytes(),
-        backup.kind.name(),
         backup.digest.to_string(),
-        backup.size as i64,
-        backup.mode,
         backup.created,
         to_row(&backup)?,
     ))?;

@@ -1,29 +1,31 @@
 //! The one database: its schema, its pragmas and its counters.
 
+use std::fs::File;
+
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::layout::StateDirs;
 use super::upper::UpperId;
-use super::{Error, Result};
+use super::{Context, Error, Result};
 use crate::sys::sqlite;
 
 /// Raised when a table changes its meaning; a newer one is refused, not guessed at.
 const SCHEMA_VERSION: i64 = 1;
 
+/// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
+/// use. `content` has its rows apart from its keys: comparing keys must not read whole contents.
 const SCHEMA: &str = "
 CREATE TABLE upper   (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
-CREATE TABLE content (sha256 TEXT PRIMARY KEY, size INTEGER NOT NULL, bytes BLOB) STRICT, WITHOUT ROWID;
-CREATE TABLE backup  (name TEXT PRIMARY KEY, path BLOB NOT NULL, kind TEXT NOT NULL, sha256 TEXT NOT NULL,
-                      size INTEGER NOT NULL, mode INTEGER NOT NULL, created INTEGER NOT NULL, row TEXT NOT NULL) STRICT;
-CREATE INDEX backup_by_path ON backup (path, created);
-CREATE INDEX backup_by_content ON backup (sha256);
+CREATE TABLE content (sha256 TEXT NOT NULL UNIQUE, size INTEGER NOT NULL, bytes BLOB) STRICT;
+CREATE TABLE backup  (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL, created INTEGER NOT NULL, row TEXT NOT NULL)
+                     STRICT, WITHOUT ROWID;
 CREATE TABLE anchor  (path BLOB PRIMARY KEY, row TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE verdict (id TEXT NOT NULL, path BLOB NOT NULL, fate TEXT NOT NULL, successor TEXT, at INTEGER NOT NULL)
                      STRICT;
 CREATE INDEX verdict_by_id ON verdict (id, at);
 CREATE TABLE intent  (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE sweep   (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
-CREATE TABLE event   (seq INTEGER PRIMARY KEY AUTOINCREMENT, path BLOB, sha256 TEXT, row TEXT NOT NULL) STRICT;
+CREATE TABLE event   (seq INTEGER PRIMARY KEY, path BLOB, sha256 TEXT, row TEXT NOT NULL) STRICT;
 CREATE INDEX event_by_path ON event (path, seq) WHERE sha256 IS NOT NULL;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
@@ -36,10 +38,18 @@ fn is_empty(dirs: &StateDirs) -> bool {
     stat.map_or(true, |stat| stat.st_size == 0)
 }
 
+/// Whom to tell when the log has grown.
+struct LogWatch {
+    bytes_min: u64,
+    tell: Box<dyn Fn() + Send>,
+}
+
 pub struct Database {
     connection: sqlite::Database,
     upper_next: i64,
-    /// Sweep notes of temporary names that are gone; deleted with whatever is committed next.
+    commits: u64,
+    log_watch: Option<LogWatch>,
+    /// Sweep notes of temporary names that are gone; deleted with the next notes made, for free.
     pub(super) swept: Vec<i64>,
 }
 
@@ -65,7 +75,7 @@ impl Database {
                 )));
             }
         }
-        let mut database = Self { connection, upper_next: 1, swept: Vec::new() };
+        let mut database = Self { connection, upper_next: 1, commits: 0, log_watch: None, swept: Vec::new() };
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
     }
@@ -91,12 +101,19 @@ impl Database {
     pub fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let value = work(&transaction)?;
-        for note in &self.swept {
-            transaction.prepare_cached("DELETE FROM sweep WHERE id = ?1")?.execute([note])?;
-        }
         transaction.commit()?;
-        self.swept.clear();
+        self.note_commit();
         Ok(value)
+    }
+
+    /// The same, for work that makes sweep notes: those that nobody needs any more go with it.
+    pub fn write_notes<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let swept = std::mem::take(&mut self.swept);
+        self.write(|tx| {
+            let mut statement = tx.prepare_cached("DELETE FROM sweep WHERE id = ?1")?;
+            swept.iter().try_for_each(|note| statement.execute([note]).map(|_| ()))?;
+            work(tx)
+        })
     }
 
     /// The same, on disk when it returns.
@@ -105,6 +122,41 @@ impl Database {
         let result = self.write(work);
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
         result
+    }
+
+    fn note_commit(&mut self) {
+        self.commits += 1;
+        if let Some(watch) = &self.log_watch
+            && self.connection.log_bytes() >= watch.bytes_min
+        {
+            (watch.tell)();
+        }
+    }
+
+    /// From now on `tell` is called at each commit that leaves the log longer than that. It must not wait.
+    pub fn when_log_passes(&mut self, bytes_min: u64, tell: Box<dyn Fn() + Send>) {
+        self.log_watch = Some(LogWatch { bytes_min, tell });
+    }
+
+    /// How often something was committed.
+    pub fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    pub fn log_bytes(&self) -> u64 {
+        self.connection.log_bytes()
+    }
+
+    /// The log by a descriptor of its own, to be synced.
+    pub fn log_file(&self) -> Result<File> {
+        self.connection.open_log().map(File::from).doing(|| "open the database's log".to_owned())
+    }
+
+    /// Moves the log into the database file; the next commit begins it anew, in the room it has.
+    pub fn move_log(&mut self) -> Result<()> {
+        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        self.connection.note_log_moved();
+        Ok(())
     }
 
     pub fn checkpoint(&mut self) -> Result<()> {

@@ -91,6 +91,8 @@ struct Work<'a> {
 pub(super) struct Staged {
     pub step: Step,
     place: Place,
+    /// Where a [`Act::Place`] or [`Act::Remove`] has its temporary name.
+    waiting: Option<Place>,
     /// Where a [`Act::Move`] goes.
     target: Option<Place>,
     /// The content a [`Act::Rewrite`] writes.
@@ -134,12 +136,16 @@ impl<'a> Landing<'a> {
         }
         let act = Act::Place { temp, inode: meta.inode };
         self.work.push(Step { path: path.clone(), expect, act }, place);
+        self.work.last().waiting = Some(waiting);
         Ok(meta)
     }
 
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
-        self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp: new_temp() } }, place);
+        let temp = new_temp();
+        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp } }, place);
+        self.work.last().waiting = Some(waiting);
         Ok(())
     }
 
@@ -220,7 +226,7 @@ impl Applied<'_> {
         self.work.applied = 0;
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
-        let (names, sweep) = self.work.store.database.lock().write(|tx| {
+        let (names, sweep) = self.work.store.database.lock().write_notes(|tx| {
             let names = journal::fulfil(tx, id, intent)?;
             Ok((names, super::recovery::note_sweep(tx, &waiting)?))
         })?;
@@ -247,7 +253,7 @@ impl Store {
 
 impl Work<'_> {
     fn push(&mut self, step: Step, place: Place) {
-        self.staged.push(Staged { step, place, target: None, new: None });
+        self.staged.push(Staged { step, place, waiting: None, target: None, new: None });
     }
 
     fn last(&mut self) -> &mut Staged {
@@ -317,13 +323,17 @@ impl Staged {
             Act::Move { to } => Some(tree.place(to).doing(doing)?),
             Act::Place { .. } | Act::Remove { .. } | Act::Rewrite { .. } => None,
         };
-        Ok(Self { step, place, target, new })
+        let waiting = match &step.act {
+            Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
+            Act::Rewrite { .. } | Act::Move { .. } => None,
+        };
+        Ok(Self { step, place, waiting, target, new })
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Place { temp, .. } => self.swap_in(&self.waiting(temp)?),
-            Act::Remove { temp } => self.move_out(&self.waiting(temp)?),
+            Act::Place { .. } => self.swap_in(self.waiting()),
+            Act::Remove { .. } => self.move_out(self.waiting()),
             Act::Rewrite { new, .. } => {
                 self.check_expected()?;
                 self.write_in_place(store, *new)
@@ -338,11 +348,11 @@ impl Staged {
     pub fn undo(&self, store: &Store) -> Result<()> {
         let doing = || self.doing("undo");
         match &self.step.act {
-            Act::Place { temp, .. } if self.step.expect.is_some() => {
-                self.place.rename(&self.waiting(temp)?, RenameFlags::EXCHANGE).doing(doing)
+            Act::Place { .. } if self.step.expect.is_some() => {
+                self.place.rename(self.waiting(), RenameFlags::EXCHANGE).doing(doing)
             }
-            Act::Place { temp, .. } => self.place.rename(&self.waiting(temp)?, RenameFlags::NOREPLACE).doing(doing),
-            Act::Remove { temp } => self.waiting(temp)?.rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Place { .. } => self.place.rename(self.waiting(), RenameFlags::NOREPLACE).doing(doing),
+            Act::Remove { .. } => self.waiting().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
             Act::Rewrite { old, .. } => self.write_in_place(store, *old),
             Act::Move { .. } => self.move_target().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
         }
@@ -415,28 +425,18 @@ impl Staged {
         Ok(StepOutcome { path: path.clone(), meta: place.stat().doing(|| self.doing("stat"))? })
     }
 
-    fn waiting(&self, temp: &Temp) -> Result<Place> {
-        self.place.sibling(&temp.0).doing(|| self.doing("open the directory of"))
-    }
-
-    fn temp(&self) -> Option<&Temp> {
-        match &self.step.act {
-            Act::Place { temp, .. } | Act::Remove { temp } => Some(temp),
-            Act::Rewrite { .. } | Act::Move { .. } => None,
-        }
+    fn waiting(&self) -> &Place {
+        self.waiting.as_ref().expect("a placing or a removal is made with its temporary name")
     }
 
     pub fn waiting_path(&self) -> Option<RelPath> {
         let parent = self.step.path.parent()?;
-        parent.join(&self.temp()?.0).ok()
+        parent.join(&self.waiting.as_ref()?.name).ok()
     }
 
     /// After undoing, the new entry; after finishing, the old one, whose content is kept.
     pub fn remove_waiting(&self) -> Result<()> {
-        match self.temp() {
-            Some(temp) => discard_temp(&self.waiting(temp)?),
-            None => Ok(()),
-        }
+        self.waiting.as_ref().map_or(Ok(()), discard_temp)
     }
 
     /// Where the step stands, for recovery.

@@ -11,6 +11,7 @@
 
 mod anchors;
 mod backups;
+mod checkpoint;
 mod content;
 mod database;
 mod events;
@@ -28,6 +29,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -46,6 +48,7 @@ pub use recovery::Recovered;
 pub use upper::{Base, Below, Held, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
+use checkpoint::Checkpointer;
 use database::Database;
 
 /// What can go wrong below, with what was being done to which thing.
@@ -94,8 +97,10 @@ impl<T> Context<T> for io::Result<T> {
 
 pub struct Store {
     dirs: StateDirs,
+    /// Ends before the database is closed.
+    _checkpointer: Checkpointer,
     /// Guarded by itself; taken last, after every other lock.
-    database: Mutex<Database>,
+    database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
     announced: Mutex<HashSet<RelPath>>,
 }
@@ -104,8 +109,9 @@ impl Store {
     /// Opens the state of a project, making it where there is none.
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let dirs = StateDirs::open(lower, location)?;
-        let database = Database::open(&dirs)?;
-        Ok(Self { dirs, database: Mutex::new(database), announced: Mutex::default() })
+        let database = Arc::new(Mutex::new(Database::open(&dirs)?));
+        let checkpointer = Checkpointer::start(&database)?;
+        Ok(Self { dirs, _checkpointer: checkpointer, database, announced: Mutex::default() })
     }
 
     /// A new file of upper content, empty and private.

@@ -51,7 +51,7 @@ fn beyond(backups: &[Backup], limits: &BackupLimits, oldest: i64) -> Vec<String>
 
 fn orphans(database: &super::database::Database, needed: &HashSet<Digest>) -> Result<Vec<Digest>> {
     let mut statement = database.reader().prepare(
-        "SELECT sha256 FROM content WHERE NOT EXISTS (SELECT 1 FROM backup WHERE backup.sha256 = content.sha256)
+        "SELECT sha256 FROM content WHERE sha256 NOT IN (SELECT sha256 FROM backup)
          AND NOT EXISTS (SELECT 1 FROM intent)",
     )?;
     let rows = statement.query_map([], |row| row.get::<_, String>(0))?;

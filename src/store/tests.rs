@@ -132,3 +132,17 @@ fn a_temporary_name_that_no_intent_tells_of_is_swept() {
     assert_eq!(bench.recover().unwrap().swept, 1);
     assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 0);
 }
+
+#[test]
+fn a_long_log_is_moved_into_the_database_when_nobody_commits() {
+    let bench = Bench::new();
+    let contents: Vec<_> = (0..100u8).map(|number| StagedContent::of(vec![number; 60_000])).collect();
+    contents.iter().for_each(|content| bench.store().keep_content(content).unwrap());
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while bench.store().database.lock().log_bytes() > 0 {
+        assert!(std::time::Instant::now() < until, "the log was never moved");
+        std::thread::yield_now();
+    }
+    assert!(std::fs::metadata(bench.path(".fettle/fettle.db")).unwrap().len() > 6_000_000);
+    assert_eq!(bench.store().content(contents[7].digest).unwrap().unwrap(), [7; 60_000]);
+}

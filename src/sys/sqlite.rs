@@ -13,26 +13,47 @@
 #[cfg(test)]
 mod tests;
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, ffi};
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{FileType, Mode, OFlags};
 
 const VFS_NAME: &CStr = c"fettle-unix";
 
 /// An open database and the directory descriptor its path goes through.
 ///
-/// Invariant: `connection` is dropped before `_dir` (fields drop in order). Closing it checkpoints and removes the log
-/// by name, through the descriptor.
+/// Invariant: `connection` is dropped before the rest (fields drop in order). Closing it checkpoints and removes the log
+/// by name, through the descriptor; its commits count into `log_pages`.
 #[derive(Debug)]
 pub struct Database {
     connection: Connection,
-    _dir: OwnedFd,
+    dir: OwnedFd,
+    log_name: String,
+    log_pages: Box<AtomicU32>,
+}
+
+impl Database {
+    /// The length of the log that is not moved into the database yet, as of the last commit.
+    pub fn log_bytes(&self) -> u64 {
+        u64::from(self.log_pages.load(Ordering::Relaxed)) * LOG_PAGE_BYTES
+    }
+
+    /// To be called after a checkpoint, which tells nobody.
+    pub fn note_log_moved(&self) {
+        self.log_pages.store(0, Ordering::Relaxed);
+    }
+
+    /// The log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
+    pub fn open_log(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.dir, &self.log_name, flags, Mode::empty())?)
+    }
 }
 
 impl Deref for Database {
@@ -55,6 +76,8 @@ impl DerefMut for Database {
 ///   file. Another connection, in this process too, is told that the database is locked.
 /// - `journal_mode=WAL`, `synchronous=NORMAL`: a commit is in the page cache when it returns, so a killed process loses
 ///   nothing; what must outlast the power sets `synchronous=FULL` or syncs the log itself.
+/// - No checkpoint of its own accord, which would sync to disk in the middle of a commit: the owner makes them, by
+///   [`Database::log_bytes`]. Closing makes one.
 /// - `temp_store=MEMORY`: the directory for temporary files may lie in the view, which must not be touched from here.
 pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> rusqlite::Result<Database> {
     if name.is_empty() || name.contains(['/', '\0']) {
@@ -68,7 +91,42 @@ pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> rusqlite::Result<Databa
     let connection = Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)?;
     connection.busy_timeout(BUSY_WAIT)?;
     set_pragmas(&connection)?;
-    Ok(Database { connection, _dir: dir })
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED_MAX);
+    let log_pages = Box::new(AtomicU32::new(0));
+    count_log_pages(&connection, &log_pages);
+    Ok(Database { connection, dir, log_name: format!("{name}-wal"), log_pages })
+}
+
+/// More than there are statements in the program: preparing one anew costs as much as running it.
+const STATEMENTS_CACHED_MAX: usize = 64;
+
+/// A page (SQLite's default of 4 KiB) with its header in the log.
+const LOG_PAGE_BYTES: u64 = 4096 + 24;
+
+/// After a checkpoint the log's file keeps this much, to be written over: cheaper than growing again.
+const LOG_FILE_KEPT_BYTES: i64 = 4 << 20;
+
+/// Pages kept in memory: those that every save reads and changes, and the way to them. Negative means KiB.
+const CACHE_KIB: i64 = -8 * 1024;
+
+/// Takes the place of the hook by which SQLite would checkpoint by itself, in the middle of a commit.
+fn count_log_pages(connection: &Connection, log_pages: &AtomicU32) {
+    let counter = std::ptr::from_ref(log_pages).cast_mut().cast();
+    // SAFETY: the handle is open. The counter is boxed, and outlives the connection (see `Database`).
+    unsafe { ffi::sqlite3_wal_hook(connection.handle(), Some(note_log_pages), counter) };
+}
+
+/// Called after each commit, with the length of the log in pages.
+unsafe extern "C" fn note_log_pages(
+    counter: *mut c_void,
+    _: *mut ffi::sqlite3,
+    _: *const c_char,
+    pages: c_int,
+) -> c_int {
+    // SAFETY: it is the counter given with this function, which lives as long as the connection.
+    let counter = unsafe { &*counter.cast::<AtomicU32>() };
+    counter.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+    ffi::SQLITE_OK
 }
 
 /// 0 to 2 are replaced when the process goes into the background.
@@ -93,6 +151,8 @@ fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
         return Err(failure(format!("journal mode is {mode}, not wal")));
     }
     connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "journal_size_limit", LOG_FILE_KEPT_BYTES)?;
+    connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.pragma_update(None, "temp_store", "MEMORY")
 }
 

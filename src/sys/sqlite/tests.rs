@@ -152,3 +152,20 @@ fn a_name_is_one_component() {
         open_database(covered.dir.as_fd(), name).unwrap_err();
     }
 }
+
+#[test]
+fn the_log_is_counted_and_not_moved_before_somebody_asks() {
+    let covered = Covered::new();
+    let database = covered.open();
+    fill(&database, 6000);
+    assert!(database.log_bytes() > 6_000_000, "{}", database.log_bytes());
+    let below = descriptor_path(&covered.dir);
+    assert!(fs::metadata(below.join(NAME)).unwrap().len() < 100_000);
+    File::from(database.open_log().unwrap()).sync_data().unwrap();
+    database.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(())).unwrap();
+    database.note_log_moved();
+    fill(&database, 1);
+    assert!(database.log_bytes() < 100_000, "{}", database.log_bytes());
+    let second = open_database(covered.dir.as_fd(), NAME).unwrap_err();
+    assert_eq!(second.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
+}

@@ -1,0 +1,134 @@
+//! Moving the write-ahead log into the database file, off the path of requests.
+//!
+//! A checkpoint syncs to disk two times and needs the only connection, so whoever commits meanwhile waits for it. It is
+//! therefore made when nobody commits, and in the middle of work only when the log would grow without bound. What the
+//! log holds is synced before, without the connection.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::database::Database;
+use super::{Context, Result};
+
+/// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
+/// likely thinking, and takes no notice.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A shorter log is left alone: reading through it costs nothing that can be measured, syncing costs the disk.
+const LOG_BYTES_MIN: u64 = 4 << 20;
+
+/// Past this the log is moved although somebody commits: it takes room, and the next start has to read all of it. At
+/// some 60 KiB a save it happens once in a thousand saves.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// The thread that makes checkpoints; ends when dropped.
+pub(super) struct Checkpointer {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// By which the thread is woken.
+#[derive(Default)]
+struct Bell {
+    call: Mutex<Call>,
+    rung: Condvar,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Call {
+    #[default]
+    None,
+    Look,
+    End,
+}
+
+impl Checkpointer {
+    pub fn start(database: &Arc<Mutex<Database>>) -> Result<Self> {
+        let bell = Arc::new(Bell::default());
+        let ring = Arc::clone(&bell);
+        database.lock().when_log_passes(LOG_BYTES_MIN, Box::new(move || ring.look()));
+        let (database, heard) = (Arc::clone(database), Arc::clone(&bell));
+        let thread = std::thread::Builder::new().name("checkpoint".to_owned());
+        let thread = thread.spawn(move || heard.serve(&database)).doing(|| "start the checkpoint thread".to_owned())?;
+        Ok(Self { bell, thread: Some(thread) })
+    }
+}
+
+impl Drop for Checkpointer {
+    fn drop(&mut self) {
+        self.bell.end();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::error!("the checkpoint thread panicked");
+        }
+    }
+}
+
+impl Bell {
+    fn look(&self) {
+        let mut call = self.call.lock();
+        if *call == Call::None {
+            *call = Call::Look;
+            self.rung.notify_one();
+        }
+    }
+
+    fn end(&self) {
+        *self.call.lock() = Call::End;
+        self.rung.notify_one();
+    }
+
+    fn serve(&self, database: &Mutex<Database>) {
+        while self.wait_for_call() {
+            if let Err(err) = self.watch(database) {
+                // Everything committed is in the log; the next commit calls again.
+                log::error!("move the log into the database: {err}");
+            }
+        }
+    }
+
+    /// False at the end.
+    fn wait_for_call(&self) -> bool {
+        let mut call = self.call.lock();
+        while *call == Call::None {
+            self.rung.wait(&mut call);
+        }
+        if *call == Call::End {
+            return false;
+        }
+        *call = Call::None;
+        true
+    }
+
+    /// Looks until nobody has committed between two looks, or until the log is too long; then moves it.
+    fn watch(&self, database: &Mutex<Database>) -> Result<()> {
+        let mut seen = database.lock().commits();
+        while !self.ends_within(LOOK_INTERVAL) {
+            let (commits, log_bytes) = {
+                let database = database.lock();
+                (database.commits(), database.log_bytes())
+            };
+            if log_bytes < LOG_BYTES_MIN {
+                // Called again while the log was being moved.
+                return Ok(());
+            }
+            if commits == seen || log_bytes > LOG_BYTES_MAX {
+                let log = database.lock().log_file()?;
+                // Most of what a checkpoint waits for, while others go on.
+                log.sync_data().doing(|| "sync the database's log".to_owned())?;
+                return database.lock().move_log();
+            }
+            seen = commits;
+        }
+        Ok(())
+    }
+
+    fn ends_within(&self, time: Duration) -> bool {
+        let mut call = self.call.lock();
+        let until = std::time::Instant::now() + time;
+        while *call != Call::End && !self.rung.wait_until(&mut call, until).timed_out() {}
+        *call == Call::End
+    }
+}
