@@ -137,4 +137,5 @@ scripts/kill9 --rounds 5 --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"
-cargo test --locked --no-fail-fast
+# Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
+cargo test --locked --no-fail-fast --lib --test it
