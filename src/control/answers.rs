@@ -39,7 +39,13 @@ pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
     held_rows(project).into_iter().find(|row| row.id() == id)
 }
 
-pub fn held(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held, ErrorBody> {
+pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
+    let in_head = !project.overlay.in_head(std::slice::from_ref(&row.row)).is_empty();
+    Ok(Held { in_head, ..described(project, row)? })
+}
+
+/// All but whether git has it: that is asked once for many.
+fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held, ErrorBody> {
     let (path, also) = row.names.split_first().ok_or_else(|| internal("a held change without a name"))?;
     let external = project.overlay.externally(path).map_err(failed)?;
     Ok(Held {
@@ -79,7 +85,10 @@ fn time(millis: i64) -> jiff::Timestamp {
 }
 
 pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
-    held_rows(project).iter().map(|row| held(project, row)).collect()
+    let rows = held_rows(project);
+    let in_head = project.overlay.in_head(&project.overlay.held_rows());
+    let told = |row: &HeldRow| Ok(Held { in_head: in_head.contains(&row.row.id), ..described(project, row)? });
+    rows.iter().map(told).collect()
 }
 
 /// A held change with its diff against what lower has.

@@ -19,6 +19,7 @@ mod discard;
 mod error;
 mod external;
 mod flush;
+mod head;
 mod hold;
 mod land;
 mod lookup;

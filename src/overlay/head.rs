@@ -1,0 +1,41 @@
+//! Which held content is in git's HEAD already: commits are the agent's to make, and a commit can carry what the project
+//! does not have yet (SPEC §8). Only told, never decided by.
+
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use super::Overlay;
+use crate::store::{UpperId, UpperRow};
+
+impl Overlay {
+    /// The entries of `rows` whose content HEAD has at their path. None where there is no repository, no commit, or one
+    /// that cannot be read: the mark is for people, and its absence promises nothing.
+    pub fn in_head(&self, rows: &[UpperRow]) -> HashSet<UpperId> {
+        let Some(tree) = (!rows.is_empty()).then(|| self.git_repository()).flatten() else { return HashSet::new() };
+        let Ok(tree) = tree.head_tree() else { return HashSet::new() };
+        rows.iter().filter(|row| self.is_in_tree(&tree, row)).map(|row| row.id).collect()
+    }
+
+    /// Lower's repository, read without the user's or the machine's git settings: nothing in it is ever run.
+    fn git_repository(&self) -> Option<gix::Repository> {
+        // Through the descriptor: the path itself may lead into the mount.
+        let git_dir = format!("/proc/self/fd/{}/.git", self.lower.root().as_raw_fd());
+        gix::open_opts(git_dir, gix::open::Options::isolated().open_path_as_is(true)).ok()
+    }
+
+    fn is_in_tree(&self, tree: &gix::Tree<'_>, row: &UpperRow) -> bool {
+        let path = row.names[0].to_os_string();
+        let Ok(entry) = tree.lookup_entry_by_path(Path::new(&path)) else { return false };
+        let Ok(new) = self.row_side(row) else { return false };
+        match (entry, new.bytes) {
+            (Some(entry), Some(bytes)) => {
+                let oid = entry.object_id();
+                gix::objs::compute_hash(oid.kind(), gix::objs::Kind::Blob, &bytes).is_ok_and(|hash| hash == oid)
+            }
+            // Gone on both sides.
+            (None, None) => new.kind.is_none(),
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+}
