@@ -141,7 +141,7 @@ impl State {
     }
 
     /// Where what lay at a path is now, if a directory above it was renamed.
-    fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
+    pub(super) fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
         let moved =
             |at: Option<RelPath>, (from, to): &(RelPath, RelPath)| at.as_ref().unwrap_or(path).rebase(from, to).or(at);
         self.moved_dirs.iter().fold(None, moved).filter(|to| to != path)

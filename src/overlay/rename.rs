@@ -60,7 +60,7 @@ impl Overlay {
         let from = self.end(parent, name, None)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
         let to = self.end(new_parent, new_name, Some(kind))?;
-        self.check_rename(&from, &to)?;
+        self.check_rename(&from, &to, flags)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&from, &to, caller);
         }
@@ -87,23 +87,25 @@ impl Overlay {
         Ok(end)
     }
 
-    fn check_rename(&self, from: &End, to: &End) -> Result<()> {
+    fn check_rename(&self, from: &End, to: &End, flags: RenameFlags) -> Result<()> {
         for end in [from, to] {
             if matches!(end.action, Action::Deny | Action::Freeze) {
                 return Err(self.denied(&end.path));
             }
         }
-        if from.kind() == Some(FileKind::Directory) && from.action != Action::Pass {
+        let both_pass = from.action == Action::Pass && to.action == Action::Pass;
+        if from.kind() == Some(FileKind::Directory) && !both_pass {
             self.check_dir_rename(&from.path, &to.path)?;
         }
-        if from.kind() == Some(FileKind::Directory) && from.action == Action::Pass && to.action != Action::Pass {
-            self.check_dir_rename(&from.path, &to.path)?;
+        if flags.contains(RenameFlags::EXCHANGE) && to.kind() == Some(FileKind::Directory) && !both_pass {
+            self.check_dir_rename(&to.path, &from.path)?;
         }
         Ok(())
     }
 
     /// Nothing frozen may move with its directory, and nothing may come by it to where a rule would gate it, or leave
-    /// for where nobody judges: `EXDEV` makes programs copy and delete, and each file is judged.
+    /// for where nobody judges, or take the place of what used to be there: `EXDEV` makes programs copy and delete, and
+    /// each file is judged.
     fn check_dir_rename(&self, from: &RelPath, to: &RelPath) -> Result<()> {
         let mut dirs = vec![from.clone()];
         while let Some(dir) = dirs.pop() {
@@ -118,6 +120,9 @@ impl Overlay {
                     dirs.push(path);
                     continue;
                 }
+                if self.takes_a_used_path(&path, &moved)? {
+                    return Err(Error::Errno(libc::EXDEV));
+                }
                 match self.action(&moved, entry.kind) {
                     Action::Auto => {}
                     Action::Pass if before == Action::Pass || self.is_fresh(&path) => {}
@@ -129,6 +134,18 @@ impl Overlay {
             }
         }
         Ok(())
+    }
+
+    /// Whether something else than `path` used to be at `moved` in this session. A directory that comes back brings
+    /// what it left with.
+    fn takes_a_used_path(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
+        let comes_back = self.state.lock().moved_with_dir(moved).as_ref() == Some(path);
+        Ok(!comes_back
+            && match self.anchor_of(moved)? {
+                Some(AnchorState::Moved { to, .. }) => to != *path,
+                Some(AnchorState::Content { .. }) => true,
+                Some(AnchorState::Nothing) | None => false,
+            })
     }
 
     fn rename_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {

@@ -589,6 +589,33 @@ fn a_rename_cannot_carry_content_past_the_rules() {
 }
 
 #[test]
+fn a_directory_cannot_carry_content_to_where_other_content_was() {
+    let bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.rename("d", "old");
+    bench.view().mkdir(ROOT, OsStr::new("new"), 0o755, &ME).unwrap();
+    bench.save("new/a", &changed(100, 60));
+    assert_eq!(bench.try_rename("new", "d").unwrap_err().code(), libc::EXDEV);
+    // What went may come back.
+    bench.rename("old", "d");
+    assert_eq!(bench.lower("d/a"), Some(lines(100)));
+}
+
+#[test]
+fn an_exchange_cannot_carry_content_past_the_rules() {
+    let bench = Bench::new();
+    bench.put(".github/workflows/ci.yml", &lines(5));
+    bench.view().mkdir(ROOT, OsStr::new("tmp"), 0o755, &ME).unwrap();
+    bench.save("tmp/ci.yml", "evil\n");
+    for (from, to) in [("tmp", ".github/workflows"), (".github/workflows", "tmp")] {
+        let ((from_dir, from), (to_dir, to)) = (bench.parent(from), bench.parent(to));
+        let exchanged = bench.view().rename(from_dir, from, to_dir, to, RenameFlags::EXCHANGE, &ME);
+        assert_eq!(exchanged.unwrap_err().code(), libc::EXDEV);
+    }
+    assert_eq!(bench.lower(".github/workflows/ci.yml"), Some(lines(5)));
+}
+
+#[test]
 fn the_time_a_program_saw_stays_through_landing() {
     let bench = Bench::new();
     bench.put("a", &lines(10));
