@@ -110,12 +110,12 @@ impl Overlay {
             self.truncate(node, handle, size, caller)?;
         }
         if set.changes_inode() {
-            self.set_inode_attributes(node, set)?;
+            self.set_inode_attributes(node, set, caller)?;
         }
         self.attributes(node)
     }
 
-    fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes) -> Result<()> {
+    fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {
         let target = self.inode_of(node)?;
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
@@ -131,14 +131,21 @@ impl Overlay {
         if (set.atime, set.mtime) != (SetTime::Keep, SetTime::Keep) {
             set_times(&target, set.atime.timespec(), set.mtime.timespec()).doing(doing)?;
         }
-        target.path.map_or(Ok(()), |path| self.attributes_settled(&path, set))
+        target.path.map_or(Ok(()), |path| self.attributes_settled(&path, target.kind, set, caller))
     }
 
     /// A mode that comes to a held change belongs to it; times do not (SPEC §4.7).
-    fn attributes_settled(&self, path: &RelPath, set: &SetAttributes) -> Result<()> {
+    fn attributes_settled(&self, path: &RelPath, kind: FileKind, set: &SetAttributes, caller: &Caller) -> Result<()> {
+        let what = match (set.mode, set.uid.or(set.gid)) {
+            (Some(mode), _) => format!("[mode {:03o}]", mode & 0o7777),
+            (None, Some(_)) => "[owner]".to_owned(),
+            (None, None) => return self.remember_below(path),
+        };
         let upper = self.state.lock().uppers.at(path);
-        if let (Some(id), true) = (upper, set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
-            self.mark_dirty(id)?;
+        match upper {
+            Some(id) => self.mark_dirty(id)?,
+            None if self.action(path, kind) == Action::Pass => {}
+            None => self.record_structure(path, what, Vec::new(), caller)?,
         }
         // Our own act is not an external change.
         self.remember_below(path)

@@ -15,6 +15,7 @@ use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
+use crate::protocol::EventName;
 use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, Store, UpperId, UpperRow, What};
 use crate::sys::Mode;
 use crate::sys::file::{FileKind, Meta};
@@ -62,7 +63,7 @@ impl Overlay {
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(mode))?;
         self.own_new(&place, &path, kind, mode, caller)?;
-        self.note_created(&path)?;
+        self.note_created(&path, kind, format!("[{}]", name_of(kind)), caller)?;
         self.lookup(parent, name)
     }
 
@@ -93,16 +94,35 @@ impl Overlay {
     }
 
     /// What is at the path came in this session.
-    fn note_created(&self, path: &RelPath) -> Result<()> {
+    fn note_created(&self, path: &RelPath, kind: FileKind, what: String, caller: &Caller) -> Result<()> {
+        let passes = self.action(path, kind) == Action::Pass;
         let anchor = {
             let mut state = self.state.lock();
             state.epoch += 1;
+            if passes {
+                return Ok(());
+            }
             let known = state.anchors.entry(path.clone());
             let known = known.or_insert(Known { anchor: AnchorState::Nothing, fresh: false });
             known.fresh = known.anchor == AnchorState::Nothing;
             Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh }
         };
-        Ok(self.store.save_anchors(&[anchor])?)
+        self.record_structure(path, what, vec![anchor], caller)
+    }
+
+    /// Structure lands at once and is recorded (SPEC §4.8), with what it means for anchors.
+    pub(super) fn record_structure(
+        &self,
+        path: &RelPath,
+        what: String,
+        anchors: Vec<Anchor>,
+        caller: &Caller,
+    ) -> Result<()> {
+        let event = self.event(EventName::WriteLanded, path).with(|event| {
+            event.message = Some(what);
+            (event.pid, event.uid) = (Some(caller.pid), Some(caller.uid));
+        });
+        Ok(self.store.record_epilogue(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
     }
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
@@ -165,7 +185,7 @@ impl Overlay {
             return self.lookup(parent, name);
         }
         self.lower.place(&source)?.link(&self.lower.place(&path)?)?;
-        self.note_created(&path)?;
+        self.note_created(&path, FileKind::Regular, format!("[link to {source}]"), caller)?;
         if self.state.lock().anchors.get(&source).is_some_and(|known| !known.fresh) {
             self.not_fresh(&path)?;
         }
@@ -378,7 +398,7 @@ impl Overlay {
         self.settle(id, &caller.writer()).map(|_| ())
     }
 
-    pub fn rmdir(&self, parent: NodeId, name: &OsStr, _caller: &Caller) -> Result<()> {
+    pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_writable()?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let was = match self.origin(&path)? {
@@ -395,8 +415,10 @@ impl Overlay {
         } else {
             self.hide_dir(&path)?;
         }
-        let gone = self.state.lock().left(&path);
-        self.store.save_anchors(gone.as_slice())?;
+        if self.action(&path, FileKind::Directory) != Action::Pass {
+            let gone = self.state.lock().left(&path).into_iter().collect();
+            self.record_structure(&path, "[directory removed]".to_owned(), gone, caller)?;
+        }
         self.unnamed(parent, name, &was);
         Ok(())
     }
@@ -420,5 +442,17 @@ impl Overlay {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
         self.hold_structure(id, Reason::Parent)
+    }
+}
+
+/// What a kind of entry is called in the record.
+fn name_of(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice | FileKind::BlockDevice => "device",
     }
 }

@@ -69,7 +69,7 @@ impl Overlay {
         }
         match (kind, to.kind()) {
             (FileKind::Directory, Some(target)) if target != FileKind::Directory => Err(Error::Errno(libc::ENOTDIR)),
-            (FileKind::Directory, _) => self.rename_dir(&from, &to),
+            (FileKind::Directory, _) => self.rename_dir(&from, &to, caller),
             (_, Some(FileKind::Directory)) => Err(Error::Errno(libc::EISDIR)),
             _ => self.rename_file(&from, &to, caller),
         }
@@ -164,7 +164,7 @@ impl Overlay {
             }
             // Out to where nobody judges: the caller copies, and its deletion here is judged.
             (_, Action::Pass) => Err(Error::Errno(libc::EXDEV)),
-            (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta),
+            (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta, caller),
             // Its content is another name's, which keeps it: the caller copies what the view shows.
             (Origin::Lower(meta), _) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
@@ -213,12 +213,12 @@ impl Overlay {
     }
 
     /// A file of lower to a name that was always free.
-    fn move_below(&self, from: &End, to: &End, meta: &Meta) -> Result<()> {
+    fn move_below(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let flags = RenameFlags::NOREPLACE;
         self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
         self.renamed(from, to);
         let anchors = self.moved_anchors(&from.path, &to.path, meta);
-        Ok(self.store.save_anchors(&anchors)?)
+        self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)
     }
 
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
@@ -419,15 +419,18 @@ impl Overlay {
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
-    fn rename_dir(&self, from: &End, to: &End) -> Result<()> {
+    fn rename_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         if to.path.is_within(&from.path) {
             return Err(Error::Errno(libc::EINVAL));
         }
         let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         self.move_dirs(from, to, &[(&from.path, &to.path)], flags)?;
         self.renamed(from, to);
+        if from.action == Action::Pass && to.action == Action::Pass {
+            return Ok(());
+        }
         let anchors = self.state.lock().anchors_within(&to.path);
-        Ok(self.store.save_anchors(&anchors)?)
+        self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)
     }
 
     /// Renames in lower, and takes the upper entries below each of `moves` along.
