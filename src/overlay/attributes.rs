@@ -105,7 +105,7 @@ impl Overlay {
         set: &SetAttributes,
         caller: &Caller,
     ) -> Result<Attributes> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         if let Some(size) = set.size {
             self.truncate(node, handle, size, caller)?;
         }

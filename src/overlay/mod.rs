@@ -91,6 +91,8 @@ pub trait Observer: Send + Sync {
 pub struct Grants {
     pub suid: bool,
     pub dev: bool,
+    /// Under an ordinary user's mount everything is done with that user's rights, so others only read (SPEC §2).
+    pub only: Option<u32>,
 }
 
 impl Grants {
@@ -270,6 +272,13 @@ impl Overlay {
         match self.faulted.load(Ordering::Relaxed) {
             true => Err(Error::errno(libc::EROFS)),
             false => Ok(()),
+        }
+    }
+
+    fn check_may_write(&self, caller: &Caller) -> Result<()> {
+        match self.grants.only {
+            Some(uid) if uid != caller.uid => Err(Error::errno(libc::EACCES)),
+            Some(_) | None => self.check_writable(),
         }
     }
 

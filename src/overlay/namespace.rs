@@ -56,7 +56,7 @@ impl Overlay {
         caller: &Caller,
         make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
     ) -> Result<Entry> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         self.check_creation(&path, kind)?;
         let mode = self.new_mode(&path, kind, mode, caller)?;
@@ -126,7 +126,7 @@ impl Overlay {
     }
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         let action = self.action(&path, FileKind::Symlink);
         if matches!(action, Action::Deny | Action::Freeze) {
@@ -159,7 +159,7 @@ impl Overlay {
 
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
     pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         self.check_creation(&path, FileKind::Regular)?;
@@ -237,7 +237,7 @@ impl Overlay {
     }
 
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let origin = self.origin_by_name(&path)?;
         let was = match &origin {
@@ -399,7 +399,7 @@ impl Overlay {
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let was = match self.origin(&path)? {
             Origin::Lower(meta) if meta.is_dir() => meta,

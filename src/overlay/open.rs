@@ -214,7 +214,7 @@ impl Backing {
 impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         if flags.access == Access::Write || flags.truncates() {
-            self.check_writable()?;
+            self.check_may_write(caller)?;
         }
         let Ok(path) = self.path_of(node) else { return self.open_unlinked(node, flags, caller) };
         let action = self.action(&path, FileKind::Regular);
@@ -379,7 +379,7 @@ impl Overlay {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         let origin = self.origin(&path)?;
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {

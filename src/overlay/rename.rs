@@ -53,7 +53,7 @@ impl Overlay {
         flags: RenameFlags,
         caller: &Caller,
     ) -> Result<()> {
-        self.check_writable()?;
+        self.check_may_write(caller)?;
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }

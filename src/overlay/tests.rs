@@ -21,6 +21,7 @@ struct Bench {
     dir: tempfile::TempDir,
     overlay: Option<Overlay>,
     flags: Vec<(Key, String)>,
+    grants: Grants,
 }
 
 impl Bench {
@@ -30,7 +31,7 @@ impl Bench {
 
     fn with(flags: &[(Key, &str)]) -> Self {
         let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
-        let mut bench = Self { dir: tempfile::tempdir().unwrap(), overlay: None, flags };
+        let mut bench = Self { dir: tempfile::tempdir().unwrap(), overlay: None, flags, grants: Grants::default() };
         bench.remount();
         bench
     }
@@ -43,7 +44,7 @@ impl Bench {
         let flags = Layer::flags(self.flags.clone()).unwrap();
         let source = RuleSource { flags, ..RuleSource::default() };
         let policy = Policy::load(&lower, &source).unwrap();
-        let (overlay, recovered) = Overlay::new(lower, store, policy, Grants::default()).unwrap();
+        let (overlay, recovered) = Overlay::new(lower, store, policy, self.grants).unwrap();
         self.overlay = Some(overlay);
         recovered
     }
@@ -613,6 +614,37 @@ fn an_exchange_cannot_carry_content_past_the_rules() {
         assert_eq!(exchanged.unwrap_err().code(), libc::EXDEV);
     }
     assert_eq!(bench.lower(".github/workflows/ci.yml"), Some(lines(5)));
+}
+
+#[test]
+fn under_a_users_mount_others_only_read() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(3));
+    bench.grants.only = Some(ME.uid + 1);
+    bench.remount();
+    assert_eq!(bench.read("a"), Some(lines(3)));
+    let node = bench.node("a").unwrap();
+    let refused = [
+        bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).map(|_| ()),
+        bench.view().unlink(ROOT, OsStr::new("a"), &ME),
+        bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).map(|_| ()),
+        bench.try_rename("a", "b"),
+    ];
+    assert!(refused.into_iter().all(|result| result.unwrap_err().code() == libc::EACCES));
+    assert_eq!(bench.lower_names(), ["a"]);
+}
+
+#[test]
+fn structure_is_recorded() {
+    let bench = Bench::new();
+    bench.put("a", &lines(3));
+    bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+    bench.rename("a", "d/b");
+    let events = bench.view().store().events_since(0).unwrap();
+    let told: Vec<(String, String)> =
+        events.iter().filter_map(|event| Some((event.path.as_ref()?.to_string(), event.message.clone()?))).collect();
+    let want = [("d", "[directory]"), ("d/b", "[renamed from a]")];
+    assert_eq!(told, want.map(|(path, what)| (path.to_owned(), what.to_owned())));
 }
 
 #[test]

@@ -234,3 +234,17 @@ fn git_hashes_nothing_untouched_again() {
     let _again = scratch.mount();
     assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "", "mounted again");
 }
+
+#[test]
+fn a_held_change_that_is_committed_says_so() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    scratch.git_init();
+    let view = scratch.mount();
+    view.write("a", rewritten());
+    let in_head = |view: &View| view.status()["held"][0]["in_head"].clone();
+    assert_eq!(in_head(&view), false);
+    view.sh("git -c user.name=a -c user.email=a@example.org commit -qam changed").ok();
+    assert_eq!(in_head(&view), true);
+    view.unmount();
+}

@@ -52,7 +52,9 @@ impl Options {
     }
 
     pub fn grants(&self) -> Grants {
-        Grants { suid: self.suid, dev: self.dev }
+        let mounter = rustix::process::geteuid();
+        let only = (!mounter.is_root()).then(|| mounter.as_raw());
+        Grants { suid: self.suid, dev: self.dev, only }
     }
 
     /// `extra` holds the words of [`Self::extra`]. Others may enter what root mounts (SPEC §2).
