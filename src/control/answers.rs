@@ -40,7 +40,7 @@ pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
 }
 
 pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
-    let in_head = !project.overlay.in_head(std::slice::from_ref(&row.row)).is_empty();
+    let in_head = !project.overlay.in_head([&row.row]).is_empty();
     Ok(Held { in_head, ..described(project, row)? })
 }
 
@@ -86,7 +86,7 @@ fn time(millis: i64) -> jiff::Timestamp {
 
 pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
     let rows = held_rows(project);
-    let in_head = project.overlay.in_head(&project.overlay.held_rows());
+    let in_head = project.overlay.in_head(rows.iter().map(|row| &row.row));
     let told = |row: &HeldRow| Ok(Held { in_head: in_head.contains(&row.row.id), ..described(project, row)? });
     rows.iter().map(told).collect()
 }

@@ -11,10 +11,13 @@ use crate::store::{UpperId, UpperRow};
 impl Overlay {
     /// The entries of `rows` whose content HEAD has at their path. None where there is no repository, no commit, or one
     /// that cannot be read: the mark is for people, and its absence promises nothing.
-    pub fn in_head(&self, rows: &[UpperRow]) -> HashSet<UpperId> {
-        let Some(tree) = (!rows.is_empty()).then(|| self.git_repository()).flatten() else { return HashSet::new() };
-        let Ok(tree) = tree.head_tree() else { return HashSet::new() };
-        rows.iter().filter(|row| self.is_in_tree(&tree, row)).map(|row| row.id).collect()
+    pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
+        let mut rows = rows.into_iter().peekable();
+        let repository = rows.peek().and_then(|_| self.git_repository());
+        let Some(tree) = repository.as_ref().and_then(|repository| repository.head_tree().ok()) else {
+            return HashSet::new();
+        };
+        rows.filter(|row| self.is_in_tree(&tree, row)).map(|row| row.id).collect()
     }
 
     /// Lower's repository, read without the user's or the machine's git settings: nothing in it is ever run.

@@ -76,6 +76,16 @@ pub struct Opened {
     pub keep_cache: bool,
 }
 
+/// A regular file about to be made, its mode already checked.
+struct NewFile<'a> {
+    parent: NodeId,
+    name: &'a std::ffi::OsStr,
+    path: &'a RelPath,
+    mode: u32,
+    flags: OpenFlags,
+    caller: &'a Caller,
+}
+
 pub(super) struct Handle {
     target: Target,
     access: Access,
@@ -385,13 +395,13 @@ impl Overlay {
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
             return self.create_existing(parent, name, flags, caller);
         }
-        match self.action(&path, FileKind::Regular) {
-            Action::Deny | Action::Freeze => Err(self.denied(&path)),
-            Action::Pass => self.create_passed(parent, name, &path, mode, flags, caller),
-            Action::Auto | Action::GitConfig | Action::Hold(_) => {
-                self.create_judged(parent, name, &path, mode, flags, caller)
-            }
+        let action = self.action(&path, FileKind::Regular);
+        if matches!(action, Action::Deny | Action::Freeze) {
+            return Err(self.denied(&path));
         }
+        let mode = self.new_mode(&path, FileKind::Regular, mode, caller)?;
+        let new = NewFile { parent, name, path: &path, mode, flags, caller };
+        if action == Action::Pass { self.create_passed(&new) } else { self.create_judged(&new) }
     }
 
     /// Somebody made it below since the kernel looked.
@@ -409,17 +419,9 @@ impl Overlay {
         Ok((entry, self.open(entry.node, flags, caller)?))
     }
 
-    fn create_passed(
-        &self,
-        parent: NodeId,
-        name: &std::ffi::OsStr,
-        path: &RelPath,
-        mode: u32,
-        flags: OpenFlags,
-        caller: &Caller,
-    ) -> Result<(Entry, Opened)> {
+    fn create_passed(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
+        let NewFile { parent, name, path, mode, flags, caller } = *new;
         let place = self.lower.place(path)?;
-        let mode = self.new_mode(path, FileKind::Regular, mode, caller)?;
         // Opened for both, so that a file whose mode forbids it can still be written through this handle.
         let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, crate::sys::Mode::from_raw_mode(mode | 0o600))?;
         self.give_to_caller(fd.as_fd(), path, caller)?;
@@ -429,16 +431,8 @@ impl Overlay {
         Ok((entry, Opened { handle, keep_cache: false }))
     }
 
-    fn create_judged(
-        &self,
-        parent: NodeId,
-        name: &std::ffi::OsStr,
-        path: &RelPath,
-        mode: u32,
-        flags: OpenFlags,
-        caller: &Caller,
-    ) -> Result<(Entry, Opened)> {
-        let mode = self.new_mode(path, FileKind::Regular, mode, caller)?;
+    fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
+        let NewFile { parent, name, path, mode, flags, caller } = *new;
         let upper = self.store.create_upper()?;
         self.give_to_caller(upper.file.as_fd(), path, caller)?;
         crate::sys::file::set_mode(upper.file.as_fd(), mode).doing(|| format!("make {path}"))?;
