@@ -49,7 +49,7 @@ impl View {
     pub fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<Shown> {
         match node(parent) {
             Whose::Overlay(ROOT) if name == STATE_DIR_NAME => self.attributes(INodeNo(DESK_ROOT)),
-            Whose::Overlay(parent) => Ok(self.overlay.lookup(parent, name)?.attributes.into()),
+            Whose::Overlay(parent) => Ok(self.overlay.lookup(parent, name)?.into()),
             Whose::Desk(parent) => {
                 let (node, meta) = at_desk(self.desk.lookup(parent, name))?;
                 Ok(Shown::of_desk(node, &meta))
@@ -96,11 +96,11 @@ impl View {
     }
 
     pub fn mknod(&self, parent: INodeNo, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.mknod(place(parent, name)?, name, mode, device, caller)?.attributes.into())
+        Ok(self.overlay.mknod(place(parent, name)?, name, mode, device, caller)?.into())
     }
 
     pub fn mkdir(&self, parent: INodeNo, name: &OsStr, mode: u32, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.mkdir(place(parent, name)?, name, mode, caller)?.attributes.into())
+        Ok(self.overlay.mkdir(place(parent, name)?, name, mode, caller)?.into())
     }
 
     pub fn unlink(&self, parent: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -112,7 +112,7 @@ impl View {
     }
 
     pub fn symlink(&self, parent: INodeNo, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.symlink(place(parent, name)?, name, target, caller)?.attributes.into())
+        Ok(self.overlay.symlink(place(parent, name)?, name, target, caller)?.into())
     }
 
     pub fn rename(
@@ -128,7 +128,7 @@ impl View {
 
     pub fn link(&self, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, caller: &Caller) -> Result<Shown> {
         let entry = self.overlay.link(file(ino)?, place(new_parent, new_name)?, new_name, caller)?;
-        Ok(entry.attributes.into())
+        Ok(entry.into())
     }
 
     pub fn open(&self, ino: INodeNo, flags: i32, caller: &Caller) -> Result<OpenedFile> {
@@ -157,7 +157,7 @@ impl View {
         let (entry, opened) = self.overlay.create(place(parent, name)?, name, mode, flags, caller)?;
         // Its close is judged however it was opened, so every flush is wanted.
         let opened = OpenedFile { handle: FileHandle(opened.handle.0), flags: cache_flags(&opened) };
-        Ok((entry.attributes.into(), opened))
+        Ok((entry.into(), opened))
     }
 
     pub fn read(&self, handle: FileHandle, offset: u64, size: usize, caller: &Caller) -> Result<Vec<u8>> {

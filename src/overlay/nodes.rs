@@ -1,9 +1,12 @@
 //! Which inode the kernel speaks of, and what its names are.
 //!
-//! A node id is the inode number that programs see. It is lower's, unless that number is taken by a node that still
-//! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
+//! A node id is what the kernel calls an inode, for as long as it knows it. The number that programs see is lower's, and
+//! most often the same; a landing gives a path another inode below, and the node's number then follows it, so that
+//! git's index holds on both sides of the mount. A number that another node shows is replaced by a synthetic one. A node
+//! lives while the kernel knows it, a file is open on it, or a child of it lives.
 //!
-//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name.
+//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name; no two nodes
+//! show one number.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -29,6 +32,8 @@ const SYNTHETIC_FIRST: u64 = 1 << 51;
 #[derive(Debug)]
 pub(super) struct Node {
     pub kind: FileKind,
+    /// The inode number that programs see.
+    number: u64,
     /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
     pub names: Vec<(NodeId, OsString)>,
     /// References the kernel holds.
@@ -48,11 +53,10 @@ pub(super) struct Nodes {
     nodes: HashMap<NodeId, Node>,
     children: HashMap<(NodeId, OsString), NodeId>,
     by_lower: HashMap<InodeKey, NodeId>,
-    /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
-    kept: HashMap<InodeKey, NodeId>,
+    /// Nodes that show another number than their id.
+    renumbered: HashMap<u64, NodeId>,
     synthetic_next: u64,
     device: u64,
-    pub root_inode: u64,
 }
 
 impl Nodes {
@@ -60,6 +64,7 @@ impl Nodes {
         let meta = Meta::of(lower.root())?;
         let root = Node {
             kind: FileKind::Directory,
+            number: meta.inode,
             names: Vec::new(),
             // The kernel never forgets the root.
             lookups: 1,
@@ -73,10 +78,9 @@ impl Nodes {
             nodes: HashMap::from([(ROOT, root)]),
             children: HashMap::new(),
             by_lower: HashMap::from([(meta.key(), ROOT)]),
-            kept: HashMap::new(),
+            renumbered: HashMap::from([(meta.inode, ROOT)]),
             synthetic_next: SYNTHETIC_FIRST,
             device: meta.device,
-            root_inode: meta.inode,
         })
     }
 
@@ -153,9 +157,17 @@ impl Nodes {
     }
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
-        let id = self.free_number(meta, lower);
+        let number = self.free_number(meta.device, meta.inode);
+        let id = match self.nodes.contains_key(&NodeId(number)) {
+            false => NodeId(number),
+            true => NodeId(self.synthetic()),
+        };
+        if number != id.0 {
+            self.renumbered.insert(number, id);
+        }
         let node = Node {
             kind: meta.kind,
+            number,
             names: Vec::new(),
             lookups: 0,
             children: 0,
@@ -171,16 +183,50 @@ impl Nodes {
         id
     }
 
-    fn free_number(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
-        let kept = lower.and_then(|key| self.kept.get(&key).copied());
-        let own = (meta.device == self.device && meta.inode != ROOT.0 && meta.inode < SYNTHETIC_FIRST)
-            .then_some(NodeId(meta.inode));
-        match kept.or(own) {
-            Some(id) if !self.nodes.contains_key(&id) => id,
-            _ => {
-                self.synthetic_next += 1;
-                NodeId(self.synthetic_next)
-            }
+    fn free_number(&mut self, device: u64, inode: u64) -> u64 {
+        match self.may_show(device, inode) && self.shower(inode).is_none() {
+            true => inode,
+            false => self.synthetic(),
+        }
+    }
+
+    /// Whether an inode number of lower can be told as it is: node ids may be made of it.
+    fn may_show(&self, device: u64, inode: u64) -> bool {
+        device == self.device && inode != ROOT.0 && inode < SYNTHETIC_FIRST
+    }
+
+    /// The node that shows a number.
+    fn shower(&self, number: u64) -> Option<NodeId> {
+        let own = self.nodes.get(&NodeId(number)).filter(|node| node.number == number).map(|_| NodeId(number));
+        own.or_else(|| self.renumbered.get(&number).copied())
+    }
+
+    fn synthetic(&mut self) -> u64 {
+        self.synthetic_next += 1;
+        self.synthetic_next
+    }
+
+    /// The inode number that programs see.
+    pub fn number(&self, id: NodeId) -> u64 {
+        self.nodes.get(&id).map_or(id.0, |node| node.number)
+    }
+
+    /// The names of a node whose number is not its id, and which nobody has open.
+    pub fn names_to_forget(&self, id: NodeId) -> Vec<(NodeId, OsString)> {
+        let renumbered = self.nodes.get(&id).filter(|node| node.number != id.0 && node.open.is_none());
+        renumbered.map_or_else(Vec::new, |node| node.names.clone())
+    }
+
+    /// Shows lower's number from now on. Whoever has the file open must go on seeing the number it had: `tail -F` takes
+    /// another one for another file.
+    pub fn renumber(&mut self, id: NodeId) {
+        let Some(key) = self.nodes.get(&id).and_then(|node| node.lower) else { return };
+        let may = self.may_show(key.device, key.inode) && self.shower(key.inode).is_none();
+        let Some(node) = self.nodes.get_mut(&id).filter(|_| may) else { return };
+        self.renumbered.remove(&node.number);
+        node.number = key.inode;
+        if key.inode != id.0 {
+            self.renumbered.insert(key.inode, id);
         }
     }
 
@@ -229,11 +275,12 @@ impl Nodes {
         {
             self.by_lower.remove(&key);
         }
+        let is_open = node.open.is_some();
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
-            if key.inode != id.0 {
-                self.kept.insert(key, id);
-            }
+        }
+        if !is_open {
+            self.renumber(id);
         }
     }
 
@@ -269,11 +316,21 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
-    pub fn set_open(&mut self, id: NodeId, open: Option<Arc<OpenFile>>) {
+    pub fn set_open(&mut self, id: NodeId, open: Arc<OpenFile>) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.open = open;
+            node.open = Some(open);
         }
+    }
+
+    /// Nobody has it open any more. Gives whether its number is another than its id, which may be since now.
+    pub fn closed(&mut self, id: NodeId) -> bool {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.open = None;
+        }
+        self.renumber(id);
+        let renumbered = self.number(id) != id.0;
         self.drop_if_unneeded(id);
+        renumbered
     }
 
     fn drop_if_unneeded(&mut self, id: NodeId) {
@@ -284,6 +341,9 @@ impl Nodes {
                 return;
             }
             let Some(node) = self.nodes.remove(&id) else { return };
+            if node.number != id.0 {
+                self.renumbered.remove(&node.number);
+            }
             if let Some(key) = node.lower
                 && self.by_lower.get(&key) == Some(&id)
             {

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, View, lines, mounted_scratch};
+use crate::harness::{Output, Scratch, View, eventually, lines, mounted_scratch};
 
 fn rewritten() -> String {
     "all new\n".repeat(100)
@@ -228,11 +228,62 @@ fn git_hashes_nothing_untouched_again() {
     scratch.git(&["commit", "-qam", "small"]).ok();
     assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "");
     view.unmount();
-    // What landed is another inode below, and is looked into once.
-    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "dir0/file0\n", "unmounted");
-    assert_eq!(scratch.git(&["status", "--porcelain"]).ok().stdout, "", "unmounted");
+    assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "", "unmounted");
     let _again = scratch.mount();
     assert_eq!(scratch.git(&["diff-files", "--name-only"]).ok().stdout, "", "mounted again");
+}
+
+#[test]
+fn git_hashes_what_landed_once_for_both_sides() {
+    let scratch = mounted_scratch!();
+    for name in ["in_place", "appended", "renamed_over", "confirmed", "checked_out", "untouched"] {
+        scratch.write(name, lines(100));
+    }
+    scratch.git_init();
+    let view = scratch.mounting().at("view").start();
+    // diff-files compares stat data alone: it names what git would have to look into.
+    let stale = |dir: &Path| {
+        let diff = scratch.command("git").current_dir(dir).args(["diff-files", "--name-only"]).output().expect("git");
+        Output::from(diff).ok().stdout
+    };
+    view.write("in_place", lines(101));
+    view.sh("echo one >> appended; echo two >> appended").ok();
+    view.write_by_rename("renamed_over", lines(99));
+    view.write("new", lines(5));
+    view.write("confirmed", rewritten());
+    view.cli(&["confirm", "confirmed"]).ok();
+    view.sh("sed -i 1d checked_out; git checkout -q checked_out").ok();
+    view.cli(&["flush"]).ok();
+    view.sh("git add -A && git commit -qm all").ok();
+    assert_eq!(stale(view.root()), "", "in the view");
+    assert_eq!(stale(&scratch.project()), "", "below, while mounted");
+    view.sh("git status --porcelain").ok();
+    assert_eq!(stale(&scratch.project()), "", "below, after git has looked in the view");
+    view.unmount();
+    assert_eq!(stale(&scratch.project()), "", "unmounted");
+    let again = scratch.mounting().at("view").start();
+    assert_eq!(stale(again.root()), "", "mounted again");
+}
+
+#[test]
+fn an_open_file_keeps_its_number_while_others_save_it() {
+    let scratch = mounted_scratch!();
+    scratch.write("log", lines(100));
+    let view = scratch.mount();
+    let reader = fs::File::open(view.path("log")).expect("open");
+    let number = reader.metadata().expect("fstat").ino();
+    view.sh("echo more >> log").ok();
+    let now = || fs::metadata(view.path("log")).expect("stat").ino();
+    let below = || fs::metadata(scratch.lower().join("log")).expect("stat below").ino();
+    assert_ne!(below(), number, "a landing gives lower another inode");
+    assert_eq!((now(), reader.metadata().expect("fstat").ino()), (number, number), "while it is open");
+    drop(reader);
+    view.cli(&["flush"]).ok();
+    assert_eq!(now(), below(), "nobody has it open any more");
+    // The kernel is made to forget the old number by a thread that waits for nobody.
+    eventually("the listing says the same", || {
+        fs::read_dir(view.root()).expect("list").all(|entry| entry.expect("an entry").ino() == below())
+    });
 }
 
 #[test]
