@@ -45,6 +45,10 @@ impl Overlay {
     pub(super) fn old_side(&self, job: &Job, present: &Side) -> Result<Old> {
         let row = &job.row;
         let mode = present.mode;
+        if present.kind == Some(FileKind::Directory) {
+            // It is hidden, and something else took its place: there is no content to be judged against.
+            return self.present_side(&row.names[0]).map(Old::known);
+        }
         if row.held.is_some() {
             return self.kept_side(row.base.digest, mode);
         }

@@ -13,7 +13,7 @@ use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Landing, UpperRow, What, Writer};
-use crate::sys::file::Meta;
+use crate::sys::file::{FileKind, Meta};
 
 /// Whether changes held for too long without a look are refused (SPEC §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +69,27 @@ impl Overlay {
                 .inspect_err(|err| self.record_refusal(EventName::ConfirmFailed, change, &err.message))?;
             landables.push(landable);
         }
+        // What takes the place of a directory comes when the directory is empty.
+        let replaces_dir = |landable: &Landable| landable.present.kind == Some(FileKind::Directory);
+        landables.sort_by_key(replaces_dir);
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let names = self.land_all(&mut landables, &dirs, &how.review.by).map_err(|err| match err {
+        let late = landables.partition_point(|landable| !replaces_dir(landable));
+        let (first, late) = landables.split_at_mut(late);
+        let replaced = late.iter().map(|landable| &landable.taken.row.names[0]);
+        let emptied: Vec<RelPath> = dirs.iter().map(|dir| &dir.row.names[0]).chain(replaced).cloned().collect();
+        let refused = |err| match err {
             Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
             other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
-        })?;
-        self.remove_dirs(&dirs)?;
+        };
+        let mut names = self.land_all(first, &dirs, &how.review.by).map_err(refused)?;
+        self.remove_dirs(emptied)?;
+        if !late.is_empty() {
+            late.iter_mut().for_each(|landable| landable.present = Side::default());
+            names.extend(self.land_all(late, &[], &how.review.by).map_err(refused)?);
+        }
         let mut names = names.into_iter();
         let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
             outcome.backup = landable.backup.and_then(|_| names.next());
@@ -281,15 +293,14 @@ impl Overlay {
     }
 
     /// The last deletions in them have landed: the directories go too, deepest first.
-    fn remove_dirs(&self, dirs: &[&Taken]) -> Reviewed<()> {
-        let mut paths: Vec<&RelPath> = dirs.iter().map(|dir| &dir.row.names[0]).collect();
+    fn remove_dirs(&self, mut paths: Vec<RelPath>) -> Reviewed<()> {
         paths.sort();
         for path in paths.into_iter().rev() {
-            let removed = self.lower.place(path).and_then(|place| place.remove_dir());
+            let removed = self.lower.place(&path).and_then(|place| place.remove_dir());
             if let Err(err) = removed
                 && err.kind() != std::io::ErrorKind::NotFound
             {
-                return Err(failed(path, &Error::Io { doing: format!("remove {path}"), cause: err }));
+                return Err(failed(&path, &Error::Io { doing: format!("remove {path}"), cause: err }));
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use super::{Caller, Entry, Error, Known, Overlay, Result};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
-use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, Store, UpperId, UpperRow, What};
+use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, Fate, Store, UpperId, UpperRow, What};
 use crate::sys::Mode;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
@@ -32,6 +32,14 @@ impl Overlay {
     }
 
     pub fn mkdir(&self, parent: NodeId, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
+        self.check_may_write(caller)?;
+        let path = self.new_path(parent, name)?;
+        if let Origin::Hidden(id) = self.origin(&path)?
+            && self.lower.stat(&path)?.is_some_and(|meta| meta.is_dir())
+        {
+            self.show_dir_again(id, &path, mode, caller)?;
+            return self.lookup(parent, name);
+        }
         self.make(parent, name, FileKind::Directory, mode, caller, |place, mode| place.make_dir(mode))
     }
 
@@ -317,6 +325,9 @@ impl Overlay {
         if self.leave_to_other_name(path, id, &row)? {
             return self.unlink_again(path, caller);
         }
+        if self.lower.stat(path).doing(|| format!("stat {path}"))?.is_some_and(|meta| meta.is_dir()) {
+            return self.hide_dir_again(path, row);
+        }
         let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
         if !existed {
             return self.drop_new(path, &row);
@@ -361,7 +372,7 @@ impl Overlay {
     fn drop_new(&self, path: &RelPath, row: &UpperRow) -> Result<()> {
         let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
         if let Some(held) = &row.held {
-            epilogue.verdicts.push((held.id.clone(), path.clone(), crate::store::Fate::Ended));
+            epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
         Ok(self.store.drop_upper_file(row.id)?)
@@ -385,6 +396,19 @@ impl Overlay {
         state.uppers.remove(id);
         state.epoch += 1;
         Ok(())
+    }
+
+    /// What took the place of a hidden directory goes; the directory is hidden as before.
+    fn hide_dir_again(&self, path: &RelPath, row: UpperRow) -> Result<()> {
+        let id = self.store.reserve_upper();
+        let whiteout = UpperRow { id, what: What::Whiteout, held: None, ..row.clone() };
+        let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
+        let epilogue =
+            Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], verdicts: ended, ..Epilogue::default() };
+        self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
+        self.state.lock().uppers.insert(Upper::written(whiteout));
+        self.store.drop_upper_file(row.id)?;
+        self.hold_structure(id, Reason::Parent)
     }
 
     /// The deletion of something changed is judged against what the change was based on.
@@ -435,6 +459,21 @@ impl Overlay {
             true => Ok(entries.into_values().collect()),
             false => Err(Error::Errno(libc::ENOTEMPTY)),
         }
+    }
+
+    /// A directory whose removal waits for review is made anew, as git does at every switch of branches: lower has it
+    /// still. What was deleted in it stays hidden and held.
+    fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
+        if matches!(self.action(path, FileKind::Directory), Action::Deny | Action::Freeze) {
+            return Err(self.denied(path));
+        }
+        let mode = self.new_mode(path, FileKind::Directory, mode, caller)?;
+        let (row, _claimed) = self.claim(id)?;
+        self.own_new(&self.lower.place(path)?, path, FileKind::Directory, mode, caller)?;
+        let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
+        let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
+        self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
+        self.note_created(path, FileKind::Directory, "[directory]".to_owned(), caller)
     }
 
     /// The view shows a directory no more; lower keeps it until the last deletion in it has landed.

@@ -13,7 +13,7 @@ use super::error::Context;
 use super::open::OpenFile;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, ChangeKind, RelPath};
+use crate::model::{ChangeId, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::{self, Below, Held, UpperRow, Writer};
@@ -134,18 +134,18 @@ impl Overlay {
         self.policy().notices.clone()
     }
 
-    /// A held removal of a directory takes the deletions in it along.
+    /// A held removal of a directory, or what takes its place, takes the deletions in it along.
     pub(super) fn with_children(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();
         let mut all: Vec<ChangeId> = Vec::new();
         for id in ids {
             let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
-            let held = upper.row.held.as_ref().ok_or_else(|| unknown(id))?;
-            if held.kind == ChangeKind::Structure {
-                let below = state.uppers.within(&upper.row.names[0]).into_iter();
-                let below = below.filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
-                all.extend(below.map(|held| held.id.clone()));
+            if upper.row.held.is_none() {
+                return Err(unknown(id));
             }
+            let below = state.uppers.within(&upper.row.names[0]).into_iter();
+            let below = below.filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
+            all.extend(below.map(|held| held.id.clone()));
             all.push(id.clone());
         }
         let mut seen = std::collections::HashSet::new();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{ChangeId, Reason};
+use crate::model::{ChangeId, ChangeKind, Reason};
 use crate::overlay::rules::RuleSource;
 use crate::policy::settings::{Key, Layer};
 use crate::protocol::ErrorCode;
@@ -686,6 +686,70 @@ fn removing_a_directory_of_held_deletions_hides_it_until_they_land() {
     bench.confirm(&[structure.held.unwrap().id]).unwrap();
     assert!(bench.lower_names().is_empty());
     assert!(bench.held().is_empty());
+}
+
+/// As git does at every switch to a branch without the directory and back.
+#[test]
+fn a_directory_held_as_removed_can_be_made_anew() {
+    let mut bench = Bench::new();
+    bench.put("d/e/a", &lines(100));
+    bench.put("d/b", &lines(100));
+    remove_tree(&bench);
+    assert!(bench.names("").is_empty());
+    for dir in ["d", "d/e"] {
+        let (parent, name) = bench.parent(dir);
+        let made = bench.view().mkdir(parent, name, 0o700, &ME).unwrap();
+        assert_eq!(made.attributes.meta.mode, 0o700, "the mode is that of the new directory");
+    }
+    assert_eq!(bench.names("d"), ["e"]);
+    bench.remount();
+    assert_eq!((bench.names("d"), bench.names("d/e")), (vec!["e".to_owned()], vec![]));
+    bench.save("d/e/a", &lines(100));
+    bench.save("d/b", &lines(101));
+    assert_eq!((bench.lower("d/e/a"), bench.lower("d/b")), (Some(lines(100)), Some(lines(101))));
+    assert!(bench.held().is_empty(), "{:?}", bench.held());
+}
+
+#[test]
+fn what_takes_the_place_of_a_directory_lands_with_the_deletions_in_it() {
+    let bench = Bench::new();
+    bench.put("d/e/a", &lines(100));
+    bench.put("d/b", &lines(100));
+    remove_tree(&bench);
+    bench.save("d", "once a directory\n");
+    assert_eq!(bench.lower("d/b"), Some(lines(100)));
+    let file = bench.held().into_iter().find(|row| row.names[0].as_bytes() == b"d").unwrap().held.unwrap();
+    assert_eq!((file.kind, file.reasons.contains(&Reason::Type)), (ChangeKind::Type, true));
+    bench.confirm(&[file.id]).unwrap();
+    assert_eq!((bench.lower("d"), bench.lower_names()), (Some("once a directory\n".to_owned()), vec!["d".to_owned()]));
+    assert!(bench.held().is_empty(), "{:?}", bench.held());
+}
+
+#[test]
+fn what_took_the_place_of_a_directory_goes_and_the_directory_stays_hidden() {
+    let bench = Bench::new();
+    bench.put("d/e/a", &lines(100));
+    bench.put("d/b", &lines(100));
+    remove_tree(&bench);
+    bench.save("d", "once a directory\n");
+    bench.unlink("d");
+    assert!(bench.names("").is_empty());
+    let (parent, name) = bench.parent("d");
+    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
+    assert!(bench.names("d").is_empty());
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.view().discard(&ids, &HOW.review).unwrap();
+    assert_eq!((bench.read("d/e/a"), bench.read("d/b")), (Some(lines(100)), Some(lines(100))));
+}
+
+/// Removes `d`, with `d/e/a` and `d/b`, as `rm -r` does.
+fn remove_tree(bench: &Bench) {
+    bench.unlink("d/e/a");
+    bench.unlink("d/b");
+    for dir in ["d/e", "d"] {
+        let (parent, name) = bench.parent(dir);
+        bench.view().rmdir(parent, name, &ME).unwrap();
+    }
 }
 
 #[test]
