@@ -18,6 +18,17 @@ perl         perl
 sed          sed
 tar          tar
 vim          vim
+nano         nano
+ed           ed
+emacs        emacs-nox
+node         nodejs
+patch        patch
+rsync        rsync
+unzip        unzip
+sqlite3      sqlite3
+jq           jq
+sponge       moreutils
+black        black
 mkfs.ext4    e2fsprogs
 setfattr     attr
 setfacl      acl

@@ -15,7 +15,8 @@ use crate::model::{BackupKind, Digest, Reason, RelPath};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
-    self, Applied, Backup, Base, Durability, Epilogue, Fate, Landing, NewContent, StagedContent, UpperRow, Writer,
+    self, AnchorState, Applied, Backup, Base, Durability, Epilogue, Fate, Landing, NewContent, StagedContent, UpperRow,
+    Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -91,6 +92,7 @@ impl Overlay {
         let Comparison { path, new, present, .. } = comparison;
         let change = Replacement { path, base: &job.row.base, new, present, kind: BackupKind::Landed, by: actor };
         let replaced = self.stage_replacement(&change, landing)?;
+        self.keep_moved_away(comparison, landing, actor)?;
         if let Some((source, stamp)) = &job.takes_along {
             landing.remove(&self.lower, source, *stamp)?;
         }
@@ -101,6 +103,20 @@ impl Overlay {
             }
         }
         Ok(replaced)
+    }
+
+    /// What the path had was renamed away, not replaced. Whoever wants it back asks for it by the name it had.
+    fn keep_moved_away(&self, comparison: &Comparison, landing: &mut Landing<'_>, actor: &Writer) -> Result<()> {
+        let Comparison { path, old, new, present, .. } = comparison;
+        let moved_away = matches!(self.anchor_of(path)?, Some(AnchorState::Moved { .. }));
+        if !moved_away || present.exists() || !new.exists() {
+            return Ok(());
+        }
+        if let Some(content) = old.stage(&self.store)? {
+            let backup = backup_of(path, old, &content, BackupKind::Landed, actor);
+            landing.keep(content, backup);
+        }
+        Ok(())
     }
 
     /// Prepares lower's new state for one path, its old content kept. Gives the hash of what is replaced.

@@ -11,6 +11,7 @@ mod output;
 mod processes;
 mod scratch;
 mod tests;
+mod tree;
 mod view;
 
 use std::thread;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 pub use normalise::normalise;
 pub use output::{Held, Output};
 pub use scratch::Scratch;
+pub use tree::Tree;
 pub use view::{Mounting, View};
 
 /// Long enough for a loaded machine with two cores; a test that waits this long has failed.
