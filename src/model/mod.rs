@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or knows a layer above it. A value that exists is valid: each newtype has one
 //! constructor that checks. Begin with [`RelPath`].
 
+mod acl;
 mod change;
 mod digest;
 mod path;
@@ -10,6 +11,7 @@ mod stamp;
 #[cfg(test)]
 mod tests;
 
+pub use acl::{Acl, Inherited};
 pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
 pub use digest::{Digest, Hasher};
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};

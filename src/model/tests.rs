@@ -66,3 +66,34 @@ fn digests_survive_their_own_spelling() {
     assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
     assert_eq!(Digest::parse("zz"), None);
 }
+
+/// Entries as `getfacl` writes them, in the kernel's format.
+fn acl(entries: &[(u16, u16, u32)]) -> Acl {
+    let entry = |(tag, permissions, id): &(u16, u16, u32)| {
+        [tag.to_le_bytes().as_slice(), &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let bytes = [2u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat();
+    let acl = Acl::parse(&bytes).expect("the kernel's own format");
+    assert_eq!(acl.to_bytes(), bytes);
+    acl
+}
+
+#[test]
+fn a_default_list_bounds_the_mode_of_what_is_made() {
+    const NONE: u32 = u32::MAX;
+    let plain = acl(&[(1, 7, NONE), (4, 5, NONE), (0x20, 0, NONE)]);
+    assert_eq!(plain.inherited(0o2666), Inherited { mode: 0o2640, access: None });
+    assert_eq!(plain.inherited(0o777), Inherited { mode: 0o750, access: None });
+    let named = acl(&[(1, 7, NONE), (2, 7, 1234), (4, 7, NONE), (0x10, 7, NONE), (0x20, 4, NONE)]);
+    // The group's own entry stays: the mask bounds it.
+    let access = acl(&[(1, 6, NONE), (2, 7, 1234), (4, 7, NONE), (0x10, 4, NONE), (0x20, 4, NONE)]);
+    assert_eq!(named.inherited(0o646), Inherited { mode: 0o644, access: Some(access) });
+}
+
+#[test]
+fn what_is_no_access_control_list_is_refused() {
+    for bytes in [&b""[..], b"\x02\0\0", b"\x03\0\0\0", b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff"] {
+        assert_eq!(Acl::parse(bytes), None, "{bytes:?}");
+    }
+    assert_eq!(Acl::parse(b"\x02\0\0\0").map(|acl| acl.to_bytes()), Some(b"\x02\0\0\0".to_vec()));
+}
