@@ -40,12 +40,15 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 
 /// What is asked of the kernel beyond reading asynchronously and writing more than a page.
 ///
-/// Not asked for: locks (with one mount the kernel's own do), writeback caching (every write is to be seen), POSIX ACLs
-/// (lower keeps them, and the kernel would check a copy), killing of set-id bits (the kernel sends it as SETATTR), cached
-/// symlink targets (a landing or a discard changes the target of a node that lives on, and nothing would tell).
+/// Not asked for: locks (with one mount the kernel's own do), writeback caching (every write is to be seen), killing of
+/// set-id bits (the kernel sends it as SETATTR), cached symlink targets (a landing or a discard changes the target of a
+/// node that lives on, and nothing would tell).
 const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     // The umask does not apply where the directory has a default ACL, which only lower knows.
     .union(InitFlags::FUSE_DONT_MASK)
+    // The kernel checks permissions, and without this by mode bits alone. It asks for a list where the mode does not
+    // decide, never for the owner.
+    .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_AUTO_INVAL_DATA)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_DO_READDIRPLUS)
@@ -350,7 +353,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -358,8 +361,8 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let (name, value) = (name.to_owned(), value.to_owned());
-        self.lasting(reply, "setxattr", move |view| view.set_xattr(ino, &name, &value, flags));
+        let (name, value, caller) = (name.to_owned(), value.to_owned(), caller(req));
+        self.lasting(reply, "setxattr", move |view| view.set_xattr(ino, &name, &value, flags, &caller));
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

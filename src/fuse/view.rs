@@ -276,8 +276,9 @@ impl View {
         }
     }
 
-    pub fn set_xattr(&self, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        self.overlay.set_xattr(file(ino)?, name, value, XattrFlags::from_bits_retain(flags.cast_unsigned()))
+    pub fn set_xattr(&self, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, caller: &Caller) -> Result<()> {
+        let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+        self.overlay.set_xattr(file(ino)?, name, value, flags, caller)
     }
 
     pub fn list_xattrs(&self, ino: INodeNo, size: u32) -> Result<Xattr> {

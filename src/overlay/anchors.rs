@@ -9,6 +9,9 @@ use crate::model::{Digest, RelPath};
 use crate::store::{Anchor, AnchorState, StepOutcome};
 use crate::sys::file::Meta;
 
+/// Begins as temporary names of ours do: nothing in the view can have it.
+const BETWEEN: &[u8] = b".fettle-tmp-exchanged";
+
 /// How many recent landings are remembered before old ones are looked through.
 const WINDOWS_MAX: usize = 4096;
 
@@ -186,6 +189,22 @@ impl State {
                 *at = moved;
             }
         }
+    }
+
+    /// Two directories in each other's place: as by way of a third name, which nobody can use.
+    pub(super) fn exchanged_dirs(&mut self, one: &RelPath, other: &RelPath) {
+        let between = RelPath::parse(BETWEEN).expect("a plain name");
+        self.moved_dir(one, &between);
+        self.moved_dir(other, one);
+        self.moved_dir(&between, other);
+    }
+
+    /// A directory takes the path of a file, of which nothing is forgotten by that.
+    pub(super) fn moved_dir_over_file(&mut self, dir: &RelPath, file: &RelPath) {
+        let known = self.anchors.remove(file);
+        self.moved_dir(dir, file);
+        self.anchors.remove(file);
+        self.anchors.extend(known.map(|known| (file.clone(), known)));
     }
 
     pub(super) fn anchors_within(&self, dir: &RelPath) -> Vec<Anchor> {

@@ -16,7 +16,7 @@ use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::UpperId;
 use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::{OFlags, xattr};
+use crate::sys::{OFlags, process, xattr};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
@@ -44,6 +44,9 @@ pub struct SetAttributes {
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
+const SET_GID: u32 = 0o2000;
+pub(super) const ACCESS_ACL: &str = "system.posix_acl_access";
+pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 /// Names that the view answers itself, and that no file below has.
 const OWN_XATTRS: &[u8] = b"user.fettle.";
 
@@ -60,22 +63,34 @@ impl Overlay {
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
-        let (path, unlinked, removed) = {
+        let path = {
             let state = self.state.lock();
-            let found = state.nodes.get(node)?;
-            (state.nodes.path(node).ok(), found.open.clone(), found.removed)
+            state.nodes.get(node)?;
+            state.nodes.path(node)
         };
-        match (path, unlinked) {
-            (Some(path), _) => match self.origin(&path)? {
-                Origin::Lower(meta) | Origin::Upper(_, meta) => Ok(meta),
-                Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
-            },
-            // Unlinked and still open: all that is left of it is the descriptor.
-            (None, Some(open)) => {
-                let meta = Meta::of(open.file().as_fd()).doing(|| "stat an unlinked file".to_owned())?;
-                Ok(Meta { links: 0, ..meta })
-            }
-            (None, None) => removed.map(|meta| Meta { links: 0, ..meta }).ok_or(Error::Errno(libc::ENOENT)),
+        let Ok(path) = path else { return self.meta_of_unlinked(node) };
+        match self.origin(&path)? {
+            Origin::Lower(meta) | Origin::Upper(_, meta) => Ok(meta),
+            Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// All that is left of a file is what is open on it, and of another entry what it was.
+    fn meta_of_unlinked(&self, node: NodeId) -> Result<Meta> {
+        let (open, removed) = {
+            let state = self.state.lock();
+            (state.open_file(node), state.nodes.get(node)?.removed)
+        };
+        let Some(open) = open else {
+            let meta = removed.ok_or(Error::Errno(libc::ENOENT))?;
+            let links = if meta.is_dir() { 0 } else { meta.links.saturating_sub(1) };
+            return Ok(Meta { links, ..meta });
+        };
+        let meta = Meta::of(open.as_fd()).doing(|| "stat an unlinked file".to_owned())?;
+        match self.is_written_in_upper(node)? {
+            true => Ok(Meta { links: 0, ..meta }),
+            // It may have names that nobody has looked up.
+            false => Ok(self.as_linked(meta)),
         }
     }
 
@@ -92,7 +107,10 @@ impl Overlay {
         // Names of the inode below may have come and gone since it was first written.
         let links = match links {
             0 | 1 => links,
-            _ => self.lower.stat(path).doing(|| format!("stat {path}"))?.map_or(1, |meta| meta.links),
+            _ => {
+                let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+                below.map_or(1, |meta| self.as_linked(meta).links)
+            }
         };
         let meta = self.store.upper_meta(id)?;
         Ok(Meta { links: links.max(u32::try_from(names).unwrap_or(u32::MAX)), ..meta })
@@ -120,17 +138,7 @@ impl Overlay {
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
         }
-        let fd = target.fd.as_fd();
-        let doing = || target.doing("change attributes of");
-        if set.uid.is_some() || set.gid.is_some() {
-            set_owner(&target, set.uid, set.gid).doing(doing)?;
-        }
-        if let Some(mode) = set.mode {
-            file::set_mode(fd, mode & 0o7777).doing(doing)?;
-        }
-        if (set.atime, set.mtime) != (SetTime::Keep, SetTime::Keep) {
-            set_times(&target, set.atime.timespec(), set.mtime.timespec()).doing(doing)?;
-        }
+        target.each(|inode| inode.set(set)).doing(|| target.doing("change attributes of"))?;
         target.path.map_or(Ok(()), |path| self.attributes_settled(&path, target.kind, set, caller))
     }
 
@@ -141,14 +149,19 @@ impl Overlay {
             (None, Some(_)) => "[owner]".to_owned(),
             (None, None) => return self.remember_below(path),
         };
-        let upper = self.state.lock().uppers.at(path);
-        match upper {
+        match self.unlanded(path) {
             Some(id) => self.mark_dirty(id)?,
             None if self.action(path, kind) == Action::Pass => {}
             None => self.record_structure(path, what, Vec::new(), caller)?,
         }
         // Our own act is not an external change.
         self.remember_below(path)
+    }
+
+    /// The entry at a path that has something lower has not.
+    fn unlanded(&self, path: &RelPath) -> Option<UpperId> {
+        let state = self.state.lock();
+        state.uppers.at(path).filter(|id| state.uppers.get(*id).is_some_and(|upper| !upper.is_landed()))
     }
 
     /// set-user-id and set-group-id on judged files are refused unless the mount allows them (SPEC §6).
@@ -165,26 +178,38 @@ impl Overlay {
         let (path, kind, open) = {
             let state = self.state.lock();
             let found: &Node = state.nodes.get(node)?;
-            (state.nodes.path(node).ok(), found.kind, found.open.clone())
+            let path = state.nodes.path(node).ok();
+            let open = if path.is_none() { state.open_file(node) } else { None };
+            (path, found.kind, open)
         };
         let Some(path) = path else {
             let open = open.ok_or(Error::Errno(libc::ENOENT))?;
-            let fd = open.file().as_fd().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
-            return Ok(Inode { path: None, kind, fd, place: None });
+            let fd = open.as_fd().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
+            return Ok(Inode { path: None, kind, fd, place: None, twin: None });
         };
-        let place = match self.origin(&path)? {
-            Origin::Upper(id, _) if !self.is_landed(id) => self.store.upper_place(id)?,
-            Origin::Lower(_) | Origin::Upper(..) if path.is_root() => return self.root_inode(),
-            Origin::Lower(_) | Origin::Upper(..) => self.lower.place(&path)?,
+        if path.is_root() {
+            let fd = self.lower.open_at(&path, OFlags::PATH | OFlags::DIRECTORY)?;
+            return Ok(Inode { path: Some(path), kind, fd, place: None, twin: None });
+        }
+        let (place, upper) = match self.origin(&path)? {
+            Origin::Upper(id, _) if !self.is_landed(id) => (self.store.upper_place(id)?, None),
+            Origin::Upper(id, _) => (self.lower.place(&path)?, Some(id)),
+            Origin::Lower(_) => (self.lower.place(&path)?, None),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
         };
         let fd = place.open(OFlags::PATH).doing(|| format!("open {path}"))?;
-        Ok(Inode { path: Some(path), kind, fd, place: Some(place) })
+        let twin = upper.map(|id| self.twin(id, kind)).transpose()?.flatten();
+        Ok(Inode { path: Some(path), kind, fd, place: Some(place), twin: twin.map(Box::new) })
     }
 
-    fn root_inode(&self) -> Result<Inode> {
-        let fd = self.lower.open_at(&RelPath::root(), OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(Inode { path: Some(RelPath::root()), kind: FileKind::Directory, fd, place: None })
+    /// The upper file of an entry that has landed and that a writer still has open; none once it is let go of.
+    fn twin(&self, id: UpperId, kind: FileKind) -> Result<Option<Inode>> {
+        let place = self.store.upper_place(id)?;
+        match place.open(OFlags::PATH) {
+            Ok(fd) => Ok(Some(Inode { path: None, kind, fd, place: Some(place), twin: None })),
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(err) => Err(err).doing(|| "open an upper file".to_owned()),
+        }
     }
 
     fn is_landed(&self, id: UpperId) -> bool {
@@ -200,7 +225,13 @@ impl Overlay {
             return Err(Error::Errno(libc::ENODATA));
         }
         let inode = self.inode_of(node)?;
-        Ok(xattr::get(inode.fd.as_fd(), name)?)
+        match xattr::get(inode.fd.as_fd(), name) {
+            // Where lower knows no lists. The kernel would take this answer for a failed check of permissions.
+            Err(err) if is_acl(name) && err.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                Err(Error::Errno(libc::ENODATA))
+            }
+            other => Ok(other?),
+        }
     }
 
     fn is_written_in_upper(&self, node: NodeId) -> Result<bool> {
@@ -214,15 +245,25 @@ impl Overlay {
         Ok(xattr::list(inode.fd.as_fd())?)
     }
 
-    pub fn set_xattr(&self, node: NodeId, name: &OsStr, value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub fn set_xattr(
+        &self,
+        node: NodeId,
+        name: &OsStr,
+        value: &[u8],
+        flags: XattrFlags,
+        caller: &Caller,
+    ) -> Result<()> {
         let inode = self.inode_for_xattr(node, name)?;
-        xattr::set(inode.fd.as_fd(), name, value, flags)?;
+        inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
+        if name == ACCESS_ACL {
+            inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
+        }
         self.xattrs_settled(&inode)
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr) -> Result<()> {
         let inode = self.inode_for_xattr(node, name)?;
-        xattr::remove(inode.fd.as_fd(), name)?;
+        inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
         self.xattrs_settled(&inode)
     }
 
@@ -241,8 +282,7 @@ impl Overlay {
 
     fn xattrs_settled(&self, inode: &Inode) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
-        let upper = self.state.lock().uppers.at(path);
-        if let Some(id) = upper {
+        if let Some(id) = self.unlanded(path) {
             self.mark_dirty(id)?;
         }
         self.remember_below(path)
@@ -283,9 +323,29 @@ struct Inode {
     kind: FileKind,
     fd: OwnedFd,
     place: Option<crate::sys::tree::Place>,
+    /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
+    twin: Option<Box<Inode>>,
 }
 
 impl Inode {
+    fn each(&self, change: impl Fn(&Self) -> std::io::Result<()>) -> std::io::Result<()> {
+        change(self)?;
+        self.twin.as_deref().map_or(Ok(()), change)
+    }
+
+    fn set(&self, set: &SetAttributes) -> std::io::Result<()> {
+        if set.uid.is_some() || set.gid.is_some() {
+            set_owner(self, set.uid, set.gid)?;
+        }
+        if let Some(mode) = set.mode {
+            file::set_mode(self.fd.as_fd(), mode & 0o7777)?;
+        }
+        match (set.atime, set.mtime) {
+            (SetTime::Keep, SetTime::Keep) => Ok(()),
+            (access, modification) => set_times(self, access.timespec(), modification.timespec()),
+        }
+    }
+
     fn doing(&self, verb: &str) -> String {
         match &self.path {
             Some(path) => format!("{verb} {path}"),
@@ -307,6 +367,21 @@ fn set_times(inode: &Inode, access: Timespec, modification: Timespec) -> std::io
         Some(place) => place.set_times(access, modification),
         None => file::set_times(reopened(inode)?.as_fd(), access, modification),
     }
+}
+
+/// A list sets the group's permissions, and whoever is not in that group may not lend its id with them. Lower would take
+/// the bit away as `chmod` does, but it sees us set the list.
+fn drop_foreign_set_gid(inode: &Inode, caller: &Caller) -> std::io::Result<()> {
+    let meta = Meta::of(inode.fd.as_fd())?;
+    let may_lend = || caller.gid == meta.gid || process::may_set_gid_bit(caller.pid, meta.gid);
+    match meta.mode & SET_GID != 0 && !may_lend() {
+        true => file::set_mode(inode.fd.as_fd(), meta.mode & !SET_GID),
+        false => Ok(()),
+    }
+}
+
+fn is_acl(name: &OsStr) -> bool {
+    name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
 fn reopened(inode: &Inode) -> std::io::Result<std::fs::File> {

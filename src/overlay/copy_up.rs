@@ -1,14 +1,14 @@
 //! Copy-up: before the first write, a file's content moves to upper, and what lay below is remembered as its base.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::Context;
 use super::open::{Backing, OpenFile};
 use super::uppers::Upper;
-use super::{Caller, Error, Overlay, Result, Seen, State};
+use super::{Error, Overlay, Result, Seen, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Base, Below, UpperId, UpperRow, What};
@@ -184,30 +184,6 @@ impl Overlay {
         self.policy().action(&self.lower, path, entry)
     }
 
-    /// The mode of a new entry: the caller's umask applied, refused where it has bits that need a grant.
-    pub(super) fn new_mode(&self, path: &RelPath, kind: FileKind, mode: u32, caller: &Caller) -> Result<u32> {
-        let mode = mode & 0o7777 & !caller.umask;
-        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        let gated =
-            (mode & 0o6000 != 0 && kind != FileKind::Directory && !self.grants.suid) || (is_device && !self.grants.dev);
-        match gated && self.action(path, kind) != Action::Pass {
-            true => Err(Error::Errno(libc::EPERM)),
-            false => Ok(mode),
-        }
-    }
-
-    /// New entries belong to the caller, and to the group of a set-group-id directory.
-    pub(super) fn give_to_caller(&self, fd: BorrowedFd<'_>, path: &RelPath, caller: &Caller) -> Result<()> {
-        let gid = self.new_gid(path, caller)?;
-        give(|| file::set_owner(fd, Some(caller.uid), Some(gid)), caller).doing(|| format!("give {path} an owner"))
-    }
-
-    pub(super) fn new_gid(&self, path: &RelPath, caller: &Caller) -> Result<u32> {
-        let dir = path.parent().unwrap_or_default();
-        let dir_meta = self.lower.stat(&dir).doing(|| format!("stat {dir}"))?;
-        Ok(dir_meta.filter(|meta| meta.mode & 0o2000 != 0).map_or(caller.gid, |meta| meta.gid))
-    }
-
     /// Remembers what lower has at a path after an act of ours, so that only others' acts count as external.
     pub(super) fn remember_below(&self, path: &RelPath) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
@@ -216,16 +192,6 @@ impl Overlay {
             *seen = Seen { stamp: meta.stamp(), digest: seen.digest };
         }
         Ok(())
-    }
-}
-
-/// An unprivileged daemon serves only its own user, whose files need no giving.
-pub(super) fn give(set_owner: impl FnOnce() -> std::io::Result<()>, caller: &Caller) -> std::io::Result<()> {
-    match set_owner() {
-        Err(err) if err.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().as_raw() == caller.uid => {
-            Ok(())
-        }
-        other => other,
     }
 }
 

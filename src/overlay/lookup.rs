@@ -115,16 +115,24 @@ impl Overlay {
 
     pub(super) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
         let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(Origin::Nothing) };
-        if meta.is_file() && meta.links > 1 {
-            let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
-            if let Some(id) = upper {
-                match self.upper_meta(path, id) {
-                    Err(_) if self.is_let_go(id) => {}
-                    meta => return Ok(Origin::Upper(id, meta?)),
-                }
+        if meta.is_dir() || meta.links == 1 {
+            return Ok(Origin::Lower(meta));
+        }
+        let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
+        if let Some(id) = upper {
+            match self.upper_meta(path, id) {
+                Err(_) if self.is_let_go(id) => {}
+                meta => return Ok(Origin::Upper(id, meta?)),
             }
         }
-        Ok(Origin::Lower(meta))
+        Ok(Origin::Lower(self.as_linked(meta)))
+    }
+
+    /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted
+    /// or replaced.
+    pub(super) fn as_linked(&self, meta: Meta) -> Meta {
+        let taken = self.state.lock().uppers.names_taken(meta.device, meta.inode);
+        Meta { links: meta.links.saturating_sub(taken), ..meta }
     }
 
     /// Landed and evicted between two looks, as a release does at any moment: lower has what it was.

@@ -20,6 +20,7 @@ mod error;
 mod external;
 mod flush;
 mod head;
+mod heritage;
 mod hold;
 mod land;
 mod lookup;

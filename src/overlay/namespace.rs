@@ -6,7 +6,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::compare::leaves_project;
-use super::copy_up::give;
 use super::error::Context;
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
@@ -67,25 +66,12 @@ impl Overlay {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         self.check_creation(&path, kind)?;
-        let mode = self.new_mode(&path, kind, mode, caller)?;
+        let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
-        make(&place, Mode::from_raw_mode(mode))?;
-        self.own_new(&place, &path, kind, mode, caller)?;
+        make(&place, Mode::from_raw_mode(heritage.mode))?;
+        heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
         self.note_created(&path, kind, format!("[{}]", name_of(kind)), caller)?;
         self.lookup(parent, name)
-    }
-
-    /// Owner, group and mode as the caller's own `mkdir` would have set them.
-    fn own_new(&self, place: &Place, path: &RelPath, kind: FileKind, mode: u32, caller: &Caller) -> Result<()> {
-        let gid = self.new_gid(path, caller)?;
-        let doing = || format!("give {path} an owner");
-        give(|| place.set_owner(Some(caller.uid), Some(gid)), caller).doing(doing)?;
-        if kind == FileKind::Symlink {
-            return Ok(());
-        }
-        let parent = self.lower.stat(&path.parent().unwrap_or_default()).doing(doing)?;
-        let inherits = kind == FileKind::Directory && parent.is_some_and(|meta| meta.mode & 0o2000 != 0);
-        place.set_mode(if inherits { mode | 0o2000 } else { mode }).doing(doing)
     }
 
     fn check_creation(&self, path: &RelPath, kind: FileKind) -> Result<()> {
@@ -158,9 +144,9 @@ impl Overlay {
 
     fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<Settled> {
         let id = self.store.create_upper_symlink(target)?;
+        let heritage = self.heritage(path, FileKind::Symlink, 0o777, caller)?;
         let place = self.store.upper_place(id)?;
-        let gid = self.new_gid(path, caller)?;
-        give(|| place.set_owner(Some(caller.uid), Some(gid)), caller).doing(|| format!("give {path} an owner"))?;
+        heritage.give_below(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
         self.add_upper(id, path, What::Symlink)?;
         self.settle(id, &caller.writer())
     }
@@ -467,9 +453,10 @@ impl Overlay {
         if matches!(self.action(path, FileKind::Directory), Action::Deny | Action::Freeze) {
             return Err(self.denied(path));
         }
-        let mode = self.new_mode(path, FileKind::Directory, mode, caller)?;
+        let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
         let (row, _claimed) = self.claim(id)?;
-        self.own_new(&self.lower.place(path)?, path, FileKind::Directory, mode, caller)?;
+        let given = heritage.give_below(&self.lower.place(path)?, FileKind::Directory);
+        given.doing(|| format!("give {path} an owner"))?;
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;

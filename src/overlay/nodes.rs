@@ -238,6 +238,10 @@ impl Nodes {
         self.unname(parent, name);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.push((parent, name.to_owned()));
+            // It may have been without a name for a moment, in an exchange.
+            if let Some(key) = node.lower {
+                self.by_lower.insert(key, id);
+            }
             self.children.insert((parent, name.to_owned()), id);
             if let Some(parent) = self.nodes.get_mut(&parent) {
                 parent.children += 1;

@@ -20,6 +20,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::copy_up::Keep;
 use super::error::Context;
+use super::heritage::Heritage;
 use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::settle::Settled;
@@ -28,8 +29,11 @@ use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
 use crate::store::{UpperId, What, Writer};
-use crate::sys::file::FileKind;
+use crate::sys::file::{self, FileKind};
 use crate::sys::{OFlags, process};
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HandleId(pub u64);
@@ -76,12 +80,12 @@ pub struct Opened {
     pub keep_cache: bool,
 }
 
-/// A regular file about to be made, its mode already checked.
+/// A regular file about to be made.
 struct NewFile<'a> {
     parent: NodeId,
     name: &'a std::ffi::OsStr,
     path: &'a RelPath,
-    mode: u32,
+    heritage: &'a Heritage,
     flags: OpenFlags,
     caller: &'a Caller,
 }
@@ -100,7 +104,7 @@ pub(super) struct Handle {
 }
 
 enum Target {
-    Passed(File),
+    Passed(Arc<File>),
     Judged(Arc<OpenFile>),
 }
 
@@ -242,18 +246,15 @@ impl Overlay {
         };
         let Some(open) = open else {
             let file = self.lower.open_at(&path, flags.below()).map(File::from)?;
-            let handle = self.add_handle(node, Target::Passed(file), flags, caller, None);
+            if flags.truncates() {
+                drop_set_id(&file, caller).doing(|| format!("change the mode of {path}"))?;
+            }
+            let handle = self.add_handle(node, Target::Passed(Arc::new(file)), flags, caller, None);
             return Ok(Opened { handle, keep_cache: self.keep_cache(node, below) });
         };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
-        if flags.truncates() {
-            let handle = self.handle(id)?;
-            if let Err(err) = self.empty(&handle, &open) {
-                self.release(id)?;
-                return Err(err);
-            }
-        }
+        self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache })
     }
 
@@ -289,20 +290,20 @@ impl Overlay {
 
     /// Reached through `/proc/self/fd`: only what is open on it is left.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
-        let open = {
+        let (open, passed) = {
             let state = self.state.lock();
-            let open = state.nodes.get(node)?.open.clone().ok_or(Error::Errno(libc::ENOENT))?;
-            open.claim(flags.access);
-            open
+            let open = state.nodes.get(node)?.open.clone();
+            open.iter().for_each(|open| open.claim(flags.access));
+            (open, state.passed_file(node))
+        };
+        let Some(open) = open else {
+            let passed = passed.ok_or(Error::Errno(libc::ENOENT))?;
+            let file = file::reopen(passed.as_fd(), flags.below())?;
+            let handle = self.add_handle(node, Target::Passed(Arc::new(file)), flags, caller, None);
+            return Ok(Opened { handle, keep_cache: true });
         };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
-        if flags.truncates() {
-            let handle = self.handle(id)?;
-            if let Err(err) = self.empty(&handle, &open) {
-                self.release(id)?;
-                return Err(err);
-            }
-        }
+        self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache: true })
     }
 
@@ -399,8 +400,8 @@ impl Overlay {
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
-        let mode = self.new_mode(&path, FileKind::Regular, mode, caller)?;
-        let new = NewFile { parent, name, path: &path, mode, flags, caller };
+        let heritage = self.heritage(&path, FileKind::Regular, mode, caller)?;
+        let new = NewFile { parent, name, path: &path, heritage: &heritage, flags, caller };
         if action == Action::Pass { self.create_passed(&new) } else { self.create_judged(&new) }
     }
 
@@ -420,22 +421,21 @@ impl Overlay {
     }
 
     fn create_passed(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
-        let NewFile { parent, name, path, mode, flags, caller } = *new;
+        let NewFile { parent, name, path, heritage, flags, caller } = *new;
         let place = self.lower.place(path)?;
         // Opened for both, so that a file whose mode forbids it can still be written through this handle.
-        let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, crate::sys::Mode::from_raw_mode(mode | 0o600))?;
-        self.give_to_caller(fd.as_fd(), path, caller)?;
-        crate::sys::file::set_mode(fd.as_fd(), mode)?;
+        let mode = crate::sys::Mode::from_raw_mode(heritage.mode | 0o600);
+        let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, mode)?;
+        heritage.give_opened(fd.as_fd()).doing(|| format!("give {path} an owner"))?;
         let entry = self.lookup(parent, name)?;
-        let handle = self.add_handle(entry.node, Target::Passed(File::from(fd)), flags, caller, None);
+        let handle = self.add_handle(entry.node, Target::Passed(Arc::new(File::from(fd))), flags, caller, None);
         Ok((entry, Opened { handle, keep_cache: false }))
     }
 
     fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
-        let NewFile { parent, name, path, mode, flags, caller } = *new;
+        let NewFile { parent, name, path, heritage, flags, caller } = *new;
         let upper = self.store.create_upper()?;
-        self.give_to_caller(upper.file.as_fd(), path, caller)?;
-        crate::sys::file::set_mode(upper.file.as_fd(), mode).doing(|| format!("make {path}"))?;
+        heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
         self.add_upper(upper.id, path, What::File)?;
         let entry = self.lookup(parent, name)?;
         let open = {
@@ -498,12 +498,24 @@ impl Overlay {
         Ok(result?)
     }
 
-    /// Emptied by the open itself. Judged with what is written next, or at the release.
-    fn empty(&self, handle: &Handle, open: &Arc<OpenFile>) -> Result<()> {
+    /// Where the open itself empties the file. Without that there is no handle.
+    fn empty_at_open(&self, id: HandleId, open: &Arc<OpenFile>, flags: OpenFlags, caller: &Caller) -> Result<()> {
+        if !flags.truncates() {
+            return Ok(());
+        }
+        let handle = self.handle(id)?;
+        self.empty(&handle, open, caller).or_else(|err| {
+            self.release(id)?;
+            Err(err)
+        })
+    }
+
+    /// Judged with what is written next, or at the release.
+    fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
         let _under_way = open.begin_write();
         let file = self.writable(open, Keep::Nothing, handle.opened)?;
         handle.began.store(true, Ordering::SeqCst);
-        file.set_len(0).doing(|| "truncate".to_owned())
+        file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
     }
 
     pub(super) fn truncate(&self, node: NodeId, handle: Option<HandleId>, size: u64, caller: &Caller) -> Result<()> {
@@ -687,5 +699,33 @@ impl Overlay {
             log::error!("record a denied write to {path}: {err}");
         }
         Error::Errno(libc::EPERM)
+    }
+}
+
+/// What `O_TRUNC` does to the mode. At every other change of content the kernel asks for it; here it leaves all to us.
+fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
+    let mode = file::Meta::of(file.as_fd())?.mode;
+    // Without the group's execute bit it is no lent group but a mark for mandatory locks.
+    let lends_group = mode & 0o2010 == 0o2010;
+    let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };
+    match kept == mode || process::keeps_set_id(caller.pid) {
+        true => Ok(()),
+        false => file::set_mode(file.as_fd(), kept),
+    }
+}
+
+impl super::State {
+    /// What is open on a node, whoever opened it.
+    pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
+        let judged = self.nodes.get(node).ok().and_then(|node| node.open.as_ref().map(|open| open.file()));
+        judged.or_else(|| self.passed_file(node))
+    }
+
+    /// Looks at all handles: for files that have lost their name only.
+    fn passed_file(&self, node: NodeId) -> Option<Arc<File>> {
+        self.handles.values().filter(|handle| handle.node == node).find_map(|handle| match &handle.target {
+            Target::Passed(file) => Some(file.clone()),
+            Target::Judged(_) => None,
+        })
     }
 }

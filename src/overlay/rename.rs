@@ -152,6 +152,10 @@ impl Overlay {
         if from.path == to.path || self.same_file(from, to) {
             return Ok(());
         }
+        let both_pass = from.action == Action::Pass && to.action == Action::Pass;
+        if let (Origin::Lower(meta), true, false) = (&from.origin, is_special(&from.origin), both_pass) {
+            return self.rename_special(from, to, meta, caller);
+        }
         let free = matches!(to.origin, Origin::Nothing);
         let reused = || {
             let anchor = self.anchor_of(&to.path)?;
@@ -164,13 +168,23 @@ impl Overlay {
             }
             // Out to where nobody judges: the caller copies, and its deletion here is judged.
             (_, Action::Pass) => Err(Error::Errno(libc::EXDEV)),
-            (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta, caller),
+            (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
             // Its content is another name's, which keeps it: the caller copies what the view shows.
             (Origin::Lower(meta), _) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
             (Origin::Upper(id, _), _) if !judged => self.move_upper(from, to, *id),
             (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
             (Origin::Nothing | Origin::Hidden(_), _) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// FIFOs, sockets and devices have no content to judge. What has some goes by a deletion of its own: `EXDEV` makes
+    /// programs remove it first.
+    fn rename_special(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
+        match &to.origin {
+            Origin::Nothing => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
+            Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, meta, RenameFlags::empty(), caller),
+            Origin::Lower(_) | Origin::Upper(..) | Origin::Hidden(_) => Err(Error::Errno(libc::EXDEV)),
         }
     }
 
@@ -212,9 +226,8 @@ impl Overlay {
         }
     }
 
-    /// A file of lower to a name that was always free.
-    fn move_below(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
-        let flags = RenameFlags::NOREPLACE;
+    /// An entry of lower to a name that was always free, or that has nothing to judge.
+    fn move_below(&self, from: &End, to: &End, meta: &Meta, flags: RenameFlags, caller: &Caller) -> Result<()> {
         self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
         self.renamed(from, to);
         let anchors = self.moved_anchors(&from.path, &to.path, meta);
@@ -487,17 +500,74 @@ impl Overlay {
         if to.kind().is_none() {
             return Err(Error::Errno(libc::ENOENT));
         }
-        let passes = from.action == Action::Pass && to.action == Action::Pass;
-        let dirs = from.kind() == Some(FileKind::Directory) && to.kind() == Some(FileKind::Directory);
-        match (&from.origin, &to.origin) {
-            (Origin::Lower(_), Origin::Lower(_)) if passes || dirs => self.exchange_below(from, to),
-            (Origin::Lower(a) | Origin::Upper(_, a), Origin::Lower(b) | Origin::Upper(_, b))
-                if !a.is_dir() && !b.is_dir() =>
-            {
-                self.exchange_judged(from, to, caller)
-            }
-            _ => Err(Error::Errno(libc::EINVAL)),
+        if self.same_file(from, to) {
+            return Ok(());
         }
+        let passes = from.action == Action::Pass && to.action == Action::Pass;
+        let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
+        match (&from.origin, &to.origin) {
+            (Origin::Lower(_), Origin::Lower(_)) if passes => self.exchange_below(from, to),
+            _ if is_dir(from) && is_dir(to) => {
+                self.check_no_counterparts(&from.path, &to.path)?;
+                self.exchange_below(from, to)?;
+                self.state.lock().exchanged_dirs(&from.path, &to.path);
+                Ok(())
+            }
+            _ if is_dir(from) => self.exchange_with_dir(to, from, caller),
+            _ if is_dir(to) => self.exchange_with_dir(from, to, caller),
+            _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to),
+            // One kind of thing in the place of another, of which only one has content that upper could hold.
+            _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
+            _ => self.exchange_judged(from, to, caller),
+        }
+    }
+
+    /// A file under the same path in both directories would be replaced without a review.
+    fn check_no_counterparts(&self, one: &RelPath, other: &RelPath) -> Result<()> {
+        let mut dirs = vec![one.clone()];
+        while let Some(dir) = dirs.pop() {
+            for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
+                let Ok(path) = dir.join(&entry.name) else { continue };
+                let Some(counterpart) = path.rebase(one, other) else { continue };
+                let there = self.lower.stat(&counterpart).doing(|| format!("stat {counterpart}"))?;
+                match there {
+                    Some(meta) if meta.is_dir() && entry.kind == FileKind::Directory => dirs.push(path),
+                    Some(_) => return Err(Error::Errno(libc::EXDEV)),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember
+    /// what they had.
+    fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
+        let action = self.action(&dir.path, file.kind().unwrap_or(FileKind::Regular));
+        let leaves_review = action == Action::Pass && file.action != Action::Pass && !self.is_fresh(&file.path);
+        let is_gated = matches!(action, Action::Deny | Action::Freeze | Action::Hold(_) | Action::GitConfig);
+        if leaves_review || is_gated || self.anchor_of(&dir.path)?.is_some_and(|anchor| anchor != AnchorState::Nothing)
+        {
+            return Err(Error::Errno(libc::EXDEV));
+        }
+        let Some(meta) = self.lower.stat(&file.path).doing(|| format!("stat {}", file.path))? else {
+            // The file is upper's alone: below only the directory moves.
+            self.move_dirs(dir, file, &[(&dir.path, &file.path), (&file.path, &dir.path)], RenameFlags::NOREPLACE)?;
+            return self.exchanged_with_dir(file, dir, None, caller);
+        };
+        self.move_dirs(file, dir, &[(&file.path, &dir.path), (&dir.path, &file.path)], RenameFlags::EXCHANGE)?;
+        self.exchanged_with_dir(file, dir, Some(&meta), caller)
+    }
+
+    fn exchanged_with_dir(&self, file: &End, dir: &End, below: Option<&Meta>, caller: &Caller) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            state.epoch += 1;
+            state.moved_dir_over_file(&dir.path, &file.path);
+            state.exchanged(file, dir);
+        }
+        let anchors = below.map(|meta| self.moved_anchors(&file.path, &dir.path, meta)).unwrap_or_default();
+        self.record_structure(&dir.path, format!("[exchanged with {}]", file.path), anchors, caller)
     }
 
     fn exchange_below(&self, from: &End, to: &End) -> Result<()> {
@@ -543,6 +613,12 @@ impl Overlay {
         file::copy_metadata(file.as_fd(), meta, copy.file.as_fd()).doing(doing)?;
         Ok(copy.id)
     }
+}
+
+/// FIFOs, sockets and devices.
+fn is_special(origin: &Origin) -> bool {
+    let has_content = |kind| matches!(kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory);
+    matches!(origin, Origin::Lower(meta) if !has_content(meta.kind))
 }
 
 impl super::nodes::Nodes {

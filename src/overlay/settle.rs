@@ -143,7 +143,8 @@ impl Overlay {
         let path = &job.row.names[0];
         let mut new = self.row_side(&job.row)?;
         let present = self.present_side(path)?;
-        if new.same_as(&present).doing(|| format!("compare {path}"))? {
+        let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
+        if is_same && !leaves_other_names(job, &present) {
             return self.end_unchanged(job, &new, &present);
         }
         let old = match self.old_side(job, &present)? {
@@ -159,6 +160,9 @@ impl Overlay {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
                 other => return other,
             }
+        }
+        if is_same {
+            return self.end_unchanged(job, &comparison.new, &comparison.present);
         }
         self.hold(job, &mut comparison, actor)
     }
@@ -219,6 +223,12 @@ impl Overlay {
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
         same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
     }
+}
+
+/// A new file has taken one name of a file with several. With the same bytes it still is a file of its own: what is
+/// written to it next must not show under the others.
+fn leaves_other_names(job: &Job, present: &Side) -> bool {
+    present.is_file() && present.meta.is_some_and(|meta| meta.links > 1) && !job.row.base.is_shared()
 }
 
 impl State {

@@ -31,6 +31,10 @@ impl Side {
         self.kind.is_some()
     }
 
+    pub(super) fn is_file(&self) -> bool {
+        self.kind == Some(FileKind::Regular)
+    }
+
     pub fn of_file(file: File) -> std::io::Result<Self> {
         let meta = Meta::of(file.as_fd())?;
         let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_all(&file)).transpose()?;

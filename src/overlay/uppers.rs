@@ -1,7 +1,8 @@
 //! What the view takes from upper: each entry once, found by its id and by each of its names.
 //!
 //! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
-//! further names, under which the view must show the same content.
+//! further names, under which the view must show the same content; `by_taken` those that stand for one name alone.
+//! `based_on` says under which inode an entry is found in either.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -31,6 +32,11 @@ impl Upper {
     pub fn is_landed(&self) -> bool {
         !self.saved && !self.dirty
     }
+
+    fn takes_one_name_of(&self, device: u64, inode: u64) -> bool {
+        matches!(self.row.base.below, Below::Entry { stamp, links: 0 | 1, .. }
+            if (stamp.device, stamp.inode) == (device, inode))
+    }
 }
 
 #[derive(Default)]
@@ -39,6 +45,8 @@ pub(super) struct Uppers {
     /// Directory, then name: a directory's entries are read and moved together.
     by_name: BTreeMap<RelPath, BTreeMap<OsString, UpperId>>,
     by_inode: HashMap<(u64, u64), UpperId>,
+    by_taken: HashMap<(u64, u64), Vec<UpperId>>,
+    based_on: HashMap<UpperId, (u64, u64)>,
 }
 
 impl Uppers {
@@ -61,6 +69,14 @@ impl Uppers {
     /// The entry that stands for a lower inode with several names.
     pub fn of_inode(&self, device: u64, inode: u64) -> Option<UpperId> {
         self.by_inode.get(&(device, inode)).copied()
+    }
+
+    /// How many names of a lower inode stand for something else in the view, or for nothing.
+    pub fn names_taken(&self, device: u64, inode: u64) -> u32 {
+        let ids = self.by_taken.get(&(device, inode)).into_iter().flatten();
+        // What has landed since is based on another inode.
+        let taken = ids.filter(|id| self.get(**id).is_some_and(|upper| upper.takes_one_name_of(device, inode)));
+        u32::try_from(taken.count()).unwrap_or(u32::MAX)
     }
 
     pub fn in_dir(&self, dir: &RelPath) -> impl Iterator<Item = (&OsStr, UpperId)> {
@@ -86,10 +102,13 @@ impl Uppers {
         for name in &upper.row.names {
             self.put_name(name, id);
         }
-        if let Below::Entry { stamp, links, .. } = upper.row.base.below
-            && links > 1
-        {
-            self.by_inode.insert((stamp.device, stamp.inode), id);
+        if let Below::Entry { stamp, links, .. } = upper.row.base.below {
+            let inode = (stamp.device, stamp.inode);
+            self.based_on.insert(id, inode);
+            match links {
+                0 | 1 => self.by_taken.entry(inode).or_default().push(id),
+                _ => drop(self.by_inode.insert(inode, id)),
+            }
         }
         self.entries.insert(id, upper);
     }
@@ -97,8 +116,22 @@ impl Uppers {
     pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
         let upper = self.entries.remove(&id)?;
         upper.row.names.iter().for_each(|name| self.take_name(name, id));
-        self.by_inode.retain(|_, of| *of != id);
+        if let Some(inode) = self.based_on.remove(&id) {
+            self.forget_inode(inode, id);
+        }
         Some(upper)
+    }
+
+    fn forget_inode(&mut self, inode: (u64, u64), id: UpperId) {
+        if self.by_inode.get(&inode) == Some(&id) {
+            self.by_inode.remove(&inode);
+        }
+        if let Some(takers) = self.by_taken.get_mut(&inode) {
+            takers.retain(|taker| *taker != id);
+            if takers.is_empty() {
+                self.by_taken.remove(&inode);
+            }
+        }
     }
 
     /// The entry is called `to` where it was called `from`.

@@ -15,6 +15,9 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// The bit of the capability to keep set-group-id bits of groups one is not in.
+const CAP_FSETID: u64 = 1 << 4;
+
 /// What a person wants to know about the process behind a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessFacts {
@@ -67,6 +70,26 @@ pub fn uid(pid: u32) -> Option<u32> {
     status_number(pid, "Uid:")
 }
 
+/// Whether a thread may give the set-group-id bit to files of group `gid`: it is in that group, or has `CAP_FSETID`. One
+/// that is gone, or outside our pid namespace, may not.
+pub fn may_set_gid_bit(tid: u32, gid: u32) -> bool {
+    read(tid, "status").is_some_and(|status| status_lends_group(&status, gid))
+}
+
+fn status_lends_group(status: &[u8], gid: u32) -> bool {
+    let is_in_group = status_words(status, "Groups:").any(|group| group.parse() == Ok(gid));
+    is_in_group || status_keeps_set_id(status)
+}
+
+/// Whether set-id bits stay on files that a thread writes to: it has `CAP_FSETID`.
+pub fn keeps_set_id(tid: u32) -> bool {
+    read(tid, "status").is_some_and(|status| status_keeps_set_id(&status))
+}
+
+fn status_keeps_set_id(status: &[u8]) -> bool {
+    parse_hexadecimal(status, "CapEff:").unwrap_or(0) & CAP_FSETID != 0
+}
+
 /// Whether a signal waits for a thread that it neither blocks nor ignores: a system call it is in should end. A thread
 /// that is gone is not waited for either.
 pub fn is_signalled(tid: u32) -> bool {
@@ -74,7 +97,7 @@ pub fn is_signalled(tid: u32) -> bool {
         return false;
     }
     let Some(status) = read(tid, "status") else { return true };
-    let set = |field| parse_signals(&status, field).unwrap_or(0);
+    let set = |field| parse_hexadecimal(&status, field).unwrap_or(0);
     (set("SigPnd:") | set("ShdPnd:")) & !(set("SigBlk:") | set("SigIgn:")) != 0
 }
 
@@ -86,6 +109,27 @@ pub fn exe(pid: u32) -> Option<PathBuf> {
 /// The arguments. May hang, see the head of this file.
 pub fn cmdline(pid: u32) -> Option<Vec<OsString>> {
     Some(parse_cmdline(&read(pid, "cmdline")?))
+}
+
+/// What an administrator's machine allows at least (`fs.nr_open`'s default).
+const DESCRIPTORS_MAX: u64 = 1 << 20;
+
+/// Lets this process open as many files as it may: the usual limit of 1024 is a shell's. Gives the limit.
+pub fn raise_descriptor_limit() -> std::io::Result<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    // None is no limit, which the kernel does not grant for descriptors.
+    let wanted = now.maximum.unwrap_or(DESCRIPTORS_MAX).max(DESCRIPTORS_MAX);
+    let limit = |count| Rlimit { current: Some(count), maximum: Some(count) };
+    match (setrlimit(Resource::Nofile, limit(wanted)), now.maximum) {
+        (Ok(()), _) => Ok(wanted),
+        // Only root raises the upper bound.
+        (Err(_), Some(maximum)) => {
+            setrlimit(Resource::Nofile, limit(maximum))?;
+            Ok(maximum)
+        }
+        (Err(err), None) => Err(err.into()),
+    }
 }
 
 /// A process that stands in a directory tree.
@@ -147,16 +191,21 @@ fn parse_status(status: &[u8], field: &str) -> Option<u32> {
     status_word(status, field)?.parse().ok()
 }
 
-/// A set of signals, which the kernel shows in hexadecimal, the first signal in the lowest bit.
-fn parse_signals(status: &[u8], field: &str) -> Option<u64> {
+/// A set of signals or capabilities, the first of them in the lowest bit.
+fn parse_hexadecimal(status: &[u8], field: &str) -> Option<u64> {
     u64::from_str_radix(status_word(status, field)?, 16).ok()
 }
 
-/// The first word after `field` at the beginning of a line. `Name:` is escaped by the kernel, so it has no newline.
+/// The first word after `field`.
 fn status_word<'a>(status: &'a [u8], field: &str) -> Option<&'a str> {
+    status_words(status, field).next()
+}
+
+/// The words after `field` at the beginning of a line. `Name:` is escaped by the kernel, so it has no newline.
+fn status_words<'a>(status: &'a [u8], field: &str) -> impl Iterator<Item = &'a str> {
     let mut lines = status.split(|&byte| byte == b'\n');
-    let values = lines.find_map(|line| line.strip_prefix(field.as_bytes()))?;
-    std::str::from_utf8(values).ok()?.split_whitespace().next()
+    let values = lines.find_map(|line| line.strip_prefix(field.as_bytes()));
+    values.and_then(|values| std::str::from_utf8(values).ok()).into_iter().flat_map(str::split_whitespace)
 }
 
 /// The sixth field of `stat`. The second is the name in parentheses, which may itself contain both.

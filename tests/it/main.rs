@@ -10,6 +10,7 @@ mod control;
 mod durability;
 mod harness;
 mod mounts;
+mod posix;
 mod programs;
 mod save_patterns;
 mod semantics;

@@ -28,6 +28,7 @@ use crate::overlay::{Overlay, Policy};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::mount::{mount_fuse, mount_fuse_with_helper};
+use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::tree::Tree;
 
@@ -134,6 +135,10 @@ fn hide_from_git(project: &Path) {
 }
 
 fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
+    // Every file that a program has open is one of ours, too.
+    if let Err(err) = process::raise_descriptor_limit() {
+        log::warn!("raise the limit of open files: {err}");
+    }
     // Before anything covers it.
     let lower = Tree::open(&plan.project).map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;

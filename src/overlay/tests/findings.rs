@@ -182,3 +182,106 @@ fn a_row_whose_file_is_gone_does_not_keep_the_daemon_from_mounting() {
     bench.remount();
     assert_eq!(bench.read("n"), None);
 }
+
+fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
+    let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
+    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
+}
+
+fn links(bench: &Bench, path: &str) -> u32 {
+    bench.view().attributes(bench.node(path).unwrap()).unwrap().meta.links
+}
+
+#[test]
+fn exchanged_directories_do_not_bring_content_past_the_review() {
+    let bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.put("e/other", "");
+    write(&bench, "e/a", &changed(100, 100));
+    let refused = exchange(&bench, "d", "e").unwrap_err();
+    assert_eq!(refused.code(), libc::EXDEV);
+    bench.unlink("e/a");
+    exchange(&bench, "d", "e").unwrap();
+    assert_eq!(bench.read("e/a"), Some(lines(100)));
+    // What lay in a directory is what is judged when it is made anew, though the directory is elsewhere.
+    write(&bench, "d/a", &changed(100, 100));
+    assert_eq!((bench.read("d/a"), bench.lower("d/a")), (Some(changed(100, 100)), Some(lines(100))));
+    assert_eq!((bench.read("e/a"), bench.held().len()), (Some(lines(100)), 1));
+}
+
+#[test]
+fn a_file_exchanged_with_a_directory_is_remembered_at_its_path() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.put("d/x", "x\n");
+    exchange(&bench, "a", "d").unwrap();
+    assert_eq!((bench.lower("d"), bench.lower("a/x")), (Some(lines(100)), Some("x\n".to_owned())));
+    bench.rename("a", "moved");
+    write(&bench, "a", &changed(100, 100));
+    assert_eq!((bench.read("a"), bench.held().len()), (Some(changed(100, 100)), 1));
+    assert_eq!((bench.lower("a"), bench.read("d")), (Some(lines(100)), Some(lines(100))), "put back, and copied");
+}
+
+#[test]
+fn a_held_file_is_exchanged_with_a_directory_and_stays_held() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.put("d/x", "x\n");
+    write(&bench, "a", &changed(100, 60));
+    exchange(&bench, "d", "a").unwrap();
+    assert_eq!((bench.read("d"), bench.read("a/x")), (Some(changed(100, 60)), Some("x\n".to_owned())));
+    assert_eq!((bench.lower("d"), bench.held().len()), (Some(lines(100)), 1));
+}
+
+#[test]
+fn a_name_that_is_held_as_deleted_or_replaced_is_no_link() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    for name in ["b", "c"] {
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path(name)).unwrap();
+    }
+    assert_eq!(links(&bench, "a"), 3);
+    bench.unlink("b");
+    assert_eq!((links(&bench, "a"), links(&bench, "c"), bench.held().len()), (2, 2, 1));
+    write(&bench, "new", &changed(100, 100));
+    bench.rename("new", "c");
+    assert_eq!((links(&bench, "a"), links(&bench, "c"), bench.held().len()), (1, 1, 2));
+}
+
+#[test]
+fn the_same_bytes_in_the_place_of_one_name_leave_the_other_names() {
+    let bench = Bench::new();
+    bench.put("a", "same\n");
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    write(&bench, "new", "same\n");
+    bench.rename("new", "a");
+    assert_eq!((links(&bench, "a"), links(&bench, "b")), (1, 1));
+    write(&bench, "a", "other\n");
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some("other\n".to_owned()), Some("same\n".to_owned())));
+}
+
+#[test]
+fn attributes_set_between_two_writes_of_one_handle_stay() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let node = bench.node("a").unwrap();
+    let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle;
+    bench.view().write(handle, 0, b"L").unwrap();
+    // As a descriptor that was duplicated and closed: it lands, and the handle goes on.
+    bench.view().flush(handle, &ME).unwrap();
+    let mode = SetAttributes {
+        mode: Some(0o604),
+        uid: None,
+        gid: None,
+        size: None,
+        atime: SetTime::Keep,
+        mtime: SetTime::Keep,
+    };
+    bench.view().set_attributes(node, None, &mode, &ME).unwrap();
+    bench.view().set_xattr(node, OsStr::new("user.x"), b"1", rustix::fs::XattrFlags::empty(), &ME).unwrap();
+    bench.view().write(handle, 1, b"I").unwrap();
+    bench.close(handle);
+    assert_eq!(&bench.lower("a").unwrap()[..6], "LIne 0");
+    assert_eq!(bench.view().attributes(node).unwrap().meta.mode, 0o604);
+    assert_eq!(bench.view().get_xattr(node, OsStr::new("user.x")).unwrap(), b"1");
+}

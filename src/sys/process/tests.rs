@@ -105,9 +105,32 @@ fn arguments_end_with_zero_bytes() {
 #[test]
 fn a_signal_waits_only_where_it_is_neither_blocked_nor_ignored() {
     let status = b"Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\nSigBlk:\t0000000000000000\n";
-    assert_eq!(parse_signals(status, "SigPnd:"), Some(1 << 8));
-    assert_eq!(parse_signals(status, "ShdPnd:"), Some(1 << 14));
-    assert_eq!(parse_signals(status, "SigIgn:"), None);
+    assert_eq!(parse_hexadecimal(status, "SigPnd:"), Some(1 << 8));
+    assert_eq!(parse_hexadecimal(status, "ShdPnd:"), Some(1 << 14));
+    assert_eq!(parse_hexadecimal(status, "SigIgn:"), None);
     assert!(!is_signalled(std::process::id()));
     assert!(!is_signalled(0));
+}
+
+#[test]
+fn who_may_lend_a_group_is_read_from_the_status() {
+    let status = |groups: &str, capabilities: &str| {
+        format!("Name:\tsh\nGid:\t5\t5\t5\t5\nGroups:\t{groups} \nCapEff:\t{capabilities}\n")
+    };
+    for (groups, capabilities, want) in [
+        ("7 42 100", "0000000000000000", true),
+        ("7 420", "0000000000000000", false),
+        ("", "0000000000000010", true),
+        ("", "000001ffffffffff", true),
+        ("", "ffffffffffffffef", false),
+    ] {
+        assert_eq!(status_lends_group(status(groups, capabilities).as_bytes(), 42), want, "{groups} {capabilities}");
+    }
+    assert!(!may_set_gid_bit(0, 0), "nobody we can see");
+}
+
+#[test]
+fn as_many_descriptors_as_the_machine_allows() {
+    let limit = raise_descriptor_limit().unwrap();
+    assert_eq!(rustix::process::getrlimit(rustix::process::Resource::Nofile).current, Some(limit));
 }
