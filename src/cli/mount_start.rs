@@ -1,14 +1,15 @@
 //! Puts the layers together and starts a mount.
 //!
 //! What can be refused is refused in front, by [`plan`]. Then the process forks while it has one thread; the child is the
-//! daemon ([`daemon`]) and the parent waits for its word. A refusal of the child travels as the JSON of its error, so
-//! that it keeps its code.
+//! [`watchdog`], its child the daemon ([`daemon`]), and the parent waits for their word. A refusal travels as the JSON of
+//! its error, so that it keeps its code.
 
 mod daemon;
 mod git_exclude;
 mod logger;
 mod options;
 mod plan;
+mod watchdog;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -38,45 +39,54 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
         }
         Ground::Background => match fork().map_err(|err| told("fork", &err))? {
             Forked::Parent(readiness) => match readiness.wait().map_err(|err| told("start the daemon", &err))? {
-                Ok(()) => {
+                Ok(_watched) => {
                     below.iter().for_each(say);
                     Ok(())
                 }
                 Err(reason) => Err(refusal(&reason).into()),
             },
-            Forked::Child(signal) => be_the_daemon(&plan, signal),
+            Forked::Child(signal) => watchdog::watch(&plan, signal),
         },
     }
 }
 
-/// The child's whole life. Its exit status is nobody's: the parent has gone by then.
-fn be_the_daemon(plan: &Plan, signal: ReadySignal) -> Result<(), Failure> {
-    let termination = match Termination::block() {
-        Ok(termination) => termination,
-        Err(err) => return give_up(signal, told("block signals", &err)),
+/// The daemon's whole life. A failure to start is the parent's to print; one at the end goes to the log.
+fn be_the_daemon(plan: &Plan, signal: ReadySignal) -> ! {
+    let begun = Termination::block().map_err(|err| told("block signals", &err));
+    let begun = begun.and_then(|termination| {
+        let daemon = begin(plan)?;
+        let log = daemon.log_file().map_err(|err| told("open the daemon's log", &err))?;
+        Ok((termination, daemon, log))
+    });
+    let (termination, daemon, log) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => {
+            said(signal.failed(&text_of(&failure)));
+            std::process::exit(1)
+        }
     };
-    let daemon = match begin(plan) {
-        Ok(daemon) => daemon,
-        Err(failure) => return give_up(signal, failure),
-    };
-    let log = daemon.log_file().map_err(|err| told("open the daemon's log", &err))?;
-    // A parent that is gone was interrupted; the mount it asked for stands all the same.
-    if let Err(err) = signal.ready(Output::Log(log.as_fd())) {
-        log::warn!("tell the waiting process: {err}");
+    said(signal.ready(Output::Log(log.as_fd())));
+    match daemon.serve_until_the_end(termination) {
+        Ok(()) => std::process::exit(0),
+        Err(err) => {
+            log::error!("{}", err.message);
+            std::process::exit(1)
+        }
     }
-    daemon.serve_until_the_end(termination).map_err(Failure::from)
 }
 
-fn give_up(signal: ReadySignal, failure: Failure) -> Result<(), Failure> {
-    let text = match &failure {
-        Failure::Told(body) => serde_json::to_string(body).unwrap_or_else(|_| body.message.clone()),
-        Failure::Print(err) => err.to_string(),
-    };
-    if let Err(err) = signal.failed(&text) {
+/// A parent that is gone was interrupted; the mount it asked for stands all the same.
+fn said(word: io::Result<()>) {
+    if let Err(err) = word {
         log::warn!("tell the waiting process: {err}");
     }
-    // The parent prints it; here it would be printed twice.
-    std::process::exit(1)
+}
+
+fn text_of(failure: &Failure) -> String {
+    match failure {
+        Failure::Told(body) => serde_json::to_string(body).unwrap_or_else(|_| body.message.clone()),
+        Failure::Print(err) => err.to_string(),
+    }
 }
 
 fn refusal(reason: &str) -> ErrorBody {

@@ -17,6 +17,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
@@ -252,6 +253,11 @@ pub struct HolderNote {
     pub mountpoint: Option<PathBuf>,
 }
 
+/// How long whoever holds the lock is waited for: a command that works without a mount has it for a moment, and must not
+/// keep a daemon from starting again.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
 /// An exclusive lock on the PROJECT directory itself, so that it holds wherever the state directory stands.
 /// Ends with the last descriptor: a killed daemon holds nothing.
 #[derive(Debug)]
@@ -260,12 +266,17 @@ pub struct Lock(#[expect(dead_code, reason = "held, not used")] OwnedFd);
 impl Lock {
     pub fn take(lower: &Tree, location: &Location) -> Result<Self> {
         let fd = lower.open_at(&RelPath::root(), DIR_FLAGS).doing(|| "open the project".to_owned())?;
-        match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self(fd)),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                Err(Error::Locked { path: "the project".to_owned(), holder: holder_of(lower, location) })
+        let deadline = Instant::now() + LOCK_WAIT;
+        loop {
+            match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(fd)),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let holder = holder_of(lower, location);
+                    return Err(Error::Locked { path: "the project".to_owned(), holder });
+                }
+                Err(err) => return Err(err.into()).doing(|| "lock the project".to_owned()),
             }
-            Err(err) => Err(err.into()).doing(|| "lock the project".to_owned()),
         }
     }
 }

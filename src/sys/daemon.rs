@@ -33,9 +33,20 @@ pub struct Readiness {
     word: File,
 }
 
+/// A child that was ready. Its end is for whoever started it to wait for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Child(Pid);
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Exited(i32),
+    Killed(i32),
+}
+
 /// The child's end.
 ///
-/// Invariant: `word` is there until something was said or the duty passed on.
+/// Invariant: `word` is there until something was said.
 #[derive(Debug)]
 #[must_use = "the parent waits for it"]
 pub struct ReadySignal {
@@ -73,19 +84,46 @@ impl Readiness {
 
     /// Waits for the child's word: ready, or its reason. A child that dies first is an error naming how it ended.
     ///
-    /// Sees the death only when every copy of the [`ReadySignal`] is closed, see [`ReadySignal::pass_on`].
-    pub fn wait(mut self) -> io::Result<Result<(), String>> {
+    /// Sees the death only when every copy of the [`ReadySignal`] is closed.
+    pub fn wait(mut self) -> io::Result<Result<Child, String>> {
         let mut first = [0];
         match self.word.read(&mut first)? {
-            0 => Err(io::Error::other(format!("the background process {} before it was ready", self.fate()?))),
-            _ if first[0] == READY => Ok(Ok(())),
+            0 => {
+                let ending = Child(self.child).wait()?;
+                Err(io::Error::other(format!("the background process {ending} before it was ready")))
+            }
+            _ if first[0] == READY => Ok(Ok(Child(self.child))),
             _ => read_reason(&mut self.word).map(Err),
         }
     }
+}
 
-    fn fate(&self) -> io::Result<String> {
-        let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.child), WaitOptions::empty()))?;
-        Ok(status.map_or_else(|| "vanished".to_owned(), |(_, status)| describe(status)))
+impl Child {
+    /// Sleeps until it ends.
+    pub fn wait(self) -> io::Result<Ending> {
+        loop {
+            let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.0), WaitOptions::empty()))?;
+            if let Some(ending) = status.and_then(|(_, status)| Ending::of(status)) {
+                return Ok(ending);
+            }
+        }
+    }
+}
+
+impl Ending {
+    /// None for one that has only stopped.
+    fn of(status: WaitStatus) -> Option<Self> {
+        let exited = status.exit_status().map(Self::Exited);
+        exited.or_else(|| status.terminating_signal().map(Self::Killed))
+    }
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exited with status {code}"),
+            Self::Killed(signal) => write!(f, "was killed by signal {signal}"),
+        }
     }
 }
 
@@ -101,11 +139,6 @@ impl ReadySignal {
     /// Tells the parent why there will be no service. The caller then exits.
     pub fn failed(mut self, reason: &str) -> io::Result<()> {
         self.say(&failure_message(reason))
-    }
-
-    /// Closes this copy without a word, because another process, forked since, has one and will report.
-    pub fn pass_on(mut self) {
-        self.word = None;
     }
 
     fn say(&mut self, message: &[u8]) -> io::Result<()> {
@@ -139,14 +172,6 @@ fn read_reason(word: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&reason).into_owned())
 }
 
-fn describe(status: WaitStatus) -> String {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => format!("exited with status {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "stopped".to_owned(),
-    }
-}
-
 fn thread_count() -> io::Result<usize> {
     Ok(fs::read_dir("/proc/self/task")?.count())
 }
@@ -178,7 +203,8 @@ fn become_background(write: OwnedFd) -> io::Result<ReadySignal> {
     }
 }
 
-fn redirect_standard_descriptors(output: Output<'_>) -> io::Result<()> {
+/// Turns the standard descriptors away from whatever they were.
+pub fn redirect_standard_descriptors(output: Output<'_>) -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let target = match output {
         Output::Null => null.as_raw_fd(),

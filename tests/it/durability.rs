@@ -299,3 +299,63 @@ fn a_held_change_that_is_committed_says_so() {
     assert_eq!(in_head(&view), true);
     view.unmount();
 }
+
+/// Whether a daemon other than `killed` answers.
+fn is_served_again(view: &View<'_>, killed: i32) -> bool {
+    let status = view.cli(&["status", "--json"]);
+    let pid = (status.status == 0).then(|| status.json()["pid"].as_i64()).flatten();
+    pid.is_some_and(|pid| pid != i64::from(killed))
+}
+
+#[test]
+fn a_daemon_that_dies_is_started_again_with_everything_it_held() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    view.write("a", rewritten());
+    let held = view.only_held().id;
+    // Again and again, as one that crashes now and then would.
+    for _ in 0..2 {
+        let killed = view.kill_daemon();
+        eventually("another daemon answers", || is_served_again(&view, killed));
+        assert_eq!(view.only_held().id, held);
+        view.assert_held("a", &rewritten(), &lines(100));
+    }
+    view.cli(&["confirm", "a"]).ok();
+    let log = fs::read_to_string(scratch.lower().join(".fettle/daemon.log")).expect("the log");
+    assert!(log.contains("the daemon was killed by signal 9"), "{log}");
+    view.unmount();
+    assert_eq!(scratch.read("a"), rewritten());
+}
+
+#[test]
+fn a_daemon_that_cannot_start_again_leaves_the_project_bare() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    view.write("a", rewritten());
+    scratch.write(".fettle.toml", "no such key = at all");
+    view.kill_daemon();
+    eventually("no process is left", || scratch.daemons().is_empty());
+    assert!(!view.is_mounted());
+    assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("bare"), lines(100));
+    let log = fs::read_to_string(scratch.lower().join(".fettle/daemon.log")).expect("the log");
+    assert!(log.contains(".fettle.toml"), "why: {log}");
+    scratch.write(".fettle.toml", "");
+    assert_eq!(view.only_held().path, "a", "what is held is in the state directory");
+}
+
+#[test]
+fn a_daemon_that_dies_at_every_start_is_left_alone() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let mut killed = 0;
+    for _ in 0..4 {
+        eventually("another daemon answers", || is_served_again(&view, killed));
+        killed = view.kill_daemon();
+    }
+    eventually("no process is left", || scratch.daemons().is_empty());
+    assert!(!view.is_mounted());
+    let log = fs::read_to_string(scratch.lower().join(".fettle/daemon.log")).expect("the log");
+    assert!(log.contains("no further start"), "{log}");
+}

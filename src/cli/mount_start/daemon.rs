@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,13 +70,7 @@ impl Daemon {
 
     /// Where standard error goes in the background.
     pub fn log_file(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let state = self.project.overlay.store().dirs().state();
-        let file = File::from(rustix::fs::openat(state, "daemon.log", flags, Mode::RUSR | Mode::WUSR)?);
-        if file.metadata()?.size() > LOG_BYTES_MAX {
-            file.set_len(0)?;
-        }
-        Ok(file.into())
+        open_log(self.project.overlay.store().dirs().state())
     }
 
     /// Sleeps until the mount is to end, and ends it.
@@ -132,6 +126,16 @@ fn hide_from_git(project: &Path) {
     if let Err(err) = git_exclude::add_line(project) {
         log::warn!("tell git to ignore the state directory: {err}");
     }
+}
+
+/// The log in a state directory, to append to.
+pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = File::from(rustix::fs::openat(state, "daemon.log", flags, Mode::RUSR | Mode::WUSR)?);
+    if file.metadata()?.size() > LOG_BYTES_MAX {
+        file.set_len(0)?;
+    }
+    Ok(file.into())
 }
 
 fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {

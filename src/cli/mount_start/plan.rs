@@ -44,12 +44,17 @@ impl Plan {
         Ok(plan)
     }
 
-    fn check(&self) -> Result<(), Failure> {
+    /// Takes a dead mount of the project away first: nothing can be asked behind one.
+    pub fn check(&self) -> Result<(), Failure> {
         self.check_mountpoint()?;
         self.take_dead_mounts_away()?;
         self.check_other_mounts()?;
         self.check_project()?;
         check_fuse()
+    }
+
+    pub fn state_directory(&self) -> PathBuf {
+        self.location.state.clone().unwrap_or_else(|| self.project.join(STATE_DIRECTORY))
     }
 
     fn check_mountpoint(&self) -> Result<(), Failure> {
