@@ -64,6 +64,9 @@ fn render_warnings(status: &Status, text: &mut Text) {
     if let Some(reason) = &status.readonly {
         text.ink(Ink::Warning, "READ-ONLY: ").name(reason).put("\n");
     }
+    if status.mounted && !status.passthrough {
+        text.ink(Ink::Warning, "note: ").put("files that nobody judges go through the daemon (no passthrough)\n");
+    }
     for notice in &status.notices {
         text.ink(Ink::Warning, "note: ").name(notice).put("\n");
     }

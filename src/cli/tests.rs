@@ -62,6 +62,7 @@ fn status(held: Vec<Held>) -> Status {
         backups: vec![],
         writers: vec![],
         counters: Counters { landed: 12, held: 1, denied: 0 },
+        passthrough: true,
         readonly: None,
         notices: vec![],
         next: None,

@@ -148,6 +148,7 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         external: external(project)?,
         backups: backups.iter().map(backup).collect(),
         writers: overlay.writers(),
+        passthrough: mounted.is_some() && overlay.passes_through(),
         readonly: overlay.fault(),
         notices: notices(project).chain(standing_below(project, asker)).collect(),
         next: None,

@@ -333,7 +333,10 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
         .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("nothing was reloaded: {err}")))?;
     let notices = policy.notices.iter().map(|notice| answers::untrusted(notice)).collect();
     if !request.dry_run {
-        project.overlay.set_policy(policy);
+        project.overlay.set_policy(policy).map_err(|err| {
+            let open = "reloaded, but a file that was open may be written past the new rules";
+            ErrorBody::new(ErrorCode::Io, format!("{open}: {err}"))
+        })?;
     }
     Ok(Reply::Reload(ReloadReply { notices }))
 }

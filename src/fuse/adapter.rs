@@ -57,13 +57,16 @@ const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
 
 pub struct Adapter {
     door: Arc<Door>,
+    /// How many file systems lie below this one, if the kernel is to be asked to read and write some files by itself.
+    stack_depth: Option<u32>,
     lasting: Workers,
     at_desk: Workers,
 }
 
 impl Adapter {
-    pub fn new(view: View) -> Self {
+    pub fn new(view: View, stack_depth: Option<u32>) -> Self {
         Self {
+            stack_depth,
             door: Arc::new(Door { view, listings: Listings::default() }),
             lasting: Workers::new("lasting", LASTING_HERE_MAX, LASTING_THREADS_MAX),
             at_desk: Workers::new("desk", 0, DESK_THREADS_MAX),
@@ -118,7 +121,11 @@ fn creator(req: &Request, umask: u32) -> Caller {
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let refused = |what: &str| io::Error::other(format!("the kernel's side of FUSE refuses {what}"));
-        let wanted = WANTED & config.capabilities();
+        let mut wanted = WANTED & config.capabilities();
+        if let Some(depth) = self.stack_depth.filter(|_| config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH)) {
+            config.set_max_stack_depth(depth).map_err(|_| refused("max_stack_depth"))?;
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+        }
         config.add_capabilities(wanted).map_err(|_| refused("capabilities it has offered"))?;
         config.set_max_background(BACKGROUND_MAX).map_err(|_| refused("max_background"))?;
         config.set_max_write(WRITE_BYTES_MAX).map_err(|_| refused("max_write"))?;

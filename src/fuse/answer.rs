@@ -1,20 +1,48 @@
 //! How each kind of reply tells what came of a request.
 
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
 use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    BackingId, Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use rustix::fs::StatVfs;
 
 use super::attr::Shown;
+use crate::overlay::{Passed, Registration};
 
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
 pub const GENERATION: Generation = Generation(0);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Of a file that the kernel reads and writes by itself: nothing of it is ours to settle at a close.
+const PASSED_FLAGS: FopenFlags = FopenFlags::FOPEN_NOFLUSH;
+
+#[derive(Clone, Debug)]
 pub struct OpenedFile {
     pub handle: FileHandle,
     pub flags: FopenFlags,
+    /// The kernel may read and write this file by itself.
+    pub passed: Option<Arc<Passed>>,
+}
+
+impl OpenedFile {
+    /// By which the kernel knows the file it may read and write by itself: the same for all descriptors of an inode,
+    /// made by `register` for the first. None where the kernel will not have the file; then none of them has one.
+    fn backing(&self, register: impl FnOnce(BorrowedFd<'_>) -> io::Result<BackingId>) -> Option<&BackingId> {
+        let register = |file: BorrowedFd<'_>| -> Option<Registration> {
+            match register(file) {
+                Ok(id) => Some(Box::new(id)),
+                Err(err) => {
+                    // A file system below the project that is stacked too high, say. The file is cached like others.
+                    log::debug!("hand a file to the kernel: {err}");
+                    None
+                }
+            }
+        };
+        self.passed.as_ref()?.registration(register)?.downcast_ref()
+    }
 }
 
 /// A value, or only how long it is.
@@ -86,7 +114,10 @@ impl Answer<Vec<u8>> for ReplyData {
 impl Answer<OpenedFile> for ReplyOpen {
     fn answer(self, done: Result<OpenedFile, Errno>) {
         match done {
-            Ok(opened) => self.opened(opened.handle, opened.flags),
+            Ok(opened) => match opened.backing(|file| self.open_backing(file)) {
+                Some(id) => self.opened_passthrough(opened.handle, PASSED_FLAGS, id),
+                None => self.opened(opened.handle, opened.flags),
+            },
             Err(errno) => self.error(errno),
         }
     }
@@ -95,7 +126,13 @@ impl Answer<OpenedFile> for ReplyOpen {
 impl Answer<(Shown, OpenedFile)> for ReplyCreate {
     fn answer(self, done: Result<(Shown, OpenedFile), Errno>) {
         match done {
-            Ok((shown, opened)) => self.created(&shown.ttl, &shown.attr, GENERATION, opened.handle, opened.flags),
+            Ok((shown, opened)) => match opened.backing(|file| self.open_backing(file)) {
+                Some(id) => {
+                    let (ttl, attr, handle) = (&shown.ttl, &shown.attr, opened.handle);
+                    self.created_passthrough(ttl, attr, GENERATION, handle, PASSED_FLAGS, id);
+                }
+                None => self.created(&shown.ttl, &shown.attr, GENERATION, opened.handle, opened.flags),
+            },
             Err(errno) => self.error(errno),
         }
     }

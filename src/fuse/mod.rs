@@ -16,4 +16,4 @@ mod tests;
 mod view;
 mod workers;
 
-pub use session::{Running, serve};
+pub use session::{Passing, Running, serve};

@@ -2,7 +2,7 @@
 //! alive long after, so nobody should wait for its end in order to leave.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -14,6 +14,16 @@ use super::observer::{self, KernelCache};
 use super::view::View;
 use crate::control::Desk;
 use crate::overlay::Overlay;
+use crate::sys::backing::try_passthrough;
+
+/// Who reads and writes what nobody judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passing {
+    /// The kernel by itself, where it can: at lower's own speed.
+    ByKernel,
+    /// The daemon, like everything else.
+    ByDaemon,
+}
 
 /// A session that answers. Dropping it ends nothing.
 pub struct Running {
@@ -24,11 +34,26 @@ pub struct Running {
 
 /// Answers the kernel on a device that is mounted, in threads of its own, and becomes the view's observer.
 /// Returns when the kernel has been greeted: from then on the mount point answers.
-pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>) -> io::Result<Running> {
+pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>, passing: Passing) -> io::Result<Running> {
     let (teller, queue) = observer::queue();
-    let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()));
+    let stack_depth = match passing {
+        Passing::ByKernel => Some(overlay.stack_depth().map_err(io::Error::other)?),
+        Passing::ByDaemon => None,
+    };
+    let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()), stack_depth);
+    let asked = device.try_clone()?;
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
+    // Asked for here and once: every file would get the same answer.
+    overlay.set_passes_through(match stack_depth.map(|_| try_passthrough(asked.as_fd())) {
+        Some(Ok(())) => true,
+        Some(Err(err)) => {
+            log::debug!("the kernel does not read and write files by itself: {err}");
+            false
+        }
+        None => false,
+    });
+    drop(asked);
     let notifier = session.notifier();
     overlay.observe(Box::new(KernelCache::new(notifier.clone(), teller)));
     let told_by = notifier.clone();

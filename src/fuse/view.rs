@@ -135,12 +135,12 @@ impl View {
         match node(ino) {
             Whose::Overlay(node) => {
                 let opened = self.overlay.open(node, OpenFlags::from_raw(flags), caller)?;
-                Ok(opened_file(&opened, flags))
+                Ok(opened_file(opened, flags))
             }
             Whose::Desk(node) => {
                 let handle = at_desk(self.desk.open(node, may_write(flags), caller))?;
                 // What is behind a virtual file changes by itself, and its offsets may mean nothing.
-                Ok(OpenedFile { handle: FileHandle(handle), flags: FopenFlags::FOPEN_DIRECT_IO })
+                Ok(OpenedFile { handle: FileHandle(handle), flags: FopenFlags::FOPEN_DIRECT_IO, passed: None })
             }
         }
     }
@@ -156,7 +156,8 @@ impl View {
         let flags = OpenFlags::from_raw(flags);
         let (entry, opened) = self.overlay.create(place(parent, name)?, name, mode, flags, caller)?;
         // Its close is judged however it was opened, so every flush is wanted.
-        let opened = OpenedFile { handle: FileHandle(opened.handle.0), flags: cache_flags(&opened) };
+        let flags = cache_flags(&opened);
+        let opened = OpenedFile { handle: FileHandle(opened.handle.0), flags, passed: opened.passed };
         Ok((entry.into(), opened))
     }
 
@@ -326,13 +327,13 @@ fn at_desk<T>(answer: std::result::Result<T, i32>) -> Result<T> {
     answer.map_err(Error::errno)
 }
 
-fn opened_file(opened: &Opened, flags: i32) -> OpenedFile {
-    let mut flags_out = cache_flags(opened);
+fn opened_file(opened: Opened, flags: i32) -> OpenedFile {
+    let mut flags_out = cache_flags(&opened);
     if !may_write(flags) {
         // Nothing to settle at its close: a third of the cost of opening and closing (measured).
         flags_out |= FopenFlags::FOPEN_NOFLUSH;
     }
-    OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out }
+    OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out, passed: opened.passed }
 }
 
 fn cache_flags(opened: &Opened) -> FopenFlags {

@@ -63,11 +63,15 @@ impl Overlay {
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
-        let path = {
+        let (path, passed) = {
             let state = self.state.lock();
-            state.nodes.get(node)?;
-            state.nodes.path(node)
+            (state.nodes.path(node), state.nodes.get(node)?.passed.clone())
         };
+        if let Some(passed) = passed {
+            // The kernel writes past us: only the inode itself knows its size and times.
+            let meta = Meta::of(passed.file().as_fd()).doing(|| "stat a file that nobody judges".to_owned())?;
+            return Ok(self.as_linked(meta));
+        }
         let Ok(path) = path else { return self.meta_of_unlinked(node) };
         match self.origin(&path)? {
             Origin::Lower(meta) | Origin::Upper(_, meta) => Ok(meta),
@@ -82,7 +86,8 @@ impl Overlay {
             (state.open_file(node), state.nodes.get(node)?.removed)
         };
         let Some(open) = open else {
-            let meta = removed.ok_or(Error::Errno(libc::ENOENT))?;
+            // Or it was reached by a name that another node has now, which the kernel then looks up.
+            let meta = removed.ok_or(Error::Errno(libc::ESTALE))?;
             let links = if meta.is_dir() { 0 } else { meta.links.saturating_sub(1) };
             return Ok(Meta { links, ..meta });
         };
@@ -183,7 +188,7 @@ impl Overlay {
             (path, found.kind, open)
         };
         let Some(path) = path else {
-            let open = open.ok_or(Error::Errno(libc::ENOENT))?;
+            let open = open.ok_or(Error::Errno(libc::ESTALE))?;
             let fd = open.as_fd().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
             return Ok(Inode { path: None, kind, fd, place: None, twin: None });
         };
@@ -223,6 +228,11 @@ impl Overlay {
         if name == "security.capability" && !self.grants.all() && self.is_written_in_upper(node)? {
             // The kernel asks at each write; copy-up and creation leave none, and nobody may set one.
             return Err(Error::Errno(libc::ENODATA));
+        }
+        let passed = self.state.lock().nodes.get(node)?.passed.clone();
+        if let Some(passed) = passed {
+            // Asked for `security.capability` before each write, also before those that the kernel does by itself.
+            return Ok(xattr::get(passed.file().as_fd(), name)?);
         }
         let inode = self.inode_of(node)?;
         match xattr::get(inode.fd.as_fd(), name) {

@@ -1,8 +1,8 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`copy_up`], [`namespace`] and
-//! [`rename`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s; what a person
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`]
+//! and [`rename`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s; what a person
 //! does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
@@ -27,6 +27,7 @@ mod lookup;
 mod namespace;
 mod nodes;
 mod open;
+mod passed;
 mod rename;
 mod review;
 mod rollback;
@@ -58,6 +59,7 @@ pub use error::{Error, Result};
 pub use lookup::{Entry, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::{HandleId, OpenFlags, Opened};
+pub use passed::{Passed, Registration};
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{Policy, PolicyError, RuleSource};
@@ -119,6 +121,8 @@ pub struct Overlay {
     /// After an internal fault: why nothing is written any more (invariant 10).
     fault: Mutex<Option<String>>,
     faulted: AtomicBool,
+    /// The kernel reads and writes what nobody judges by itself.
+    passes_through: AtomicBool,
 }
 
 /// Everything that must agree. One lock.
@@ -184,6 +188,7 @@ impl Overlay {
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
+            passes_through: AtomicBool::new(false),
         };
         overlay.load()?;
         Ok((overlay, recovered))
@@ -245,9 +250,11 @@ impl Overlay {
         self.policy.read().clone()
     }
 
-    /// Rules and settings anew (SPEC §6, `reload`).
-    pub fn set_policy(&self, policy: Policy) {
-        *self.policy.write() = Arc::new(policy);
+    /// Rules and settings anew (SPEC §6, `reload`). They hold from here on, also when an error tells that somebody
+    /// goes on writing past them to a file that was open.
+    pub fn set_policy(&self, policy: Policy) -> Result<()> {
+        let before = std::mem::replace(&mut *self.policy.write(), Arc::new(policy));
+        self.part_from_passed(&before)
     }
 
     pub fn landed(&self) -> u64 {

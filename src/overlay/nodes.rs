@@ -17,6 +17,7 @@ use crate::sys::file::{FileKind, InodeKey, Meta};
 use crate::sys::tree::Tree;
 
 use super::open::OpenFile;
+use super::passed::Passed;
 use super::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,10 +44,18 @@ pub(super) struct Node {
     lower: Option<InodeKey>,
     /// Shared by all handles on it.
     pub open: Option<Arc<OpenFile>>,
+    /// The same for what nobody judges. Invariant: never both.
+    pub passed: Option<Arc<Passed>>,
     /// Lower when the kernel last began to cache content of it.
     cached: Option<Stamp>,
     /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
     pub removed: Option<Meta>,
+}
+
+impl Node {
+    fn is_open(&self) -> bool {
+        self.open.is_some() || self.passed.is_some()
+    }
 }
 
 pub(super) struct Nodes {
@@ -71,6 +80,7 @@ impl Nodes {
             children: 0,
             lower: Some(meta.key()),
             open: None,
+            passed: None,
             cached: None,
             removed: None,
         };
@@ -114,6 +124,29 @@ impl Nodes {
             bytes.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(*name));
         }
         RelPath::parse(&bytes).map_err(|_| Error::Errno(libc::ENOENT))
+    }
+
+    /// Each path of a node, the first first.
+    pub fn paths(&self, id: NodeId) -> Result<Vec<RelPath>> {
+        self.get(id)?.names.iter().map(|(parent, name)| self.child_path(*parent, name)).collect()
+    }
+
+    pub fn names(&self, id: NodeId) -> Vec<(NodeId, OsString)> {
+        self.nodes.get(&id).map(|node| node.names.clone()).unwrap_or_default()
+    }
+
+    /// Makes `path` the first name of a node.
+    pub fn lead_with(&mut self, id: NodeId, path: &RelPath) {
+        let Some(at) = self.paths(id).ok().and_then(|paths| paths.iter().position(|name| name == path)) else { return };
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.names.swap(0, at);
+        }
+    }
+
+    /// Every regular file that the kernel knows, by its first name.
+    pub fn files(&self) -> Vec<(NodeId, RelPath)> {
+        let files = self.nodes.iter().filter(|(_, node)| node.kind == FileKind::Regular);
+        files.filter_map(|(id, _)| Some((*id, self.path(*id).ok()?))).collect()
     }
 
     pub fn child_path(&self, parent: NodeId, name: &OsStr) -> Result<RelPath> {
@@ -173,6 +206,7 @@ impl Nodes {
             children: 0,
             lower,
             open: None,
+            passed: None,
             cached: None,
             removed: None,
         };
@@ -213,7 +247,7 @@ impl Nodes {
 
     /// The names of a node whose number is not its id, and which nobody has open.
     pub fn names_to_forget(&self, id: NodeId) -> Vec<(NodeId, OsString)> {
-        let renumbered = self.nodes.get(&id).filter(|node| node.number != id.0 && node.open.is_none());
+        let renumbered = self.nodes.get(&id).filter(|node| node.number != id.0 && !node.is_open());
         renumbered.map_or_else(Vec::new, |node| node.names.clone())
     }
 
@@ -259,6 +293,7 @@ impl Nodes {
             node.names.retain(|(at, called)| (*at, called.as_os_str()) != (parent, name));
             if node.names.is_empty()
                 && let Some(key) = node.lower
+                && self.by_lower.get(&key) == Some(&id)
             {
                 self.by_lower.remove(&key);
             }
@@ -279,7 +314,7 @@ impl Nodes {
         {
             self.by_lower.remove(&key);
         }
-        let is_open = node.open.is_some();
+        let is_open = node.is_open();
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
         }
@@ -337,10 +372,19 @@ impl Nodes {
         renumbered
     }
 
+    /// What the kernel cached of the content is of no use once it reads lower itself.
+    pub fn set_passed(&mut self, id: NodeId, passed: Option<Arc<Passed>>) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.passed = passed;
+            node.cached = None;
+        }
+        self.drop_if_unneeded(id);
+    }
+
     fn drop_if_unneeded(&mut self, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next.take() {
-            let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && node.open.is_none();
+            let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
             if id == ROOT || !self.nodes.get(&id).is_some_and(unneeded) {
                 return;
             }

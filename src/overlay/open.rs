@@ -7,7 +7,7 @@
 //!     └───────────────────────► Orphan
 //! ```
 //! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
-//! writer of the same file wrote, as on any file system. Paths under a `pass` rule have descriptors of their own.
+//! writer of the same file wrote, as on any file system. What a `pass` rule lets pass is in [`super::passed`].
 
 use std::fs::File;
 use std::io;
@@ -23,6 +23,7 @@ use super::error::Context;
 use super::heritage::Heritage;
 use super::lookup::Origin;
 use super::nodes::NodeId;
+use super::passed::{Claimed, Passed};
 use super::settle::Settled;
 use super::{Caller, Entry, Error, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
@@ -66,18 +67,29 @@ impl OpenFlags {
         self.raw.contains(OFlags::EXCL)
     }
 
+    /// The open itself empties the file, or what it gives can change it.
+    pub(super) fn may_change(self) -> bool {
+        self.access == Access::Write || self.truncates()
+    }
+
+    pub(super) fn is_direct(self) -> bool {
+        self.raw.contains(OFlags::DIRECT)
+    }
+
     /// For a descriptor of lower. Appending is left out: the kernel says where each write goes.
-    fn below(self) -> OFlags {
-        self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC | OFlags::NOATIME) | OFlags::NONBLOCK
+    pub(super) fn below(self) -> OFlags {
+        self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC) | OFlags::NONBLOCK
     }
 }
 
 /// A file opened for a program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
     pub handle: HandleId,
     /// What the kernel has cached of the content is still true.
     pub keep_cache: bool,
+    /// Nobody judges it: the kernel may read and write this file of lower itself.
+    pub passed: Option<Arc<Passed>>,
 }
 
 /// A regular file about to be made.
@@ -104,7 +116,7 @@ pub(super) struct Handle {
 }
 
 enum Target {
-    Passed(Arc<File>),
+    Passed(Arc<Passed>, Arc<File>),
     Judged(Arc<OpenFile>),
 }
 
@@ -177,7 +189,7 @@ impl OpenFile {
     }
 
     /// One more handle; to be counted under the lock of the view's state.
-    fn claim(&self, access: Access) {
+    pub(super) fn claim(&self, access: Access) {
         self.handles.fetch_add(1, Ordering::SeqCst);
         self.writers.fetch_add(usize::from(access == Access::Write), Ordering::SeqCst);
     }
@@ -206,7 +218,7 @@ impl Handle {
     fn judged(&self) -> Option<&Arc<OpenFile>> {
         match &self.target {
             Target::Judged(open) => Some(open),
-            Target::Passed(_) => None,
+            Target::Passed(..) => None,
         }
     }
 
@@ -227,35 +239,64 @@ impl Backing {
 
 impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
-        if flags.access == Access::Write || flags.truncates() {
+        if flags.may_change() {
             self.check_may_write(caller)?;
         }
-        let Ok(path) = self.path_of(node) else { return self.open_unlinked(node, flags, caller) };
-        let action = self.action(&path, FileKind::Regular);
-        if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
-        }
         let (open, below) = loop {
+            let (path, action) = match self.path_for_open(node) {
+                Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
+                found => found?,
+            };
+            if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
+                return Err(self.denied(&path));
+            }
             let (epoch, origin, below) = self.origin_for_open(node, &path)?;
-            if action == Action::Pass && matches!(origin, Origin::Lower(_)) {
-                break (None, below);
+            if let (Action::Pass, Origin::Lower(meta)) = (action, &origin) {
+                if meta.links > 1 && flags.may_change() && self.finds_judged_name(node, meta)? {
+                    continue;
+                }
+                match self.claim_passed(node, &path, meta, epoch, flags.access)? {
+                    Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, below),
+                    Claimed::Judged(open) => break (open, below),
+                    Claimed::MovedOn => continue,
+                }
             }
             if let Some(open) = self.claim_file(node, &path, &origin, epoch, flags.access)? {
-                break (Some(open), below);
+                break (open, below);
             }
-        };
-        let Some(open) = open else {
-            let file = self.lower.open_at(&path, flags.below()).map(File::from)?;
-            if flags.truncates() {
-                drop_set_id(&file, caller).doing(|| format!("change the mode of {path}"))?;
-            }
-            let handle = self.add_handle(node, Target::Passed(Arc::new(file)), flags, caller, None);
-            return Ok(Opened { handle, keep_cache: self.keep_cache(node, below) });
         };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
         self.empty_at_open(id, &open, flags, caller)?;
-        Ok(Opened { handle: id, keep_cache })
+        Ok(Opened { handle: id, keep_cache, passed: None })
+    }
+
+    fn open_passed(
+        &self,
+        node: NodeId,
+        passed: Arc<Passed>,
+        flags: OpenFlags,
+        caller: &Caller,
+        below: Option<Stamp>,
+    ) -> Result<Opened> {
+        let opened = passed.descriptor(flags).and_then(|file| {
+            if flags.truncates() {
+                drop_set_id(&file, caller).doing(|| "change the mode of an emptied file".to_owned())?;
+            }
+            Ok(file)
+        });
+        let file = match opened {
+            Ok(file) => file,
+            Err(err) => {
+                self.let_go(node, &passed);
+                return Err(err);
+            }
+        };
+        let handle = self.add_handle(node, Target::Passed(passed.clone(), file), flags, caller, None);
+        match self.passes_through() {
+            true => Ok(Opened { handle, keep_cache: false, passed: Some(passed) }),
+            false => Ok(Opened { handle, keep_cache: self.keep_cache(node, below), passed: None }),
+        }
     }
 
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
@@ -290,21 +331,19 @@ impl Overlay {
 
     /// Reached through `/proc/self/fd`: only what is open on it is left.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
-        let (open, passed) = {
+        if let Some(passed) = self.claim_unlinked(node)? {
+            return self.open_passed(node, passed, flags, caller, None);
+        }
+        let open = {
             let state = self.state.lock();
-            let open = state.nodes.get(node)?.open.clone();
-            open.iter().for_each(|open| open.claim(flags.access));
-            (open, state.passed_file(node))
-        };
-        let Some(open) = open else {
-            let passed = passed.ok_or(Error::Errno(libc::ENOENT))?;
-            let file = file::reopen(passed.as_fd(), flags.below())?;
-            let handle = self.add_handle(node, Target::Passed(Arc::new(file)), flags, caller, None);
-            return Ok(Opened { handle, keep_cache: true });
+            // By a name, then, that another node has now.
+            let open = state.nodes.get(node)?.open.clone().ok_or(Error::Errno(libc::ESTALE))?;
+            open.claim(flags.access);
+            open
         };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
         self.empty_at_open(id, &open, flags, caller)?;
-        Ok(Opened { handle: id, keep_cache: true })
+        Ok(Opened { handle: id, keep_cache: true, passed: None })
     }
 
     fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
@@ -328,9 +367,16 @@ impl Overlay {
         epoch: u64,
         access: Access,
     ) -> Result<Option<Arc<OpenFile>>> {
-        if let Some(open) = &self.state.lock().nodes.get(node)?.open {
-            open.claim(access);
-            return Ok(Some(open.clone()));
+        {
+            let mut state = self.state.lock();
+            if let Some(open) = &state.nodes.get(node)?.open {
+                open.claim(access);
+                return Ok(Some(open.clone()));
+            }
+            if state.part_if_passed(node) {
+                // The kernel looks the name up anew, and gets another node.
+                return Err(Error::Errno(libc::ESTALE));
+            }
         }
         let backing = match self.backing_of(path, origin) {
             // Let go of, or landed, between the look and the open.
@@ -342,7 +388,7 @@ impl Overlay {
         let found = state.nodes.get_mut(node)?;
         let open = match &found.open {
             Some(open) => open.clone(),
-            None if moved_on => return Ok(None),
+            None if moved_on || found.passed.is_some() => return Ok(None),
             None => found.open.insert(OpenFile::new(node, backing)).clone(),
         };
         open.claim(access);
@@ -428,8 +474,16 @@ impl Overlay {
         let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, mode)?;
         heritage.give_opened(fd.as_fd()).doing(|| format!("give {path} an owner"))?;
         let entry = self.lookup(parent, name)?;
-        let handle = self.add_handle(entry.node, Target::Passed(Arc::new(File::from(fd))), flags, caller, None);
-        Ok((entry, Opened { handle, keep_cache: false }))
+        let file = File::from(fd);
+        let passed = match self.claim_made(entry.node, &file, flags.access)? {
+            Claimed::Passed(passed) => passed,
+            // Replaced by somebody else at this moment.
+            Claimed::Judged(_) | Claimed::MovedOn => return Err(Error::Errno(libc::ESTALE)),
+        };
+        let target = Target::Passed(passed.clone(), Arc::new(file));
+        let handle = self.add_handle(entry.node, target, flags, caller, None);
+        let passed = self.passes_through().then_some(passed);
+        Ok((entry, Opened { handle, keep_cache: false, passed }))
     }
 
     fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
@@ -448,7 +502,7 @@ impl Overlay {
         };
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
         self.handle(id)?.began.store(true, Ordering::SeqCst);
-        Ok((entry, Opened { handle: id, keep_cache: true }))
+        Ok((entry, Opened { handle: id, keep_cache: true, passed: None }))
     }
 
     pub fn read(&self, handle: HandleId, offset: u64, size: usize) -> Result<Vec<u8>> {
@@ -467,7 +521,7 @@ impl Overlay {
             Ok(done)
         };
         let count = match &handle.target {
-            Target::Passed(file) => read(file, &mut data),
+            Target::Passed(_, file) => read(file, &mut data),
             Target::Judged(open) => read(&open.file(), &mut data),
         };
         data.truncate(count.doing(|| format!("read at {offset}"))?);
@@ -484,7 +538,7 @@ impl Overlay {
     fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
         self.check_writable()?;
         let Some(open) = handle.judged() else {
-            let Target::Passed(file) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
+            let Target::Passed(_, file) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
             return Ok(change(file)?);
         };
         let under_way = open.begin_write();
@@ -550,7 +604,7 @@ impl Overlay {
         };
         let seek = |file: &File| rustix::fs::seek(file, from).map_err(io::Error::from);
         let position = match &handle.target {
-            Target::Passed(file) => seek(file)?,
+            Target::Passed(_, file) => seek(file)?,
             Target::Judged(open) => seek(&open.file())?,
         };
         i64::try_from(position).map_err(|_| Error::Errno(libc::EOVERFLOW))
@@ -566,7 +620,7 @@ impl Overlay {
     ) -> Result<usize> {
         let (from, to) = (self.handle(from)?, self.handle(to)?);
         let source = match &from.target {
-            Target::Passed(file) => file.try_clone()?,
+            Target::Passed(_, file) => file.try_clone()?,
             Target::Judged(open) => open.file().try_clone()?,
         };
         self.change_content(&to, Keep::Content, |file| {
@@ -580,7 +634,7 @@ impl Overlay {
         let handle = self.handle(handle)?;
         let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
         match &handle.target {
-            Target::Passed(file) => Ok(sync(file)?),
+            Target::Passed(_, file) => Ok(sync(file)?),
             Target::Judged(open) => {
                 sync(&open.file()).doing(|| "fsync".to_owned())?;
                 open.upper().map_or(Ok(()), |id| self.note_synced(id))
@@ -627,7 +681,13 @@ impl Overlay {
     /// The last descriptor is gone. Judges what no close has judged.
     pub fn release(&self, handle: HandleId) -> Result<()> {
         let removed = self.state.lock().handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
-        let Some(open) = removed.judged() else { return Ok(()) };
+        let open = match &removed.target {
+            Target::Passed(passed, _) => {
+                self.let_go(removed.node, passed);
+                return Ok(());
+            }
+            Target::Judged(open) => open,
+        };
         if removed.access == Access::Write {
             open.writers.fetch_sub(1, Ordering::SeqCst);
         }
@@ -717,15 +777,8 @@ fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
 impl super::State {
     /// What is open on a node, whoever opened it.
     pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
-        let judged = self.nodes.get(node).ok().and_then(|node| node.open.as_ref().map(|open| open.file()));
-        judged.or_else(|| self.passed_file(node))
-    }
-
-    /// Looks at all handles: for files that have lost their name only.
-    fn passed_file(&self, node: NodeId) -> Option<Arc<File>> {
-        self.handles.values().filter(|handle| handle.node == node).find_map(|handle| match &handle.target {
-            Target::Passed(file) => Some(file.clone()),
-            Target::Judged(_) => None,
-        })
+        let node = self.nodes.get(node).ok()?;
+        let judged = node.open.as_ref().map(|open| open.file());
+        judged.or_else(|| node.passed.as_ref().map(|passed| passed.file().clone()))
     }
 }

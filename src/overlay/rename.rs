@@ -15,6 +15,10 @@ use crate::policy::rules::Action;
 use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::is_absent;
+
+/// A file that grows while it is copied is copied again this often: a log gains a line, and not at every moment.
+const COPY_TRIES: usize = 8;
 
 /// One end of a rename.
 struct End {
@@ -124,6 +128,10 @@ impl Overlay {
                     return Err(Error::Errno(libc::EXDEV));
                 }
                 match self.action(&moved, entry.kind) {
+                    // Who writes to it past us would go on under the judged name.
+                    Action::Auto if before == Action::Pass && self.is_written_below(&path)? => {
+                        return Err(Error::Errno(libc::EXDEV));
+                    }
                     Action::Auto => {}
                     Action::Pass if before == Action::Pass || self.is_fresh(&path) => {}
                     after if after == before => {}
@@ -161,7 +169,9 @@ impl Overlay {
             let anchor = self.anchor_of(&to.path)?;
             Ok::<_, Error>(anchor.is_some_and(|anchor| anchor != AnchorState::Nothing))
         };
-        let judged = !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
+        // Somebody may go on writing to it past us: the judged name gets a copy.
+        let comes_in = from.action == Action::Pass && matches!(&from.origin, Origin::Lower(meta) if meta.is_file());
+        let judged = comes_in || !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
         match (&from.origin, to.action) {
             (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
                 self.rename_below(from, to)
@@ -218,7 +228,12 @@ impl Overlay {
         state.epoch += 1;
         let node = state.nodes.child(from.parent, &from.name);
         state.nodes.unname(to.parent, &to.name);
-        if let Some(node) = node {
+        if let Some(node) = node.filter(|_| from.action == Action::Pass && to.action != Action::Pass)
+            && state.part_if_passed(node)
+        {
+            drop(state);
+            self.tell(|observer| observer.entry_changed(to.parent, &to.name));
+        } else if let Some(node) = node {
             // Named anew before the old name goes, so that it is never without one.
             state.nodes.name(node, to.parent, &to.name);
             state.nodes.unname(from.parent, &from.name);
@@ -237,12 +252,13 @@ impl Overlay {
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
-        let (upper, _) = self.copy_to_upper(&from.path)?;
+        let upper = self.copy_source(from)?;
         let row = self.take_target(to, upper, meta.kind)?;
         let whiteout = self.hide(&from.path, meta)?;
         {
             let mut state = self.state.lock();
-            let takes_along = Some((from.path.clone(), meta.stamp()));
+            // What nobody judges goes by itself, whoever writes to it meanwhile.
+            let takes_along = (from.action != Action::Pass).then(|| (from.path.clone(), meta.stamp()));
             state.uppers.insert(Upper { saved: false, takes_along, ..Upper::written(row.clone()) });
         }
         drop(claimed);
@@ -256,15 +272,27 @@ impl Overlay {
             Err(_) => self.settle_because(upper, &caller.writer(), vec![Reason::Backup])?,
         };
         match settled {
-            Settled::Landed | Settled::Unchanged => {
+            Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
             }
+            Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
             Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.mark_dirty(upper)?;
                 self.remove_source(from, whiteout, meta, upper)
+            }
+        }
+    }
+
+    /// What the source has, as new upper content. One that passes may be growing meanwhile.
+    fn copy_source(&self, from: &End) -> Result<UpperId> {
+        let mut tries = 1;
+        loop {
+            match self.copy_to_upper(&from.path) {
+                Err(err) if err.code() == libc::EIO && from.action == Action::Pass && tries < COPY_TRIES => tries += 1,
+                copied => return Ok(copied?.0),
             }
         }
     }
@@ -344,6 +372,9 @@ impl Overlay {
         if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
             upper.takes_along = None;
         }
+        if from.action == Action::Pass {
+            return self.remove_passed_source(from, whiteout);
+        }
         if !self.is_fresh(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent);
         }
@@ -352,6 +383,19 @@ impl Overlay {
         let anchors = self.state.lock().left(&from.path).into_iter().collect();
         landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()?;
         self.state.lock().uppers.remove(whiteout);
+        Ok(())
+    }
+
+    /// Where nobody judges, a name goes at once: its content is the target's, landed or held.
+    fn remove_passed_source(&self, from: &End, whiteout: UpperId) -> Result<()> {
+        match self.lower.place(&from.path)?.unlink() {
+            // Removed below meanwhile.
+            Err(err) if is_absent(&err) => {}
+            other => other.doing(|| format!("remove {}", from.path))?,
+        }
+        let mut state = self.state.lock();
+        state.uppers.remove(whiteout);
+        state.epoch += 1;
         Ok(())
     }
 
@@ -584,6 +628,7 @@ impl Overlay {
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let rows = [self.take_target(from, for_from, to_kind)?, self.take_target(to, for_to, from_kind)?];
+        let mut parted = None;
         {
             let mut state = self.state.lock();
             for row in rows {
@@ -591,7 +636,18 @@ impl Overlay {
                 state.uppers.insert(Upper::written(row));
             }
             state.epoch += 1;
+            for (end, other) in [(from, to), (to, from)] {
+                let node = state.nodes.child(end.parent, &end.name);
+                if let Some(node) = node.filter(|_| end.action == Action::Pass && other.action != Action::Pass)
+                    && state.part_if_passed(node)
+                {
+                    parted = Some(other);
+                }
+            }
             state.exchanged(from, to);
+        }
+        if let Some(end) = parted {
+            self.tell(|observer| observer.entry_changed(end.parent, &end.name));
         }
         self.rebind(&from.path, for_from);
         self.rebind(&to.path, for_to);
@@ -633,14 +689,19 @@ impl super::nodes::Nodes {
 }
 
 impl super::State {
-    /// Each of the two nodes has the other's name.
+    /// Each of the two nodes has the other's name, as far as there are two.
     fn exchanged(&mut self, from: &End, to: &End) {
         let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
-        if let (Some(a), Some(b)) = (a, b) {
-            self.nodes.name(a, to.parent, &to.name);
-            self.nodes.name(b, from.parent, &from.name);
-            self.nodes.promote(a, to.parent, &to.name);
-            self.nodes.promote(b, from.parent, &from.name);
+        match a {
+            Some(a) => self.nodes.name(a, to.parent, &to.name),
+            None => self.nodes.unname(to.parent, &to.name),
+        }
+        match b {
+            Some(b) => self.nodes.name(b, from.parent, &from.name),
+            None => self.nodes.unname(from.parent, &from.name),
+        }
+        for (node, end) in a.map(|a| (a, to)).into_iter().chain(b.map(|b| (b, from))) {
+            self.nodes.promote(node, end.parent, &end.name);
         }
     }
 }

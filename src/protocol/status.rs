@@ -22,6 +22,9 @@ pub struct Status {
     pub backups: Vec<Backup>,
     pub writers: Vec<WritingNow>,
     pub counters: Counters,
+    /// The kernel reads and writes files under `pass` rules by itself.
+    #[serde(default)]
+    pub passthrough: bool,
     /// Why nothing can be written, when nothing can.
     pub readonly: Option<String>,
     /// Remarks for people: settings that are ignored for want of trust, a caller who stands below the mount.

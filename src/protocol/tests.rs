@@ -61,6 +61,7 @@ fn status() -> Status {
         }],
         writers: vec![WritingNow { path: path("src/b.rs"), pid: 99 }],
         counters: Counters { landed: 12, held: 1, denied: 0 },
+        passthrough: true,
         readonly: None,
         notices: vec![],
         next: None,

@@ -302,6 +302,14 @@ pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Whether the file system lies on top of another, as overlayfs and FUSE may.
+pub fn is_stacked(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const OVERLAYFS: u64 = 0x794c_7630;
+    const FUSE: u64 = 0x6573_5546;
+    let magic = u64::try_from(fs::fstatfs(fd)?.f_type).unwrap_or_default();
+    Ok(matches!(magic, OVERLAYFS | FUSE))
+}
+
 /// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.
 pub fn reopen(fd: BorrowedFd<'_>, flags: fs::OFlags) -> io::Result<File> {
     let itself = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());

@@ -3,8 +3,10 @@
 //! Wrappers take borrowed descriptors and give `io::Result`; they know paths and metadata, and nothing of the overlay.
 //! Begin with [`tree`] (a directory tree reached by descriptor) and [`file`] (content and metadata of one file).
 
+pub mod backing;
 pub mod daemon;
 pub mod file;
+pub mod lease;
 pub mod mount;
 pub mod process;
 pub mod signals;

@@ -122,7 +122,9 @@ pub fn small<'s>(scratch: &'s Scratch) -> Mounting<'s> {
     for path in ["src/a.rs", "src/b.rs", "notes.txt", "c.txt", "d.txt"] {
         scratch.write(path, OLD);
     }
-    SMALL.iter().fold(scratch.mounting(), |mounting, flag| mounting.flag(flag))
+    // Said in `status`, so not left to how the suite is run.
+    let mounting = scratch.mounting().flag("-o").flag("passthrough");
+    SMALL.iter().fold(mounting, |mounting, flag| mounting.flag(flag))
 }
 
 /// `src/a.rs` is rewritten and held, `src/b.rs` deleted and held, `notes.txt` edited and landed.
@@ -213,7 +215,7 @@ fettlefs: Would reload the settings
 ";
 
 const LOOKS_IN_JSON: &str = r#"$ status --json
-{"v":1,"ok":true,"op":"status","schema":"fettlefs.status/1","project":"[project]","mountpoint":"[project]","mounted":true,"pid":[pid],"session":"[session]","seq":4,"held":[{"id":"[id1]","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":3,"deletions":3,"old_lines":3,"ratio":2.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":"[sha256]","externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false},{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false}],"external":[],"backups":[{"name":"notes.txt.[time]","path":"notes.txt","kind":"landed","size":14,"sha256":"[sha256]","created":"[time]","by":{"pid":[pid],"exe":[exe],"uid":[uid]}}],"writers":[],"counters":{"landed":1,"held":2,"denied":0},"readonly":null}
+{"v":1,"ok":true,"op":"status","schema":"fettlefs.status/1","project":"[project]","mountpoint":"[project]","mounted":true,"pid":[pid],"session":"[session]","seq":4,"held":[{"id":"[id1]","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":3,"deletions":3,"old_lines":3,"ratio":2.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":"[sha256]","externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false},{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false}],"external":[],"backups":[{"name":"notes.txt.[time]","path":"notes.txt","kind":"landed","size":14,"sha256":"[sha256]","created":"[time]","by":{"pid":[pid],"exe":[exe],"uid":[uid]}}],"writers":[],"counters":{"landed":1,"held":2,"denied":0},"passthrough":true,"readonly":null}
 => 0
 $ show src/b.rs --json
 {"v":1,"ok":true,"op":"diff","changes":[{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false,"diff":"diff --git a/src/b.rs b/src/b.rs\ndeleted file mode 100644\n--- a/src/b.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-two\n-three\n"}]}

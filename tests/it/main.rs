@@ -1,8 +1,8 @@
 //! Every test that needs the built program, a real mount or the whole source tree: one binary, so that it links once.
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
-//! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows, `mounts` how a
-//! mount comes and goes, `durability` what survives.
+//! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
+//! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives.
 
 mod badinput;
 mod cli;
@@ -10,6 +10,7 @@ mod control;
 mod durability;
 mod harness;
 mod mounts;
+mod passthrough;
 mod posix;
 mod programs;
 mod save_patterns;

@@ -1,5 +1,6 @@
 //! What only a kernel shows: descriptors, mappings, locks, listings, names, attributes. Each script of assertions runs
-//! once on a plain directory, so that it asks for nothing the kernel does not give, and once in the view.
+//! on a plain directory, so that it asks for nothing the kernel does not give, and in the view: where files are judged,
+//! and where nobody judges.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 /// What every script begins with: `raises(errno name, call, …)` and a file of 200 lines, `a.txt`.
-const PRELUDE: &str = r#"
+pub const PRELUDE: &str = r#"
 import os, sys, errno, stat, mmap, fcntl, ctypes, time
 libc = ctypes.CDLL(None, use_errno=True)
 def raises(name, call, *args, **named):
@@ -27,14 +28,15 @@ def get(path):
     with open(path, "rb") as f: return f.read()
 "#;
 
-fn python(scratch: &Scratch, dir: &Path, script: &str) -> Output {
+pub fn python(scratch: &Scratch, dir: &Path, script: &str) -> Output {
     let mut command = scratch.command("python3");
     command.args(["-SE", "-c", &format!("{PRELUDE}{script}")]).current_dir(dir);
     command.output().expect("python3").into()
 }
 
-/// Runs `script` where `a.txt` has 200 lines: on a plain directory, and in the view.
-fn holds_here_and_in_the_view(script: &str) {
+/// Runs `script` where `a.txt` has 200 lines: on a plain directory, in the view, and in a directory of the view that
+/// passes.
+pub fn holds_here_and_in_the_view(script: &str) {
     let scratch = mounted_scratch!();
     let native = scratch.root().join("native");
     fs::create_dir(&native).expect("a plain directory");
@@ -45,18 +47,27 @@ fn holds_here_and_in_the_view(script: &str) {
     let view = scratch.mounting().flag("--burst=100000").start();
     let output = python(&scratch, view.root(), script);
     assert_eq!(output.status, 0, "in the view: {}", output.stderr);
+    // Only now: the script above lists its directory.
+    scratch.write(Path::new(PASSING).join("a.txt"), lines(200));
+    let output = python(&scratch, &view.path(PASSING), script);
+    assert_eq!(output.status, 0, "where nobody judges: {}", output.stderr);
 }
 
-fn in_view(scratch: &Scratch, view: &View<'_>, script: &str) {
+/// A directory in which nobody judges.
+const PASSING: &str = ".git/work";
+
+pub fn in_view(scratch: &Scratch, view: &View<'_>, script: &str) {
     let output = python(scratch, view.root(), script);
     assert_eq!(output.status, 0, "{}", output.stderr);
 }
 
 macro_rules! scripts {
     ($($name:ident: $script:literal;)+) => {
-        $(#[test] fn $name() { holds_here_and_in_the_view($script); })+
+        $(#[test] fn $name() { $crate::semantics::holds_here_and_in_the_view($script); })+
     };
 }
+
+pub(crate) use scripts;
 
 scripts! {
     an_unlinked_file_that_is_open_goes_on: r#"

@@ -1,6 +1,7 @@
 //! The words of `-o`: those of mount(8) that mean something here, and no others.
 
 use super::super::Failure;
+use crate::fuse::Passing;
 use crate::overlay::Grants;
 use crate::sys::mount::{FuseMount, kernel_option};
 use std::ffi::OsStr;
@@ -18,6 +19,8 @@ pub struct Options {
     pub suid: bool,
     pub dev: bool,
     pub noexec: bool,
+    /// Files under a `pass` rule are read and written by the daemon, as where the kernel cannot do it by itself.
+    pub nopassthrough: bool,
     /// Words that the kernel understands.
     pub extra: Vec<String>,
 }
@@ -42,6 +45,8 @@ impl Options {
             "nodev" => self.dev = false,
             "exec" => self.noexec = false,
             "noexec" => self.noexec = true,
+            "passthrough" => self.nopassthrough = false,
+            "nopassthrough" => self.nopassthrough = true,
             // Always so.
             "default_permissions" => {}
             _ if FOR_OTHERS.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") => {}
@@ -55,6 +60,10 @@ impl Options {
         let mounter = rustix::process::geteuid();
         let only = (!mounter.is_root()).then(|| mounter.as_raw());
         Grants { suid: self.suid, dev: self.dev, only }
+    }
+
+    pub fn passing(&self) -> Passing {
+        if self.nopassthrough { Passing::ByDaemon } else { Passing::ByKernel }
     }
 
     /// `extra` holds the words of [`Self::extra`]. Others may enter what root mounts (SPEC §2).
@@ -92,6 +101,8 @@ mod tests {
             ("ro,rw", Ok(none.clone())),
             ("suid,dev", Ok(Options { suid: true, dev: true, ..none.clone() })),
             ("suid,nosuid", Ok(none.clone())),
+            ("nopassthrough", Ok(Options { nopassthrough: true, ..none.clone() })),
+            ("nopassthrough,passthrough", Ok(none.clone())),
             ("defaults,nofail,x-systemd.automount,default_permissions", Ok(none.clone())),
             ("noexec,allow_other", Ok(Options { noexec: true, allow_other: true, ..none.clone() })),
             ("noatime,sync", Ok(Options { extra: vec!["noatime".into(), "sync".into()], ..none })),

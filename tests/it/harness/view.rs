@@ -11,6 +11,9 @@ use super::processes::{is_alive, kill, mounts_below};
 use super::scratch::fuse_is_missing;
 use super::{Held, Output, Scratch, eventually};
 
+/// Words of `-o` for every mount: `FETTLE_TEST_OPTIONS=nopassthrough cargo test` runs the suite the other way.
+const OPTIONS_VARIABLE: &str = "FETTLE_TEST_OPTIONS";
+
 /// How to mount; [`Mounting::start`] does it.
 #[must_use]
 pub struct Mounting<'s> {
@@ -62,7 +65,12 @@ impl<'s> Mounting<'s> {
              container), or set FETTLE_TEST_SKIP_FUSE=1 to go without"
         );
         let mut command = self.scratch.fettlefs();
-        command.current_dir(self.scratch.root()).arg("mount").args(&self.flags).arg(self.scratch.project());
+        command.current_dir(self.scratch.root()).arg("mount");
+        // Before the test's own: of two words that contradict each other the later one counts.
+        if let Some(options) = std::env::var_os(OPTIONS_VARIABLE) {
+            command.arg("-o").arg(options);
+        }
+        command.args(&self.flags).arg(self.scratch.project());
         if let Some(point) = &self.mountpoint {
             fs::create_dir_all(point).expect("the mountpoint");
             command.arg(point);

@@ -1,0 +1,358 @@
+//! Files that nobody judges, while they are open: the kernel reads and writes lower itself where it can.
+//!
+//! ```text
+//!   open, create: claim_passed                        released by the last: let go of
+//!   nothing ─────────────────────► Passed (on the node) ──────────────────────────► nothing
+//!                                    │ its path is judged now: part
+//!                                    └──────────────────────► nameless, for who has it open; the path is another node's
+//! ```
+//! What the kernel writes by itself is never seen here, and its mappings outlive their descriptors. So an inode that is
+//! open this way never comes to stand at a judged path: a file that is renamed there is copied ([`Overlay::rename`]), a
+//! directory of files that somebody still writes stays where it is, and a `reload` gives what is judged from then on
+//! inodes of their own. A file with a judged name is judged under all of its names.
+//!
+//! Invariant: a node is open for judging or passed, never both: the kernel keeps one way for each inode while any
+//! descriptor is open, and answers another with EIO. One that is open for judging stays so until its last release,
+//! wherever it is renamed to, and lands where nobody judges; one that passes and must be judged is parted from its names.
+
+use std::any::Any;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::error::Context;
+use super::nodes::NodeId;
+use super::open::{Access, OpenFile, OpenFlags};
+use super::{Error, Overlay, Policy, Result, State};
+use crate::model::RelPath;
+use crate::policy::rules::{Action, Entry as RuleEntry};
+use crate::store::{Durability, Epilogue, Landing, NewContent};
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, InodeKey, Meta};
+use crate::sys::lease;
+
+/// What all handles on one node share that nobody judges.
+pub struct Passed {
+    key: InodeKey,
+    /// For whatever wants no write access: one held open would keep others from executing the file.
+    file: Arc<File>,
+    /// What the kernel knows the file by, made and understood by who serves the view. None: it would not have it.
+    registration: OnceLock<Option<Registration>>,
+    handles: AtomicUsize,
+    /// Its names are another node's. What the kernel still opens by it is to be looked up anew.
+    parted: AtomicBool,
+}
+
+/// A thing of whoever serves the view, dropped when the last handle is released.
+pub type Registration = Box<dyn Any + Send + Sync>;
+
+/// What an open finds on a node.
+pub(super) enum Claimed {
+    Passed(Arc<Passed>),
+    /// It is open for judging, and stays so while it is.
+    Judged(Arc<OpenFile>),
+    /// Replaced or renamed meanwhile: look again.
+    MovedOn,
+}
+
+impl Passed {
+    fn new(file: File, key: InodeKey) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            file: Arc::new(file),
+            registration: OnceLock::new(),
+            handles: AtomicUsize::new(1),
+            parted: AtomicBool::new(false),
+        })
+    }
+
+    /// The registration, made by `register` for the first who asks: all handles must be answered with the same one, or
+    /// all without.
+    pub fn registration(&self, register: impl FnOnce(BorrowedFd<'_>) -> Option<Registration>) -> Option<&Registration> {
+        self.registration.get_or_init(|| register(self.file.as_fd())).as_ref()
+    }
+
+    pub(super) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    pub(super) fn is_parted(&self) -> bool {
+        self.parted.load(Ordering::SeqCst)
+    }
+
+    /// A descriptor for one handle. Readers share one, so that opening for reading costs no more than a look.
+    pub(super) fn descriptor(&self, flags: OpenFlags) -> Result<Arc<File>> {
+        let doing = || "open a file that nobody judges".to_owned();
+        if flags.is_direct() {
+            // The kernel opens lower so, too, and would answer EIO where its file system has no such thing.
+            file::reopen(self.file.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::DIRECT).doing(doing)?;
+        }
+        match flags.may_change() {
+            true => Ok(Arc::new(file::reopen(self.file.as_fd(), flags.below()).doing(doing)?)),
+            false => Ok(self.file.clone()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Passed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Passed").field("key", &self.key).field("handles", &self.handles).finish_non_exhaustive()
+    }
+}
+
+impl Overlay {
+    /// Whether the kernel reads and writes such files itself, or asks us.
+    pub fn passes_through(&self) -> bool {
+        self.passes_through.load(Ordering::Relaxed)
+    }
+
+    /// What came of asking the kernel; once, when the mount stands.
+    pub fn set_passes_through(&self, passes: bool) {
+        self.passes_through.store(passes, Ordering::Relaxed);
+    }
+
+    /// How many file systems lie below a mount that hands files of lower to the kernel.
+    pub fn stack_depth(&self) -> Result<u32> {
+        let stacked = file::is_stacked(self.lower.root()).doing(|| "ask for lower's file system".to_owned())?;
+        Ok(if stacked { 2 } else { 1 })
+    }
+
+    /// The path a node is opened by: a judged name if it has one, which then is its first.
+    pub(super) fn path_for_open(&self, node: NodeId) -> Result<(RelPath, Action)> {
+        let paths = self.state.lock().nodes.paths(node)?;
+        let first = paths.first().ok_or(Error::Errno(libc::ENOENT))?.clone();
+        let action = self.action(&first, FileKind::Regular);
+        if action != Action::Pass {
+            return Ok((first, action));
+        }
+        for path in paths.into_iter().skip(1) {
+            let action = self.action(&path, FileKind::Regular);
+            if action != Action::Pass {
+                self.state.lock().nodes.lead_with(node, &path);
+                return Ok((path, action));
+            }
+        }
+        Ok((first, action))
+    }
+
+    /// Before a file with names that the kernel has not asked for is written: whether one of them is judged. Then the
+    /// node has it from now on.
+    pub(super) fn finds_judged_name(&self, node: NodeId, meta: &Meta) -> Result<bool> {
+        let known = self.state.lock().nodes.paths(node)?.len();
+        if usize::try_from(meta.links).is_ok_and(|links| links <= known) {
+            return Ok(false);
+        }
+        let Some(path) = self.judged_name_below(meta)? else { return Ok(false) };
+        self.learn_name(&path)?;
+        Ok(true)
+    }
+
+    /// Walks what is judged, and no directory that passes, where most files lie.
+    fn judged_name_below(&self, meta: &Meta) -> Result<Option<RelPath>> {
+        let mut dirs = vec![RelPath::root()];
+        while let Some(dir) = dirs.pop() {
+            let entries = match self.lower.list(&dir) {
+                // Removed while we walked, or not ours to look into: nothing in it is reached by this view.
+                Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES)) => continue,
+                listed => listed.doing(|| format!("list {dir}"))?,
+            };
+            for entry in entries {
+                let Ok(path) = dir.join(&entry.name) else { continue };
+                let is_dir = entry.kind == FileKind::Directory;
+                if (!is_dir && entry.inode != meta.inode) || super::lookup::is_reserved(&path) {
+                    continue;
+                }
+                if self.action(&path, entry.kind) == Action::Pass {
+                    continue;
+                }
+                if is_dir {
+                    dirs.push(path);
+                } else if self
+                    .lower
+                    .stat(&path)
+                    .doing(|| format!("stat {path}"))?
+                    .is_some_and(|at| at.key() == meta.key())
+                {
+                    return Ok(Some(path));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the nodes know a name as if the kernel had asked for it.
+    fn learn_name(&self, path: &RelPath) -> Result<()> {
+        let mut nodes = vec![super::ROOT];
+        let mut walk = || -> Result<()> {
+            for name in path.components() {
+                let parent = *nodes.last().expect("begins with the root");
+                nodes.push(self.lookup(parent, name)?.node);
+            }
+            Ok(())
+        };
+        let walked = walk();
+        // The nodes that the kernel does not know live on as parents of the one it does.
+        for node in nodes.into_iter().skip(1).rev() {
+            self.forget(node, 1);
+        }
+        walked
+    }
+
+    /// One more handle on what `node` passes, which is at `path` as `meta` says. Counted under the lock under which the
+    /// last release lets go of it.
+    pub(super) fn claim_passed(
+        &self,
+        node: NodeId,
+        path: &RelPath,
+        meta: &Meta,
+        epoch: u64,
+        access: Access,
+    ) -> Result<Claimed> {
+        if let Some(claimed) = self.state.lock().claim_open(node, meta.key(), access)? {
+            return Ok(claimed);
+        }
+        let file = match self.open_to_pass(path) {
+            Err(err) if crate::sys::tree::is_absent(&err) => return Ok(Claimed::MovedOn),
+            other => other.doing(|| format!("open {path}"))?,
+        };
+        if Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?.key() != meta.key() {
+            return Ok(Claimed::MovedOn);
+        }
+        let mut state = self.state.lock();
+        if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
+            return Ok(claimed);
+        }
+        if state.epoch != epoch {
+            return Ok(Claimed::MovedOn);
+        }
+        let passed = Passed::new(file, meta.key());
+        state.nodes.set_passed(node, Some(passed.clone()));
+        Ok(Claimed::Passed(passed))
+    }
+
+    /// A file that was just made, with its first handle.
+    pub(super) fn claim_made(&self, node: NodeId, made: &File, access: Access) -> Result<Claimed> {
+        let doing = || "open a new file".to_owned();
+        let key = Meta::of(made.as_fd()).doing(doing)?.key();
+        let file = file::reopen(made.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
+        let file = file.or_else(|_| file::reopen(made.as_fd(), OFlags::PATH)).doing(doing)?;
+        let mut state = self.state.lock();
+        if let Some(claimed) = state.claim_open(node, key, access)? {
+            return Ok(claimed);
+        }
+        if !state.nodes.is_lower(node, key) {
+            return Ok(Claimed::MovedOn);
+        }
+        let passed = Passed::new(file, key);
+        state.nodes.set_passed(node, Some(passed.clone()));
+        Ok(Claimed::Passed(passed))
+    }
+
+    /// For reading; where the mode forbids that to an ordinary user's daemon, as a mere name of the inode.
+    fn open_to_pass(&self, path: &RelPath) -> std::io::Result<File> {
+        match super::open_lower(&self.lower, path) {
+            Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
+                self.lower.open_at(path, OFlags::PATH).map(File::from)
+            }
+            other => other,
+        }
+    }
+
+    /// What an unlinked node still passes, with one more handle.
+    pub(super) fn claim_unlinked(&self, node: NodeId) -> Result<Option<Arc<Passed>>> {
+        let state = self.state.lock();
+        let Some(passed) = &state.nodes.get(node)?.passed else { return Ok(None) };
+        if passed.is_parted() {
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        passed.handles.fetch_add(1, Ordering::SeqCst);
+        Ok(Some(passed.clone()))
+    }
+
+    /// One handle less.
+    pub(super) fn let_go(&self, node: NodeId, passed: &Passed) {
+        let mut state = self.state.lock();
+        if passed.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            state.nodes.set_passed(node, None);
+        }
+    }
+
+    /// After a change of rules: what somebody may still write past us, and is judged from now on, gets an inode of its
+    /// own, with the content of this moment.
+    pub(super) fn part_from_passed(&self, before: &Policy) -> Result<()> {
+        let files = self.state.lock().nodes.files();
+        for (node, path) in files {
+            let passed = before.action(&self.lower, &path, RuleEntry::File) == Action::Pass;
+            if !passed || self.action(&path, FileKind::Regular) == Action::Pass {
+                continue;
+            }
+            if self.is_written_below(&path)? {
+                self.give_own_inode(&path)?;
+            }
+            let names = {
+                let mut state = self.state.lock();
+                let names = state.nodes.names(node);
+                if state.part_if_passed(node) { names } else { Vec::new() }
+            };
+            for (parent, name) in names {
+                self.tell(|observer| observer.entry_changed(parent, &name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who has the file of lower at `path` open keeps the inode; the path gets another with the content of this moment.
+    fn give_own_inode(&self, path: &RelPath) -> Result<()> {
+        let doing = || format!("copy {path}");
+        let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(()) };
+        let file = super::open_lower(&self.lower, path).doing(doing)?;
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        let copy = NewContent::File { file: &file, like: &file, meta };
+        landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
+        landing.promise(Epilogue::default())?.apply()?.finish()?;
+        self.state.lock().epoch += 1;
+        self.remember_below(path)
+    }
+
+    /// Whether somebody has the file of lower at `path` open for writing, or mapped so. True where nobody can tell.
+    pub(super) fn is_written_below(&self, path: &RelPath) -> Result<bool> {
+        match super::open_lower(&self.lower, path) {
+            Err(err) if crate::sys::tree::is_absent(&err) => Ok(false),
+            Err(_) => Ok(true),
+            Ok(file) => Ok(lease::is_open_for_writing(&file)),
+        }
+    }
+}
+
+impl State {
+    /// One more handle on what the node has open already.
+    fn claim_open(&mut self, node: NodeId, key: InodeKey, access: Access) -> Result<Option<Claimed>> {
+        let found = self.nodes.get(node)?;
+        Ok(match (&found.open, &found.passed) {
+            (Some(open), _) => {
+                open.claim(access);
+                Some(Claimed::Judged(open.clone()))
+            }
+            (None, Some(passed)) if passed.key == key => {
+                passed.handles.fetch_add(1, Ordering::SeqCst);
+                Some(Claimed::Passed(passed.clone()))
+            }
+            // The path has another file than the one that is open.
+            (None, Some(_)) => Some(Claimed::MovedOn),
+            (None, None) => None,
+        })
+    }
+
+    /// Takes its names from a node that passes: they stand for another from now on, and who has it open keeps it.
+    pub(super) fn part_if_passed(&mut self, node: NodeId) -> bool {
+        let Ok(found) = self.nodes.get(node) else { return false };
+        let Some(passed) = &found.passed else { return false };
+        passed.parted.store(true, Ordering::SeqCst);
+        for (parent, name) in self.nodes.names(node) {
+            self.nodes.unname(parent, &name);
+        }
+        self.epoch += 1;
+        true
+    }
+}
