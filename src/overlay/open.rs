@@ -203,6 +203,11 @@ impl Handle {
         self.node
     }
 
+    /// Whether it writes to lower directly, where nobody judges.
+    pub fn writes_below(&self) -> bool {
+        self.access == Access::Write && matches!(self.target, Target::Passed(_))
+    }
+
     fn judged(&self) -> Option<&Arc<OpenFile>> {
         match &self.target {
             Target::Judged(open) => Some(open),

@@ -4,6 +4,7 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows, `mounts` how a
 //! mount comes and goes, `durability` what survives.
 
+mod around;
 mod badinput;
 mod cli;
 mod control;
