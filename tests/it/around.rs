@@ -124,7 +124,7 @@ fn way_in(scratch: &Scratch, flags: &[&str], held: &[&str], script: &str) {
     let view = mounting.start();
     let before = looks(&scratch.lower());
     for verdict in ["discard", "confirm"] {
-        run(scratch, &view, script);
+        run(scratch, &view, &format!("ROUND = '{verdict}'\n{script}"));
         view.cli(&["flush"]).ok();
         assert_same("the project", &looks(&scratch.lower()), &before);
         let told = view.held();
@@ -327,12 +327,12 @@ shutil.rmtree("target/d")
 
     // Directories.
     swap_directories_by_renames: [T], r#"
-shutil.copytree("src", "new"); put("new/a.txt", NEW)
-os.rename("src", "old"); os.rename("new", "src"); shutil.rmtree("old")
+shutil.copytree("src", ROUND); put(ROUND + "/a.txt", NEW)
+os.rename("src", "old"); os.rename(ROUND, "src"); shutil.rmtree("old")
 "#;
     exchange_directories: [T], r#"
-shutil.copytree("src", "new"); put("new/a.txt", NEW)
-renameat2("src", "new", 2); shutil.rmtree("new")
+shutil.copytree("src", ROUND); put(ROUND + "/a.txt", NEW)
+renameat2("src", ROUND, 2); shutil.rmtree(ROUND)
 "#;
     exchange_its_directory_with_an_empty_one_and_create: [T], r#"
 os.mkdir("new"); renameat2("src", "new", 2); put(T, NEW); os.rename("new/b.txt", "src/b.txt"); os.unlink("new/a.txt"); os.rmdir("new")
