@@ -527,18 +527,14 @@ impl Overlay {
         self.settle_lifted(&lifted, caller)
     }
 
-    /// Two renames in one: each to a name that the other leaves. A directory in the place of an older file would need a
-    /// review, and so would what must be judged at its new path: upper has no directories, and the caller copies.
+    /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
+    /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
         let action = self.action(&dir.path, file.kind().unwrap_or(FileKind::Regular));
         let below = self.lower.stat(&file.path).doing(|| format!("stat {}", file.path))?;
-        let is_new = below.is_none() || self.is_fresh(&file.path);
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }])?;
-        if !is_new
-            || !carried.is_empty()
-            || !matches!(action, Action::Auto)
-            || self.is_used_by_another(&file.path, &dir.path)?
-        {
+        let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
+        if !plain || self.is_used_by_another(&file.path, &dir.path)? {
             return Err(Error::Errno(libc::EXDEV));
         }
         let moves = [Move { from: &file.path, to: &dir.path }, Move { from: &dir.path, to: &file.path }];
@@ -633,11 +629,17 @@ impl super::State {
     /// Each of the two nodes has the other's name.
     fn exchanged(&mut self, from: &End, to: &End) {
         let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
-        if let (Some(a), Some(b)) = (a, b) {
-            self.nodes.name(a, to.parent, &to.name);
-            self.nodes.name(b, from.parent, &from.name);
-            self.nodes.promote(a, to.parent, &to.name);
-            self.nodes.promote(b, from.parent, &from.name);
+        for (node, end) in [(a, to), (b, from)] {
+            if let Some(node) = node {
+                self.nodes.name(node, end.parent, &end.name);
+                self.nodes.promote(node, end.parent, &end.name);
+            }
+        }
+        // Where one was never looked up, the other has kept the name it had.
+        for (node, end) in [(a, to), (b, from)] {
+            if node.is_none() {
+                self.nodes.unname(end.parent, &end.name);
+            }
         }
     }
 }
