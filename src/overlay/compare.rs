@@ -169,13 +169,23 @@ impl Comparison {
     }
 
     /// The deletion of what did not exist before the session loses nothing that the session had not made; unless it
-    /// is all that is left of something older that was renamed here.
+    /// is all that is left of something older that was renamed or linked here.
     fn is_fresh_deletion(&self, overlay: &Overlay) -> bool {
-        let state = overlay.state.lock();
-        let fresh = !self.new.exists() && state.anchors.get(&self.path).is_some_and(|known| known.fresh);
-        let came_from = state.moved_from(&self.path).filter(|_| fresh);
-        drop(state);
-        fresh && came_from.is_none_or(|from| !matches!(overlay.origin(&from), Ok(Origin::Nothing | Origin::Hidden(_))))
+        if self.new.exists() {
+            return false;
+        }
+        let came_from = {
+            let state = overlay.state.lock();
+            match state.anchors.get(&self.path) {
+                Some(known) if !known.fresh => return false,
+                Some(known) => known.from.clone(),
+                None => match state.left_in_moved_dir(&self.path) {
+                    Some(from) => Some(from),
+                    None => return false,
+                },
+            }
+        };
+        came_from.is_none_or(|from| matches!(overlay.origin(&from), Ok(Origin::Lower(_) | Origin::Upper(..))))
     }
 
     /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).
@@ -254,18 +264,11 @@ pub(super) fn facts(old: &Side, new: &Side) -> Facts {
     }
 }
 
-/// Whether a symlink at `path` points outside the project; judged by its text alone.
+/// Whether a symlink at `path` points outside the project; judged by its text alone. A name before `..` may be another
+/// symlink, and climbing begins wherever that leads: it counts as leading out.
 pub(super) fn leaves_project(path: &RelPath, target: &[u8]) -> bool {
-    if target.first() == Some(&b'/') {
-        return true;
-    }
-    let mut depth = path.components().count() as i64 - 1;
-    target.split(|byte| *byte == b'/').any(|name| {
-        match name {
-            b"" | b"." => {}
-            b".." => depth -= 1,
-            _ => depth += 1,
-        }
-        depth < 0
-    })
+    let depth = path.components().count().saturating_sub(1);
+    let names: Vec<&[u8]> = target.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
+    let climbs = names.iter().take_while(|name| **name == b"..").count();
+    target.first() == Some(&b'/') || climbs > depth || names[climbs..].contains(&b"..".as_slice())
 }

@@ -275,7 +275,7 @@ impl Overlay {
         epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
         let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
         // Reviewed: from here on the path is judged against what was reviewed.
-        epilogue.anchors.push(Anchor { path: path.clone(), state, fresh: false });
+        epilogue.anchors.push(Anchor { path: path.clone(), state, fresh: false, from: None });
         epilogue.events.push(self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
             (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
@@ -347,7 +347,7 @@ impl State {
         let path = &row.names[0];
         self.restored(path, meta);
         let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
-        self.anchors.insert(path.clone(), Known { anchor: state, fresh: false });
+        self.anchors.insert(path.clone(), Known { anchor: state, fresh: false, from: None });
         self.windows.remove(path);
         if let (Some(meta), Some(seen)) = (meta, digest) {
             self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(seen) });

@@ -188,8 +188,14 @@ impl Overlay {
     pub(super) fn remember_below(&self, path: &RelPath) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let mut state = self.state.lock();
-        if let (Some(seen), Some(meta)) = (state.seen.get_mut(path), meta) {
+        let Some(meta) = meta else { return Ok(()) };
+        if let Some(seen) = state.seen.get_mut(path) {
             *seen = Seen { stamp: meta.stamp(), digest: seen.digest };
+        }
+        // A touch does not end the window: it is no edit, and nobody else's.
+        let landed = state.windows.get_mut(path).and_then(|window| window.landed.as_mut());
+        if let Some(landed) = landed.filter(|landed| (landed.inode, landed.size) == (meta.inode, meta.size)) {
+            *landed = meta.stamp();
         }
         Ok(())
     }

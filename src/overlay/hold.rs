@@ -105,11 +105,13 @@ impl Overlay {
         landing.rename(&self.lower, &to, path, moved.stamp())?;
         let copy = NewContent::File { file: &file, like: &file, meta: moved };
         landing.place(&self.lower, &to, None, &copy)?;
-        let promised = landing.promise(Epilogue::default())?;
+        let anchors = self.state.lock().anchors_put_back(path, &to, moved.stamp());
+        let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
         let applied = {
             let mut state = self.state.lock();
             let applied = promised.apply()?;
-            state.put_back(path, &to, &applied.outcomes);
+            state.know(anchors);
+            state.put_back(&to, &applied.outcomes);
             applied
         };
         applied.finish()?;

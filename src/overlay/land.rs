@@ -45,7 +45,7 @@ impl Overlay {
             Err(err) => return Err(err),
         };
         let judged_against = self.keep_judged_against(comparison, replaced)?;
-        let epilogue = self.landed_epilogue(job, comparison, replaced, actor)?;
+        let epilogue = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue)?;
         let applied = {
@@ -159,7 +159,7 @@ impl Overlay {
         &self,
         job: &Job,
         comparison: &mut Comparison,
-        replaced: Option<Digest>,
+        before: (Option<Digest>, Option<Digest>),
         actor: &Writer,
     ) -> Result<Epilogue> {
         let path = comparison.path.clone();
@@ -187,7 +187,7 @@ impl Overlay {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
         let mut state = self.state.lock();
-        epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), replaced, comparison.new.exists());
+        epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let Some((source, _)) = &job.takes_along {
             epilogue.anchors.extend(state.left(source));
         }

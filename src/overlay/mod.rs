@@ -12,6 +12,7 @@
 
 mod anchors;
 mod attributes;
+mod carry;
 mod compare;
 mod confirm;
 mod copy_up;
@@ -49,7 +50,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{Anchor, AnchorState, EventDraft, Recovered, Store, UpperRow, What, Writer};
+use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, What, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
@@ -150,11 +151,13 @@ struct Window {
     landed: Option<Stamp>,
 }
 
-/// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing.
+/// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
+/// older content that was renamed or linked here `from` another path, where nothing is any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     anchor: AnchorState,
     fresh: bool,
+    from: Option<RelPath>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,9 +204,7 @@ impl Overlay {
         let mut interrupted = Vec::new();
         {
             let mut state = self.state.lock();
-            for Anchor { path, state: anchor, fresh } in anchors {
-                state.anchors.insert(path, Known { anchor, fresh });
-            }
+            state.know(anchors);
             for row in rows {
                 interrupted.extend(self.is_interrupted(&row).then_some(row.id));
                 state.uppers.restore(row);

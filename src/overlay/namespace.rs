@@ -70,7 +70,7 @@ impl Overlay {
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
-        self.note_created(&path, kind, format!("[{}]", name_of(kind)), caller)?;
+        self.note_created(&path, kind, None, format!("[{}]", name_of(kind)), caller)?;
         self.lookup(parent, name)
     }
 
@@ -87,8 +87,15 @@ impl Overlay {
         }
     }
 
-    /// What is at the path came in this session.
-    fn note_created(&self, path: &RelPath, kind: FileKind, what: String, caller: &Caller) -> Result<()> {
+    /// What is at the path came in this session, or is older and has a new name: the one it had is `from`.
+    fn note_created(
+        &self,
+        path: &RelPath,
+        kind: FileKind,
+        from: Option<RelPath>,
+        what: String,
+        caller: &Caller,
+    ) -> Result<()> {
         let passes = self.action(path, kind) == Action::Pass;
         let anchor = {
             let mut state = self.state.lock();
@@ -97,9 +104,9 @@ impl Overlay {
                 return Ok(());
             }
             let known = state.anchors.entry(path.clone());
-            let known = known.or_insert(Known { anchor: AnchorState::Nothing, fresh: false });
-            known.fresh = known.anchor == AnchorState::Nothing;
-            Anchor { path: path.clone(), state: known.anchor.clone(), fresh: known.fresh }
+            let known = known.or_insert(Known { anchor: AnchorState::Nothing, fresh: false, from: None });
+            (known.fresh, known.from) = (known.anchor == AnchorState::Nothing, from);
+            known.as_anchor(path)
         };
         self.record_structure(path, what, vec![anchor], caller)
     }
@@ -156,7 +163,11 @@ impl Overlay {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
-        self.check_creation(&path, FileKind::Regular)?;
+        match self.check_creation(&path, FileKind::Regular) {
+            // In the place of a deletion that waits for review it is judged with that.
+            Err(err) if err.code() == libc::EBUSY => {}
+            other => other?,
+        }
         let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
         if old == Action::Freeze {
             return Err(self.denied(&source));
@@ -173,16 +184,21 @@ impl Overlay {
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if matches!(new, Action::Hold(_)) {
-            // Judged as the creation of what it names; the view has a copy until somebody reviews it.
+        let judged = matches!(new, Action::Hold(_) | Action::GitConfig)
+            || matches!(self.origin(&path)?, Origin::Hidden(_))
+            || self.is_used_by_another(&source, &path)?;
+        if judged && new != Action::Pass {
+            // As the creation of what it names; the view has a copy of it.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);
         }
         self.lower.place(&source)?.link(&self.lower.place(&path)?)?;
-        self.note_created(&path, FileKind::Regular, format!("[link to {source}]"), caller)?;
-        if self.state.lock().anchors.get(&source).is_some_and(|known| !known.fresh) {
-            self.not_fresh(&path)?;
-        }
+        let from = {
+            let state = self.state.lock();
+            let known = state.anchors.get(&source);
+            known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
+        };
+        self.note_created(&path, FileKind::Regular, from, format!("[link to {source}]"), caller)?;
         self.lookup(parent, name)
     }
 
@@ -199,12 +215,6 @@ impl Overlay {
             }
         }
         self.lookup(parent, name)
-    }
-
-    /// The name stands for content older than the session: its deletion is judged.
-    fn not_fresh(&self, path: &RelPath) -> Result<()> {
-        let anchor = self.state.lock().left(path);
-        Ok(self.store.save_anchors(anchor.as_slice())?)
     }
 
     /// A copy of a file of lower as a new upper entry at `path`, judged at once.
@@ -226,7 +236,9 @@ impl Overlay {
         let file = super::open_lower(&self.lower, source).doing(doing)?;
         let upper = self.store.create_upper()?;
         crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
-        crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd()).doing(doing)?;
+        // As with a copy-up: privileges do not travel with content.
+        let mode = if self.grants.suid { meta.mode } else { meta.mode & 0o1777 };
+        crate::sys::file::copy_metadata(file.as_fd(), &Meta { mode, ..meta }, upper.file.as_fd()).doing(doing)?;
         Ok((upper.id, What::File))
     }
 
@@ -460,7 +472,7 @@ impl Overlay {
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
-        self.note_created(path, FileKind::Directory, "[directory]".to_owned(), caller)
+        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), caller)
     }
 
     /// The view shows a directory no more; lower keeps it until the last deletion in it has landed.

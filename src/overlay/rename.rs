@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
+use super::carry::Move;
 use super::error::Context;
 use super::lookup::Origin;
 use super::nodes::NodeId;
@@ -12,7 +13,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::is_absent;
@@ -64,7 +65,7 @@ impl Overlay {
         let from = self.end(parent, name, None)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
         let to = self.end(new_parent, new_name, Some(kind))?;
-        self.check_rename(&from, &to, flags)?;
+        self.check_rename(&from, &to)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&from, &to, caller);
         }
@@ -91,69 +92,13 @@ impl Overlay {
         Ok(end)
     }
 
-    fn check_rename(&self, from: &End, to: &End, flags: RenameFlags) -> Result<()> {
+    fn check_rename(&self, from: &End, to: &End) -> Result<()> {
         for end in [from, to] {
             if matches!(end.action, Action::Deny | Action::Freeze) {
                 return Err(self.denied(&end.path));
             }
         }
-        let both_pass = from.action == Action::Pass && to.action == Action::Pass;
-        if from.kind() == Some(FileKind::Directory) && !both_pass {
-            self.check_dir_rename(&from.path, &to.path)?;
-        }
-        if flags.contains(RenameFlags::EXCHANGE) && to.kind() == Some(FileKind::Directory) && !both_pass {
-            self.check_dir_rename(&to.path, &from.path)?;
-        }
         Ok(())
-    }
-
-    /// Nothing frozen may move with its directory, and nothing may come by it to where a rule would gate it, or leave
-    /// for where nobody judges, or take the place of what used to be there: `EXDEV` makes programs copy and delete, and
-    /// each file is judged.
-    fn check_dir_rename(&self, from: &RelPath, to: &RelPath) -> Result<()> {
-        let mut dirs = vec![from.clone()];
-        while let Some(dir) = dirs.pop() {
-            for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
-                let Ok(path) = dir.join(&entry.name) else { continue };
-                let Some(moved) = path.rebase(from, to) else { continue };
-                let before = self.action(&path, entry.kind);
-                if before == Action::Freeze {
-                    return Err(self.denied(&path));
-                }
-                if entry.kind == FileKind::Directory {
-                    dirs.push(path);
-                    continue;
-                }
-                if self.takes_a_used_path(&path, &moved)? {
-                    return Err(Error::Errno(libc::EXDEV));
-                }
-                match self.action(&moved, entry.kind) {
-                    // Who writes to it past us would go on under the judged name.
-                    Action::Auto if before == Action::Pass && self.is_written_below(&path)? => {
-                        return Err(Error::Errno(libc::EXDEV));
-                    }
-                    Action::Auto => {}
-                    Action::Pass if before == Action::Pass || self.is_fresh(&path) => {}
-                    after if after == before => {}
-                    Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => {
-                        return Err(Error::Errno(libc::EXDEV));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether something else than `path` used to be at `moved` in this session. A directory that comes back brings
-    /// what it left with.
-    fn takes_a_used_path(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
-        let comes_back = self.state.lock().moved_with_dir(moved).as_ref() == Some(path);
-        Ok(!comes_back
-            && match self.anchor_of(moved)? {
-                Some(AnchorState::Moved { to, .. }) => to != *path,
-                Some(AnchorState::Content { .. }) => true,
-                Some(AnchorState::Nothing) | None => false,
-            })
     }
 
     fn rename_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
@@ -164,33 +109,58 @@ impl Overlay {
         if let (Origin::Lower(meta), true, false) = (&from.origin, is_special(&from.origin), both_pass) {
             return self.rename_special(from, to, meta, caller);
         }
-        let free = matches!(to.origin, Origin::Nothing);
-        let reused = || {
-            let anchor = self.anchor_of(&to.path)?;
-            Ok::<_, Error>(anchor.is_some_and(|anchor| anchor != AnchorState::Nothing))
-        };
-        // Somebody may go on writing to it past us: the judged name gets a copy.
-        let comes_in = from.action == Action::Pass && matches!(&from.origin, Origin::Lower(meta) if meta.is_file());
-        let judged = comes_in || !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
-        match (&from.origin, to.action) {
-            (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
-                self.rename_below(from, to)
-            }
-            // Out to where nobody judges: the caller copies, and its deletion here is judged.
-            (_, Action::Pass) => Err(Error::Errno(libc::EXDEV)),
-            (Origin::Lower(meta), _) if !judged => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
+        if to.action == Action::Pass {
+            return self.move_to_passing(from, to);
+        }
+        let judged = self.is_judged_there(from, to)?;
+        match &from.origin {
+            Origin::Lower(meta) if !judged => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
             // Its content is another name's, which keeps it: the caller copies what the view shows.
-            (Origin::Lower(meta), _) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
-            (Origin::Lower(meta), _) => self.move_over(from, to, meta, caller),
-            (Origin::Upper(id, _), _) if !judged => self.move_upper(from, to, *id),
-            (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
-            (Origin::Nothing | Origin::Hidden(_), _) => Err(Error::Errno(libc::ENOENT)),
+            Origin::Lower(meta) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
+            Origin::Lower(meta) => self.move_over(from, to, meta, caller),
+            Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),
+            Origin::Upper(id, _) => self.move_upper_over(from, to, *id, caller),
+            Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// Whether a file is judged by being renamed: what comes is a change of something, or what goes is reviewed. What
+    /// comes from where nobody judges comes as a copy: somebody may have it open there, or by another name, and go on
+    /// writing.
+    fn is_judged_there(&self, from: &End, to: &End) -> Result<bool> {
+        if !matches!(to.origin, Origin::Nothing) || is_gated(to.action) || from.action == Action::Pass {
+            return Ok(true);
+        }
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let leads_out = || match &from.origin {
+            Origin::Lower(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(&from.path, &to.path),
+            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => Ok(false),
+        };
+        Ok((matches!(from.action, Action::Hold(_)) && below.is_some())
+            || self.is_used_by_another(&from.path, &to.path)?
+            || leads_out()?)
+    }
+
+    /// To where nobody judges goes only what nobody would miss here, and what has no other name here: else the caller
+    /// copies, and its deletion here is judged.
+    fn move_to_passing(&self, from: &End, to: &End) -> Result<()> {
+        let may = match &from.origin {
+            Origin::Lower(_) if from.action == Action::Pass => true,
+            Origin::Lower(meta) => meta.links == 1 && self.is_fresh(&from.path),
+            Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => false,
+        };
+        match may && to.upper().is_none() {
+            true => self.rename_below(from, to),
+            false => Err(Error::Errno(libc::EXDEV)),
         }
     }
 
     /// FIFOs, sockets and devices have no content to judge. What has some goes by a deletion of its own: `EXDEV` makes
     /// programs remove it first.
     fn rename_special(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
+        if from.action == Action::Pass && self.is_privileged(meta) {
+            return Err(Error::Errno(libc::EPERM));
+        }
         match &to.origin {
             Origin::Nothing => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
             Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, meta, RenameFlags::empty(), caller),
@@ -255,10 +225,13 @@ impl Overlay {
         let upper = self.copy_source(from)?;
         let row = self.take_target(to, upper, meta.kind)?;
         let whiteout = self.hide(&from.path, meta)?;
+        // The going of what a rule holds is reviewed by itself.
+        let gated = matches!(from.action, Action::Hold(_));
         {
             let mut state = self.state.lock();
             // What nobody judges goes by itself, whoever writes to it meanwhile.
-            let takes_along = (from.action != Action::Pass).then(|| (from.path.clone(), meta.stamp()));
+            let goes_along = !gated && from.action != Action::Pass;
+            let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
             state.uppers.insert(Upper { saved: false, takes_along, ..Upper::written(row.clone()) });
         }
         drop(claimed);
@@ -272,6 +245,9 @@ impl Overlay {
             Err(_) => self.settle_because(upper, &caller.writer(), vec![Reason::Backup])?,
         };
         match settled {
+            Settled::Landed | Settled::Unchanged | Settled::Held(_) if gated => {
+                self.settle(whiteout, &caller.writer()).map(|_| ())
+            }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
                 self.state.lock().uppers.remove(whiteout);
                 Ok(())
@@ -340,7 +316,7 @@ impl Overlay {
     }
 
     /// Who has the source open reads and writes what is at the target now.
-    fn rebind(&self, path: &RelPath, id: UpperId) {
+    pub(super) fn rebind(&self, path: &RelPath, id: UpperId) {
         let Ok(file) = self.store.open_upper(id) else { return };
         let mut state = self.state.lock();
         let Some(node) = state.nodes.at(path) else { return };
@@ -367,7 +343,8 @@ impl Overlay {
         err
     }
 
-    /// The target is held: a fresh source leaves no trace, an older one waits for review like the target.
+    /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
+    /// like the target.
     fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
         if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
             upper.takes_along = None;
@@ -480,21 +457,29 @@ impl Overlay {
         if to.path.is_within(&from.path) {
             return Err(Error::Errno(libc::EINVAL));
         }
+        let moves = [Move { from: &from.path, to: &to.path }];
         let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        self.move_dirs(from, to, &[(&from.path, &to.path)], flags)?;
-        self.renamed(from, to);
         if from.action == Action::Pass && to.action == Action::Pass {
+            self.move_dirs(from, to, &moves, flags)?;
+            self.renamed(from, to);
             return Ok(());
         }
+        let lifted = self.lift(&self.survey(&moves)?, caller)?;
+        if let Err(err) = self.move_dirs(from, to, &moves, flags) {
+            self.settle_lifted(&lifted, caller)?;
+            return Err(err);
+        }
+        self.renamed(from, to);
         let anchors = self.state.lock().anchors_within(&to.path);
-        self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)
+        self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)?;
+        self.settle_lifted(&lifted, caller)
     }
 
     /// Renames in lower, and takes the upper entries below each of `moves` along.
-    fn move_dirs(&self, from: &End, to: &End, moves: &[(&RelPath, &RelPath)], flags: RenameFlags) -> Result<()> {
+    fn move_dirs(&self, from: &End, to: &End, moves: &[Move<'_>], flags: RenameFlags) -> Result<()> {
         // In one order, so that two who need the same entries never wait for each other.
         let within = |state: &State| {
-            let mut ids: Vec<UpperId> = moves.iter().flat_map(|(dir, _)| state.uppers.within(dir)).collect();
+            let mut ids: Vec<UpperId> = moves.iter().flat_map(|one| state.uppers.within(one.from)).collect();
             ids.sort();
             ids
         };
@@ -511,12 +496,12 @@ impl Overlay {
             state.epoch += 1;
             for (id, row, _) in &claimed {
                 for name in &row.names {
-                    let moved = moves.iter().find_map(|(dir, new)| name.rebase(dir, new));
+                    let moved = moves.iter().find_map(|one| name.rebase(one.from, one.to));
                     moved.iter().for_each(|moved| state.uppers.rename(*id, name, moved));
                 }
             }
-            if let [(dir, new)] = moves {
-                state.moved_dir(dir, new);
+            if let [one] = moves {
+                state.moved_dir(one.from, one.to);
             }
             drop(state);
             claimed.iter().try_for_each(|(id, row, _)| self.rename_held(*id, row))?;
@@ -544,19 +529,15 @@ impl Overlay {
         if to.kind().is_none() {
             return Err(Error::Errno(libc::ENOENT));
         }
-        if self.same_file(from, to) {
+        if self.same_file(from, to) || from.path == to.path {
             return Ok(());
         }
-        let passes = from.action == Action::Pass && to.action == Action::Pass;
         let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
-        match (&from.origin, &to.origin) {
-            (Origin::Lower(_), Origin::Lower(_)) if passes => self.exchange_below(from, to),
-            _ if is_dir(from) && is_dir(to) => {
-                self.check_no_counterparts(&from.path, &to.path)?;
-                self.exchange_below(from, to)?;
-                self.state.lock().exchanged_dirs(&from.path, &to.path);
-                Ok(())
-            }
+        match (&from.origin, &to.origin, from.action == Action::Pass, to.action == Action::Pass) {
+            (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_below(from, to),
+            // In and out to where nobody judges: the caller copies.
+            (_, _, true, false) | (_, _, false, true) => Err(Error::Errno(libc::EXDEV)),
+            _ if is_dir(from) && is_dir(to) => self.exchange_dirs(from, to, caller),
             _ if is_dir(from) => self.exchange_with_dir(to, from, caller),
             _ if is_dir(to) => self.exchange_with_dir(from, to, caller),
             _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to),
@@ -566,40 +547,42 @@ impl Overlay {
         }
     }
 
-    /// A file under the same path in both directories would be replaced without a review.
-    fn check_no_counterparts(&self, one: &RelPath, other: &RelPath) -> Result<()> {
-        let mut dirs = vec![one.clone()];
-        while let Some(dir) = dirs.pop() {
-            for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
-                let Ok(path) = dir.join(&entry.name) else { continue };
-                let Some(counterpart) = path.rebase(one, other) else { continue };
-                let there = self.lower.stat(&counterpart).doing(|| format!("stat {counterpart}"))?;
-                match there {
-                    Some(meta) if meta.is_dir() && entry.kind == FileKind::Directory => dirs.push(path),
-                    Some(_) => return Err(Error::Errno(libc::EXDEV)),
-                    None => {}
-                }
-            }
+    /// Directories with all that is in them.
+    fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        if to.path.is_within(&from.path) || from.path.is_within(&to.path) {
+            return Err(Error::Errno(libc::EINVAL));
         }
-        Ok(())
+        let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
+        let lifted = self.lift(&self.survey(&moves)?, caller)?;
+        if let Err(err) = self.exchange_below(from, to) {
+            self.settle_lifted(&lifted, caller)?;
+            return Err(err);
+        }
+        self.state.lock().exchanged_dirs(&from.path, &to.path);
+        for (end, other) in [(from, to), (to, from)] {
+            let anchors = self.state.lock().anchors_within(&end.path);
+            self.record_structure(&end.path, format!("[exchanged with {}]", other.path), anchors, caller)?;
+        }
+        self.settle_lifted(&lifted, caller)
     }
 
-    /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember
-    /// what they had.
+    /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
+    /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
         let action = self.action(&dir.path, file.kind().unwrap_or(FileKind::Regular));
-        let leaves_review = action == Action::Pass && file.action != Action::Pass && !self.is_fresh(&file.path);
-        let is_gated = matches!(action, Action::Deny | Action::Freeze | Action::Hold(_) | Action::GitConfig);
-        if leaves_review || is_gated || self.anchor_of(&dir.path)?.is_some_and(|anchor| anchor != AnchorState::Nothing)
-        {
+        let below = self.lower.stat(&file.path).doing(|| format!("stat {}", file.path))?;
+        let carried = self.survey(&[Move { from: &dir.path, to: &file.path }])?;
+        let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
+        if !plain || self.is_used_by_another(&file.path, &dir.path)? {
             return Err(Error::Errno(libc::EXDEV));
         }
-        let Some(meta) = self.lower.stat(&file.path).doing(|| format!("stat {}", file.path))? else {
+        let moves = [Move { from: &file.path, to: &dir.path }, Move { from: &dir.path, to: &file.path }];
+        let Some(meta) = below else {
             // The file is upper's alone: below only the directory moves.
-            self.move_dirs(dir, file, &[(&dir.path, &file.path), (&file.path, &dir.path)], RenameFlags::NOREPLACE)?;
+            self.move_dirs(dir, file, &moves, RenameFlags::NOREPLACE)?;
             return self.exchanged_with_dir(file, dir, None, caller);
         };
-        self.move_dirs(file, dir, &[(&file.path, &dir.path), (&dir.path, &file.path)], RenameFlags::EXCHANGE)?;
+        self.move_dirs(file, dir, &moves, RenameFlags::EXCHANGE)?;
         self.exchanged_with_dir(file, dir, Some(&meta), caller)
     }
 
@@ -615,7 +598,7 @@ impl Overlay {
     }
 
     fn exchange_below(&self, from: &End, to: &End) -> Result<()> {
-        let moves = [(&from.path, &to.path), (&to.path, &from.path)];
+        let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
         self.move_dirs(from, to, &moves, RenameFlags::EXCHANGE)?;
         let mut state = self.state.lock();
         state.epoch += 1;
@@ -677,6 +660,11 @@ fn is_special(origin: &Origin) -> bool {
     matches!(origin, Origin::Lower(meta) if !has_content(meta.kind))
 }
 
+/// Whether a rule reviews what comes to stand there.
+fn is_gated(action: Action) -> bool {
+    matches!(action, Action::Hold(_) | Action::GitConfig)
+}
+
 impl super::nodes::Nodes {
     /// Makes one of a node's names the first, the one its path is made of.
     fn promote(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
@@ -692,16 +680,17 @@ impl super::State {
     /// Each of the two nodes has the other's name, as far as there are two.
     fn exchanged(&mut self, from: &End, to: &End) {
         let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
-        match a {
-            Some(a) => self.nodes.name(a, to.parent, &to.name),
-            None => self.nodes.unname(to.parent, &to.name),
+        for (node, end) in [(a, to), (b, from)] {
+            if let Some(node) = node {
+                self.nodes.name(node, end.parent, &end.name);
+                self.nodes.promote(node, end.parent, &end.name);
+            }
         }
-        match b {
-            Some(b) => self.nodes.name(b, from.parent, &from.name),
-            None => self.nodes.unname(from.parent, &from.name),
-        }
-        for (node, end) in a.map(|a| (a, to)).into_iter().chain(b.map(|b| (b, from))) {
-            self.nodes.promote(node, end.parent, &end.name);
+        // Where one was never looked up, the other has kept the name it had.
+        for (node, end) in [(a, to), (b, from)] {
+            if node.is_none() {
+                self.nodes.unname(end.parent, &end.name);
+            }
         }
     }
 }

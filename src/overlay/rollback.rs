@@ -46,6 +46,7 @@ impl Overlay {
                 path: path.clone(),
                 state: AnchorState::Content { digest: backup.digest },
                 fresh: false,
+                from: None,
             });
             epilogue.events.push(self.rolled_back_event(backup, path, how));
             outcomes.push(outcome);

@@ -578,8 +578,15 @@ fn a_rename_cannot_carry_content_past_the_rules() {
     // In to where a rule waits.
     bench.view().mkdir(ROOT, OsStr::new("innocent"), 0o755, &ME).unwrap();
     bench.save("innocent/settings.json", "{}\n");
-    assert_eq!(bench.try_rename("innocent", ".claude").unwrap_err().code(), libc::EXDEV);
-    bench.rename("innocent/settings.json", "AGENTS.md");
+    bench.rename("innocent", ".claude");
+    assert_eq!(bench.reasons(), [Reason::Sensitive]);
+    assert_eq!(
+        (bench.read(".claude/settings.json").as_deref(), bench.lower(".claude/settings.json")),
+        (Some("{}\n"), None)
+    );
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    bench.save("innocent.md", "hello\n");
+    bench.rename("innocent.md", "AGENTS.md");
     assert_eq!(bench.reasons(), [Reason::Sensitive]);
     assert_eq!(bench.lower("AGENTS.md"), None);
     // What a build made a moment ago may move to where builds go.
@@ -596,10 +603,25 @@ fn a_directory_cannot_carry_content_to_where_other_content_was() {
     bench.rename("d", "old");
     bench.view().mkdir(ROOT, OsStr::new("new"), 0o755, &ME).unwrap();
     bench.save("new/a", &changed(100, 60));
-    assert_eq!(bench.try_rename("new", "d").unwrap_err().code(), libc::EXDEV);
-    // What went may come back.
+    bench.rename("new", "d");
+    assert_eq!((bench.read("d/a"), bench.lower("d/a")), (Some(changed(100, 60)), Some(lines(100))));
+    assert_eq!(bench.held()[0].names[0].to_string(), "d/a");
+    // What went is a copy by now, whose deletion loses nothing.
+    bench.unlink("old/a");
+    assert_eq!((bench.held().len(), bench.lower("old/a")), (1, None));
+}
+
+#[test]
+fn a_directory_that_was_renamed_may_come_back() {
+    let bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.rename("d", "old");
     bench.rename("old", "d");
     assert_eq!(bench.lower("d/a"), Some(lines(100)));
+    // Nothing was there when it came: what is made there is new.
+    bench.view().mkdir(ROOT, OsStr::new("old"), 0o755, &ME).unwrap();
+    bench.save("old/a", &changed(100, 60));
+    assert_eq!((bench.held().len(), bench.lower("old/a")), (0, Some(changed(100, 60))));
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub struct Anchor {
     pub state: AnchorState,
     /// What is at the path now came in this session.
     pub fresh: bool,
+    /// And is older all the same: it was renamed or linked here from this path, and only its name is new.
+    #[serde(default)]
+    pub from: Option<RelPath>,
 }
 
 impl Store {

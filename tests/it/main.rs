@@ -4,6 +4,7 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives.
 
+mod around;
 mod badinput;
 mod cli;
 mod control;

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 /// What every script begins with: `raises(errno name, call, …)` and a file of 200 lines, `a.txt`.
-pub const PRELUDE: &str = r#"
+pub(crate) const PRELUDE: &str = r#"
 import os, sys, errno, stat, mmap, fcntl, ctypes, time
 libc = ctypes.CDLL(None, use_errno=True)
 def raises(name, call, *args, **named):

@@ -1,0 +1,345 @@
+//! Every way around the review that SAVE-PATTERNS names, and worse ones made of them: each ends held or refused, with
+//! the project as it was, byte for byte, and no new file in it.
+//!
+//! A way is a script that runs in the view of [`project`]. It runs twice: what it held is discarded, and the view is the
+//! project again; then it is confirmed, and the project is what the view showed. What a script calls in `raises` is
+//! refused with that error; a way with nothing held leaves the view as it was, too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Output, Scratch, View, lines, mounted_scratch};
+use crate::semantics::PRELUDE;
+
+/// What a way is after: `T`, a reviewed file of 200 lines; `NEW`, 200 other lines for it.
+const WAYS: &str = r#"
+import subprocess, shutil
+T = "src/a.txt"
+NEW = b"".join(b"other %d\n" % i for i in range(200))
+def write_fd(fd, data=NEW):
+    while data: data = data[os.write(fd, data):]
+def fallocate(fd, mode, at, length):
+    if libc.fallocate(fd, mode, ctypes.c_long(at), ctypes.c_long(length)) != 0:
+        err = ctypes.get_errno(); raise OSError(err, os.strerror(err))
+def in_child(work):
+    pid = os.fork()
+    if pid == 0:
+        try: work(); os._exit(0)
+        except BaseException: import traceback; traceback.print_exc(); os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+def sh(script): subprocess.run(["sh", "-ec", script], check=True)
+"#;
+
+fn python(scratch: &Scratch, dir: &Path, script: &str) -> Command {
+    let mut command = scratch.command("python3");
+    command.args(["-SE", "-c", &format!("{PRELUDE}{WAYS}{script}")]).current_dir(dir);
+    command
+}
+
+fn run(scratch: &Scratch, view: &View<'_>, script: &str) {
+    let output: Output = python(scratch, view.root(), script).output().expect("python3").into();
+    assert_eq!(output.status, 0, "{}", output.stderr);
+}
+
+/// Two files that are reviewed, one in a directory of its own, and `target/`, which git ignores and nobody judges.
+fn project(scratch: &Scratch) {
+    scratch.write("src/a.txt", lines(200));
+    scratch.write("src/b.txt", lines(150).to_uppercase());
+    scratch.write("lib/deep/c.txt", lines(120));
+    scratch.write("small.txt", lines(8));
+    scratch.write(".gitignore", "target/\n");
+    scratch.git_init();
+    scratch.write("target/out.txt", lines(90));
+}
+
+/// Everything in a tree that somebody reviews: kind, mode and content by path.
+fn looks(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(root.join(&dir)).expect("a directory") {
+            let path = dir.join(entry.expect("an entry").file_name());
+            if NOT_REVIEWED.iter().any(|passes| path == Path::new(passes)) {
+                continue;
+            }
+            let look = look(&root.join(&path));
+            if look == "directory" {
+                dirs.push(path.clone());
+            }
+            found.insert(path, look);
+        }
+    }
+    found
+}
+
+/// Git's own business, what it ignores, and ours.
+const NOT_REVIEWED: &[&str] = &[".fettle", "target", ".git/objects", ".git/index", ".git/logs", ".git/refs"];
+
+fn look(path: &Path) -> String {
+    let meta = path.symlink_metadata().expect("attributes");
+    let kind = meta.file_type();
+    let mode = meta.permissions().mode() & 0o7777;
+    if kind.is_dir() {
+        return "directory".to_owned();
+    }
+    if kind.is_symlink() {
+        return format!("symlink to {}", fs::read_link(path).expect("its target").display());
+    }
+    if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
+        return format!("special {mode:o}");
+    }
+    let content = fs::read(path).expect("its content");
+    format!("file {mode:o} {}", String::from_utf8_lossy(&content))
+}
+
+#[track_caller]
+fn assert_same(what: &str, is: &BTreeMap<PathBuf, String>, want: &BTreeMap<PathBuf, String>) {
+    let short = |look: Option<&String>| look.map(|look| look.chars().take(60).collect::<String>());
+    let paths: std::collections::BTreeSet<_> = is.keys().chain(want.keys()).collect();
+    let differs = |path: &&&PathBuf| is.get(**path) != want.get(**path);
+    let differing: Vec<String> = paths
+        .iter()
+        .filter(differs)
+        .map(|path| {
+            format!("{}:\n   is {:?}\n want {:?}", path.display(), short(is.get(*path)), short(want.get(*path)))
+        })
+        .collect();
+    assert!(differing.is_empty(), "{what}:\n{}", differing.join("\n"));
+}
+
+#[track_caller]
+fn held_paths(view: &View<'_>) -> Vec<String> {
+    let mut paths: Vec<String> = view.held().into_iter().map(|held| held.path).collect();
+    paths.sort();
+    paths
+}
+
+/// `script` ends with exactly `held` waiting for review, in the project that `prepare` makes.
+#[track_caller]
+fn way_in(scratch: &Scratch, flags: &[&str], held: &[&str], script: &str) {
+    let mounting = flags.iter().fold(scratch.mounting().flag("--burst=100000"), |it, flag| it.flag(*flag));
+    let view = mounting.start();
+    let before = looks(&scratch.lower());
+    for verdict in ["discard", "confirm"] {
+        run(scratch, &view, &format!("ROUND = '{verdict}'\n{script}"));
+        view.cli(&["flush"]).ok();
+        assert_same("the project", &looks(&scratch.lower()), &before);
+        let told = view.held();
+        let told: Vec<_> = told.iter().map(|held| (&held.path, &held.kind, &held.reason)).collect();
+        assert_eq!(held_paths(&view), held, "held before {verdict}: {told:?}");
+        let shown = looks(view.root());
+        if held.is_empty() {
+            return assert_same("the view", &shown, &before);
+        }
+        view.cli(&[verdict, "--all", "--yes"]).ok();
+        assert_eq!(held_paths(&view), [""; 0], "held after {verdict}");
+        let want = if verdict == "discard" { &before } else { &shown };
+        assert_same(&format!("the view after {verdict}"), &looks(view.root()), want);
+        assert_same(&format!("the project after {verdict}"), &looks(&scratch.lower()), want);
+    }
+}
+
+#[track_caller]
+fn way(held: &[&str], script: &str) {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    way_in(&scratch, &[], held, script);
+}
+
+macro_rules! ways {
+    ($($name:ident: $held:expr, $script:literal;)+) => {
+        $(#[test] fn $name() { way(&$held, $script); })+
+    };
+}
+
+const T: &str = "src/a.txt";
+const NONE: [&str; 0] = [];
+
+ways! {
+    // Writing elsewhere.
+    write_elsewhere_and_rename_over: [T], r#"put("src/t", NEW); os.rename("src/t", T)"#;
+    write_elsewhere_and_rename_over_while_it_is_open: [T], r#"
+f = open("src/t", "wb", buffering=0); os.rename("src/t", T); f.write(NEW); f.close()
+"#;
+    write_where_nobody_judges_and_rename_over: [T], r#"put("target/t", NEW); os.rename("target/t", T)"#;
+    rename_over_what_was_written_through_a_passing_descriptor: [T], r#"
+f = open("target/t", "wb", buffering=0); f.write(NEW[:50]); os.rename("target/t", T); f.write(NEW); f.close()
+"#;
+    rename_away_and_create: [T], r#"
+os.rename(T, "src/x"); put(T, NEW); os.unlink("src/x")
+"#;
+    rename_away_twice_and_create: [T], r#"
+os.rename(T, "src/x"); os.rename("src/x", "lib/y"); put(T, NEW); os.unlink("lib/y")
+"#;
+    rename_away_and_rename_another_over_the_free_name: [T], r#"
+put("src/t", NEW); os.rename(T, "src/x"); os.rename("src/t", T); os.unlink("src/x")
+"#;
+    delete_and_create: [T], r#"os.unlink(T); put(T, NEW)"#;
+    delete_and_link_another_there: [T], r#"put("src/t", NEW); os.unlink(T); os.link("src/t", T); os.unlink("src/t")"#;
+    delete_and_rename_another_there: [T], r#"put("src/t", NEW); os.unlink(T); os.rename("src/t", T)"#;
+    exchange_with_a_file_that_is_then_deleted: [T], r#"
+put("src/t", NEW); renameat2("src/t", T, 2); os.unlink("src/t")
+"#;
+    exchange_two_reviewed_files: [T, "src/b.txt"], r#"renameat2(T, "src/b.txt", 2)"#;
+    exchange_with_a_file_that_nobody_judges: [T], r#"
+put("target/t", NEW)
+raises("EXDEV", renameat2, "target/t", T, 2); raises("EXDEV", renameat2, T, "target/t", 2)
+os.rename("target/t", T)
+"#;
+
+    // Other names of the same inode.
+    write_through_another_name: [T], r#"
+os.link(T, "src/l"); put("src/l", NEW); os.unlink("src/l")
+"#;
+    link_it_to_where_nobody_judges: NONE, r#"raises("EXDEV", os.link, T, "target/l")"#;
+    link_from_where_nobody_judges: NONE, r#"
+put("target/l", NEW); raises("EXDEV", os.link, "target/l", "src/l"); os.unlink("target/l")
+"#;
+
+    // Other ways to the same inode.
+    reopen_through_proc: [T], r#"
+f = os.open(T, os.O_RDONLY); g = os.open("/proc/self/fd/%d" % f, os.O_WRONLY | os.O_TRUNC); os.close(f)
+write_fd(g); os.close(g)
+"#;
+    reopen_a_path_descriptor: [T], r#"
+f = os.open(T, os.O_PATH); g = os.open("/proc/self/fd/%d" % f, os.O_WRONLY | os.O_TRUNC); write_fd(g); os.close(g); os.close(f)
+"#;
+    truncate_by_path: [T], r#"os.truncate(T, 5)"#;
+    truncate_by_a_path_descriptor: [T], r#"f = os.open(T, os.O_PATH); os.truncate("/proc/self/fd/%d" % f, 5); os.close(f)"#;
+    truncate_by_another_descriptor_after_the_write_was_judged: [T], r#"
+f = os.open(T, os.O_RDWR); g = os.open(T, os.O_RDWR); write_fd(f); os.close(f); os.ftruncate(g, 5); os.close(g)
+"#;
+    tmpfile_and_linkat: [T], r#"
+raises("ENOTSUP", os.open, "src", os.O_TMPFILE | os.O_WRONLY)
+os.unlink(T); put("src/t", NEW); os.rename("src/t", T)
+"#;
+    link_an_open_file_whose_name_is_gone: [T], r#"
+f = os.open(T, os.O_RDWR); os.unlink(T)
+assert libc.linkat(-100, b"/proc/self/fd/%d" % f, -100, os.fsencode(T), 0x400) != 0; write_fd(f); os.close(f)
+"#;
+    write_to_what_was_deleted_and_put_back: [T], r#"
+f = os.open(T, os.O_RDWR); os.rename(T, "src/x"); os.rename("src/x", T); os.ftruncate(f, 0); write_fd(f); os.close(f)
+"#;
+    write_by_a_descriptor_of_the_first_name_after_a_rename: [T], r#"
+f = os.open(T, os.O_RDWR); os.rename(T, "src/x"); os.ftruncate(f, 0); write_fd(f); os.close(f); os.rename("src/x", T)
+"#;
+    store_through_a_mapping_after_the_close: [T], r#"
+f = os.open(T, os.O_RDWR); m = mmap.mmap(f, 0); os.close(f); m[:] = m[:].upper().replace(b"LINE", b"word"); m.close()
+"#;
+    a_forked_child_writes_after_its_parent_closed: [T], r#"
+f = os.open(T, os.O_WRONLY | os.O_TRUNC); r, w = os.pipe(); pid = os.fork()
+if pid == 0: os.close(w); os.read(r, 1); write_fd(f); os._exit(0)
+os.close(f); os.close(w); os.waitpid(pid, 0)
+"#;
+    a_writer_that_crashes_after_emptying_it: [T], r#"
+pid = os.fork()
+if pid == 0: f = os.open(T, os.O_WRONLY | os.O_TRUNC); os.kill(os.getpid(), 9)
+os.waitpid(pid, 0)
+"#;
+    write_directly: [T], r#"
+f = os.open(T, os.O_RDWR | os.O_DIRECT); m = mmap.mmap(-1, 4096); m[:] = (NEW * 4)[:4096]; os.writev(f, [m]); os.ftruncate(f, 4096); os.close(f)
+"#;
+    splice_into_it: [T], r#"
+r, w = os.pipe(); os.write(w, NEW); os.close(w); f = os.open(T, os.O_WRONLY | os.O_TRUNC)
+while os.splice(r, f, 1 << 16): pass
+os.close(f)
+"#;
+    copy_a_range_into_it: [T], r#"
+put("src/t", NEW); s = os.open("src/t", os.O_RDONLY); f = os.open(T, os.O_WRONLY); os.ftruncate(f, 0)
+assert os.copy_file_range(s, f, len(NEW)) == len(NEW); os.close(f); os.unlink("src/t")
+"#;
+    clone_a_range_into_it: [T], r#"
+put("target/t", NEW); s = os.open("target/t", os.O_RDONLY); f = os.open(T, os.O_RDWR)
+try: fcntl.ioctl(f, 0x40049409, s)
+except OSError as err: os.ftruncate(f, 0); write_fd(f)
+os.close(f)
+"#;
+    send_a_file_into_it: [T], r#"
+put("src/t", NEW); s = os.open("src/t", os.O_RDONLY); f = os.open(T, os.O_WRONLY | os.O_TRUNC)
+assert os.sendfile(f, s, 0, len(NEW)) == len(NEW); os.close(f); os.unlink("src/t")
+"#;
+    punch_a_hole_into_it: [T], r#"f = os.open(T, os.O_RDWR); fallocate(f, 3, 0, 1024); os.close(f)"#;
+    zero_a_range_of_it: [T], r#"
+f = os.open(T, os.O_RDWR)
+try: fallocate(f, 16, 0, 1500)
+except OSError as err: assert err.errno == errno.EOPNOTSUPP, err; fallocate(f, 3, 0, 1500)
+os.close(f)
+"#;
+    collapse_a_range_of_it: [T], r#"
+f = os.open(T, os.O_RDWR); os.pwrite(f, b"x" * 8192, os.fstat(f).st_size)
+try: fallocate(f, 8, 0, 4096)
+except OSError as err: assert err.errno == errno.EOPNOTSUPP, err; os.ftruncate(f, 100)
+os.close(f)
+"#;
+
+    // Symlinks.
+    a_symlink_in_its_place: [T], r#"os.unlink(T); os.symlink("b.txt", T)"#;
+    a_symlink_renamed_over_it: [T], r#"os.symlink("b.txt", "src/t"); os.rename("src/t", T)"#;
+    a_symlink_that_leads_out: ["src/l"], r#"os.symlink("/etc/hostname", "src/l")"#;
+    a_symlink_that_climbs_out: ["src/l"], r#"os.symlink("../../x", "src/l")"#;
+    a_symlink_that_climbs_out_by_way_of_another: ["l"], r#"
+os.symlink(".", "s"); os.symlink("s/src/../../x", "l"); os.unlink("s")
+"#;
+    a_symlink_that_climbs_out_once_it_is_renamed: ["l"], r#"os.symlink("../../x", "lib/deep/l"); os.rename("lib/deep/l", "l")"#;
+    a_symlink_to_it_in_a_passing_directory: [T], r#"os.symlink("../src/a.txt", "target/l"); put("target/l", NEW); os.unlink("target/l")"#;
+    a_symlinked_directory_in_a_passing_directory: [T], r#"os.symlink("../src", "target/d"); put("target/d/a.txt", NEW); os.unlink("target/d")"#;
+    a_symlink_in_place_of_its_directory: NONE, r#"
+raises("ENOTEMPTY", os.rmdir, "src"); raises("EEXIST", os.symlink, "target", "src")
+os.symlink("target", "t"); raises("EISDIR", os.rename, "t", "src"); os.unlink("t")
+"#;
+
+    // Privilege.
+    set_user_id: NONE, r#"
+for mode in (0o4755, 0o2755, 0o6755): raises("EPERM", os.chmod, T, mode); raises("EPERM", os.open, "src/n", os.O_CREAT | os.O_WRONLY, mode)
+f = os.open(T, os.O_RDONLY); raises("EPERM", os.fchmod, f, 0o4755)
+"#;
+    file_capabilities: NONE, r#"
+raises("EPERM", os.setxattr, T, "security.capability", bytes.fromhex("0100000200040000000000000000000000000000"))
+raises("EPERM", os.setxattr, T, "trusted.x", b"1"); raises("EPERM", os.removexattr, T, "security.capability")
+assert subprocess.run(["setcap", "cap_net_raw+ep", T], stderr=subprocess.DEVNULL).returncode != 0
+"#;
+    device_nodes: NONE, r#"
+raises("EPERM", os.mknod, "src/n", 0o600 | stat.S_IFCHR, os.makedev(1, 3)); raises("EPERM", os.mknod, "src/n", 0o600 | stat.S_IFBLK, os.makedev(8, 0))
+"#;
+    set_user_id_where_nobody_judges_and_renamed: NONE, r#"
+shutil.copy("/bin/true", "target/t"); os.chmod("target/t", 0o4755)
+try: os.rename("target/t", "src/t")
+except OSError as err: assert err.errno in (errno.EPERM, errno.EXDEV), err
+else: assert os.stat("src/t").st_mode & 0o6000 == 0; os.unlink("src/t")
+"#;
+    a_device_made_where_nobody_judges_and_renamed: NONE, r#"
+os.mknod("target/n", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+try: os.rename("target/n", "src/n")
+except OSError as err: assert err.errno in (errno.EPERM, errno.EXDEV), err
+else: raise AssertionError("a device")
+os.unlink("target/n")
+"#;
+    privilege_in_a_directory_renamed_from_where_nobody_judges: NONE, r#"
+os.makedirs("target/d"); shutil.copy("/bin/true", "target/d/t"); os.chmod("target/d/t", 0o4755)
+try: os.rename("target/d", "src/d")
+except OSError as err: assert err.errno in (errno.EPERM, errno.EXDEV), err
+else: raise AssertionError("set-user-id in a judged path")
+shutil.rmtree("target/d")
+"#;
+
+    // Directories.
+    swap_directories_by_renames: [T], r#"
+shutil.copytree("src", ROUND); put(ROUND + "/a.txt", NEW)
+os.rename("src", "old"); os.rename(ROUND, "src"); shutil.rmtree("old")
+"#;
+    exchange_directories: [T], r#"
+shutil.copytree("src", ROUND); put(ROUND + "/a.txt", NEW)
+renameat2("src", ROUND, 2); shutil.rmtree(ROUND)
+"#;
+    exchange_its_directory_with_an_empty_one_and_create: [T], r#"
+os.mkdir("new"); renameat2("src", "new", 2); put(T, NEW); os.rename("new/b.txt", "src/b.txt"); os.unlink("new/a.txt"); os.rmdir("new")
+"#;
+    rename_its_directory_away_and_create: [T], r#"
+os.rename("src", "old"); os.mkdir("src"); put(T, NEW); os.rename("old/b.txt", "src/b.txt"); os.unlink("old/a.txt"); os.rmdir("old")
+"#;
+    rename_its_directory_into_a_passing_one: NONE, r#"raises("EXDEV", os.rename, "src", "target/src")"#;
+    rename_it_into_a_passing_directory: NONE, r#"raises("EXDEV", os.rename, T, "target/a.txt")"#;
+}
