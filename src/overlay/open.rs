@@ -29,7 +29,7 @@ use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
 use crate::store::{UpperId, What, Writer};
-use crate::sys::file::{self, FileKind};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::{OFlags, process};
 
 const SET_UID: u32 = 0o4000;
@@ -236,7 +236,10 @@ impl Overlay {
             return Err(self.denied(&path));
         }
         let (open, below) = loop {
-            let (epoch, origin, below) = self.origin_for_open(node, &path)?;
+            let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
+                // Renamed, or another file renamed over it, since its path was asked for.
+                return self.open(node, flags, caller);
+            };
             if action == Action::Pass && matches!(origin, Origin::Lower(_)) {
                 break (None, below);
             }
@@ -246,6 +249,17 @@ impl Overlay {
         };
         let Some(open) = open else {
             let file = self.lower.open_at(&path, flags.below()).map(File::from)?;
+            let key = Meta::of(file.as_fd())?.key();
+            let mut state = self.state.lock();
+            if !state.nodes.is_at(node, &path) {
+                drop(state);
+                return self.open_unlinked(node, flags, caller);
+            }
+            if !state.nodes.is_lower(node, key) {
+                // Another file was renamed over it between the look and the open.
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            drop(state);
             if flags.truncates() {
                 drop_set_id(&file, caller).doing(|| format!("change the mode of {path}"))?;
             }
@@ -259,7 +273,8 @@ impl Overlay {
     }
 
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
-    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<(u64, Origin, Option<Stamp>)> {
+    /// None when the node is no longer at the path.
+    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<Option<(u64, Origin, Option<Stamp>)>> {
         loop {
             let epoch = self.state.lock().epoch;
             let origin = self.origin(path)?;
@@ -267,11 +282,14 @@ impl Overlay {
             if state.epoch != epoch {
                 continue;
             }
+            if !state.nodes.is_at(node, path) {
+                return Ok(None);
+            }
             return match origin {
                 Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ESTALE)),
                 Origin::Lower(meta) if !state.nodes.is_lower(node, meta.key()) => Err(Error::Errno(libc::ESTALE)),
-                Origin::Lower(meta) => Ok((epoch, origin, Some(meta.stamp()))),
-                Origin::Upper(..) => Ok((epoch, origin, None)),
+                Origin::Lower(meta) => Ok(Some((epoch, origin, Some(meta.stamp())))),
+                Origin::Upper(..) => Ok(Some((epoch, origin, None))),
             };
         }
     }
@@ -288,16 +306,28 @@ impl Overlay {
         keep
     }
 
-    /// Reached through `/proc/self/fd`: only what is open on it is left.
+    /// Reached through `/proc/self/fd`, or its name was given to another file between the kernel's look and this open:
+    /// only what is or was open on it is left. `ESTALE` when nothing is: the kernel looks again.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         let (open, passed) = {
-            let state = self.state.lock();
-            let open = state.nodes.get(node)?.open.clone();
-            open.iter().for_each(|open| open.claim(flags.access));
-            (open, state.passed_file(node))
+            let mut state = self.state.lock();
+            let passed = state.passed_file(node);
+            let found = state.nodes.get(node)?;
+            let open = match (&found.open, &found.left) {
+                (Some(open), _) => Some(open.clone()),
+                (None, Some(left)) if passed.is_none() && flags.access == Access::Read => {
+                    Some(OpenFile::new(node, Backing::Orphan(left.clone())))
+                }
+                (None, _) => None,
+            };
+            if let Some(open) = &open {
+                open.claim(flags.access);
+                state.nodes.set_open(node, open.clone());
+            }
+            (open, passed)
         };
         let Some(open) = open else {
-            let passed = passed.ok_or(Error::Errno(libc::ENOENT))?;
+            let passed = passed.ok_or(Error::Errno(libc::ESTALE))?;
             let file = file::reopen(passed.as_fd(), flags.below())?;
             let handle = self.add_handle(node, Target::Passed(Arc::new(file)), flags, caller, None);
             return Ok(Opened { handle, keep_cache: true });

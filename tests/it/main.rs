@@ -1,11 +1,12 @@
 //! Every test that needs the built program, a real mount or the whole source tree: one binary, so that it links once.
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
-//! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows, `mounts` how a
-//! mount comes and goes, `durability` what survives.
+//! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
+//! `mounts` how a mount comes and goes, `durability` what survives, `concurrency` many at once.
 
 mod badinput;
 mod cli;
+mod concurrency;
 mod control;
 mod durability;
 mod harness;
