@@ -109,6 +109,18 @@ impl Overlay {
         if let (Origin::Lower(meta), true, false) = (&from.origin, is_special(&from.origin), both_pass) {
             return self.rename_special(from, to, meta, caller);
         }
+        let replaces = !matches!(to.origin, Origin::Nothing);
+        if replaces {
+            self.keep_replaced(to);
+        }
+        let renamed = self.move_file(from, to, caller);
+        if replaces && renamed.is_err() {
+            self.forget_replaced(to);
+        }
+        renamed
+    }
+
+    fn move_file(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         if to.action == Action::Pass {
             return self.move_to_passing(from, to);
         }
@@ -165,6 +177,31 @@ impl Overlay {
             Origin::Nothing => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
             Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, meta, RenameFlags::empty(), caller),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Hidden(_) => Err(Error::Errno(libc::EXDEV)),
+        }
+    }
+
+    /// What stands at the target is kept on its node, until the kernel forgets it: an open that found it a moment before
+    /// the rename gets what it found, and not an error.
+    fn keep_replaced(&self, to: &End) {
+        let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &to.origin else { return };
+        let left = match &to.origin {
+            Origin::Upper(id, _) if meta.is_file() => self.store.open_upper(*id).ok(),
+            // What cannot be opened could not have been opened a moment before either.
+            _ if meta.is_file() => super::open_lower(&self.lower, &to.path).ok(),
+            _ => None,
+        };
+        let mut state = self.state.lock();
+        let node = state.nodes.child(to.parent, &to.name);
+        if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
+            (node.removed, node.left) = (Some(*meta), left.map(std::sync::Arc::new));
+        }
+    }
+
+    fn forget_replaced(&self, to: &End) {
+        let mut state = self.state.lock();
+        let node = state.nodes.child(to.parent, &to.name);
+        if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
+            (node.removed, node.left) = (None, None);
         }
     }
 
