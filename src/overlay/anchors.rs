@@ -150,6 +150,13 @@ impl State {
         self.moved_dirs.iter().fold(None, moved).filter(|to| to != path)
     }
 
+    /// What path what is at `path` had when the session began, if a directory above it was renamed.
+    pub(super) fn moved_here_with_dir(&self, path: &RelPath) -> Option<RelPath> {
+        let before =
+            |at: Option<RelPath>, (from, to): &(RelPath, RelPath)| at.as_ref().unwrap_or(path).rebase(to, from).or(at);
+        self.moved_dirs.iter().rev().fold(None, before).filter(|from| from != path)
+    }
+
     pub(super) fn forget_old_windows(&mut self) {
         if self.windows.len() > WINDOWS_MAX {
             self.windows.retain(|_, window| window.last.elapsed().as_secs() < 60);

@@ -170,10 +170,12 @@ impl Comparison {
     /// is all that is left of something older that was renamed here.
     fn is_fresh_deletion(&self, overlay: &Overlay) -> bool {
         let state = overlay.state.lock();
-        let fresh = !self.new.exists() && state.anchors.get(&self.path).is_some_and(|known| known.fresh);
-        let came_from = state.moved_from(&self.path).filter(|_| fresh);
+        let with_dir = state.moved_here_with_dir(&self.path);
+        let came_here = state.anchors.get(&self.path).map_or(with_dir.is_some(), |known| known.fresh);
+        let came_from = state.moved_from(&self.path).or(with_dir);
         drop(state);
-        fresh && came_from.is_none_or(|from| !matches!(overlay.origin(&from), Ok(Origin::Nothing | Origin::Hidden(_))))
+        let is_left = |from: RelPath| matches!(overlay.origin(&from), Ok(Origin::Lower(_) | Origin::Upper(..)));
+        !self.new.exists() && came_here && came_from.is_none_or(is_left)
     }
 
     /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).

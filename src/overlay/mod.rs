@@ -2,8 +2,9 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`copy_up`], [`namespace`] and
-//! [`rename`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s; what a person
-//! does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Begin with [`Overlay`].
+//! [`rename`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was
+//! renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Begin
+//! with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -27,6 +28,7 @@ mod lookup;
 mod namespace;
 mod nodes;
 mod open;
+mod put_back;
 mod rename;
 mod review;
 mod rollback;

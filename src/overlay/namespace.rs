@@ -126,20 +126,23 @@ impl Overlay {
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
-        let origin = self.origin(&path)?;
-        if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
-            return Err(Error::Errno(libc::EEXIST));
-        }
-        let used = self.anchor_of(&path)?.is_some_and(|anchor| anchor != AnchorState::Nothing);
-        let judged = matches!(action, Action::Hold(_))
-            || matches!(origin, Origin::Hidden(_))
-            || leaves_project(&path, target.as_bytes())
-            || used;
+        let used = self.is_used(&path)?;
+        let judged = matches!(action, Action::Hold(_)) || leaves_project(&path, target.as_bytes()) || used;
         if action == Action::Pass || !judged {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
         self.symlink_judged(&path, target, caller)?;
         self.lookup(parent, name)
+    }
+
+    /// Whether something used to be at a free path in this session: what is made there is a modification of that (SPEC
+    /// §4.3). `EEXIST` where something is.
+    fn is_used(&self, path: &RelPath) -> Result<bool> {
+        match self.origin(path)? {
+            Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
+            Origin::Hidden(_) => Ok(true),
+            Origin::Nothing => Ok(self.anchor_of(path)?.is_some_and(|anchor| anchor != AnchorState::Nothing)),
+        }
     }
 
     fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<Settled> {
@@ -156,10 +159,16 @@ impl Overlay {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
-        self.check_creation(&path, FileKind::Regular)?;
+        let used = self.is_used(&path)?;
+        if !used {
+            self.check_creation(&path, FileKind::Regular)?;
+        }
         let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
         if old == Action::Freeze {
             return Err(self.denied(&source));
+        }
+        if matches!(new, Action::Deny | Action::Freeze) {
+            return Err(self.denied(&path));
         }
         // What is written through a name that passes would change the judged one unseen.
         if (old == Action::Pass) != (new == Action::Pass) {
@@ -167,14 +176,16 @@ impl Overlay {
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, &caller.writer())? {
+                // A change of its own stands at the path: one of two names cannot be judged against another base.
+                Settled::Held(_) | Settled::Postponed if used => return Err(Error::Errno(libc::EXDEV)),
                 Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
                 }
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if matches!(new, Action::Hold(_)) {
-            // Judged as the creation of what it names; the view has a copy until somebody reviews it.
+        if used || matches!(new, Action::Hold(_)) {
+            // Judged as what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);
         }

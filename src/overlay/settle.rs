@@ -71,6 +71,7 @@ impl Overlay {
     }
 
     pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
+        let covering = self.uncover(id)?;
         let settled = loop {
             let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
             job.because = because.clone();
@@ -90,6 +91,9 @@ impl Overlay {
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
             Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
+        }
+        if let Some(covering) = covering {
+            self.settle(covering, actor)?;
         }
         settled
     }
