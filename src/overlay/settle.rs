@@ -135,7 +135,7 @@ impl Overlay {
         Ok((upper.row.clone(), Claim { overlay: self, id, judged: true }))
     }
 
-    fn is_disturbed(&self, job: &Job) -> bool {
+    pub(super) fn is_disturbed(&self, job: &Job) -> bool {
         !self.is_untouched(&self.state.lock(), job)
     }
 

@@ -86,5 +86,6 @@ for part in range(4): os.wait()")).of_slices();
 f = open('a.txt', 'r+')
 with open('a.txt', 'w') as g: g.write(new)
 f.close()"));
+    appended_to_by_many => saving("for n in $(seq $N); do sh -c 'echo more >> a.txt' & done; wait").of_slices();
     appended_to_in_a_loop => saving("for n in $(seq $N); do echo more $n >> a.txt; done").of_slices();
 }
