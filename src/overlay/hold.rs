@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
-use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
@@ -11,9 +10,7 @@ use super::uppers::Upper;
 use super::{Error, Overlay, Result};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
-use crate::store::{
-    self, AnchorState, Durability, Epilogue, Fate, Held, Landing, NewContent, UpperId, UpperRow, Writer,
-};
+use crate::store::{self, Epilogue, Fate, Held, UpperId, UpperRow, Writer};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -85,38 +82,6 @@ impl Overlay {
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
         })
-    }
-
-    /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
-    /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
-    pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
-        let path = &comparison.path;
-        let anchor = self.anchor_of(path)?;
-        let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
-        if job.row.held.is_some() || comparison.present.exists() {
-            return Ok(());
-        }
-        let moved = match self.origin(&to)? {
-            Origin::Lower(meta) if same_content_stamp(&meta.stamp(), &stamp) && meta.is_file() => meta,
-            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
-        };
-        let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
-        let mut landing = Landing::new(&self.store, Durability::Cached);
-        landing.rename(&self.lower, &to, path, moved.stamp())?;
-        let copy = NewContent::File { file: &file, like: &file, meta: moved };
-        landing.place(&self.lower, &to, None, &copy)?;
-        let anchors = self.state.lock().anchors_put_back(path, &to, moved.stamp());
-        let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
-        let applied = {
-            let mut state = self.state.lock();
-            let applied = promised.apply()?;
-            state.know(anchors);
-            state.put_back(&to, &applied.outcomes);
-            applied
-        };
-        applied.finish()?;
-        comparison.present = self.present_side(path)?;
-        Ok(())
     }
 
     fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {

@@ -38,7 +38,8 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, durability);
         let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
             Ok(replaced) => replaced,
-            Err(err) if comparison.present.exists() && is_unreadable(&err) => {
+            // New content that grew while it was copied is no fault of the old: its writer has it judged.
+            Err(err) if comparison.present.exists() && is_unreadable(&err) && !self.is_disturbed(job) => {
                 comparison.add(Reason::Backup);
                 return self.hold(job, comparison, actor);
             }

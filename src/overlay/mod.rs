@@ -1,9 +1,10 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`]
-//! and [`rename`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s; what a person
-//! does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Begin with [`Overlay`].
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`],
+//! [`rename`] and [`carry`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
+//! has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and
+//! [`rollback`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -29,6 +30,7 @@ mod namespace;
 mod nodes;
 mod open;
 mod passed;
+mod put_back;
 mod rename;
 mod review;
 mod rollback;

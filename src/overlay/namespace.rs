@@ -133,20 +133,23 @@ impl Overlay {
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
-        let origin = self.origin(&path)?;
-        if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
-            return Err(Error::Errno(libc::EEXIST));
-        }
-        let used = self.anchor_of(&path)?.is_some_and(|anchor| anchor != AnchorState::Nothing);
-        let judged = matches!(action, Action::Hold(_))
-            || matches!(origin, Origin::Hidden(_))
-            || leaves_project(&path, target.as_bytes())
-            || used;
+        let used = self.is_used(&path)?;
+        let judged = matches!(action, Action::Hold(_)) || leaves_project(&path, target.as_bytes()) || used;
         if action == Action::Pass || !judged {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
         self.symlink_judged(&path, target, caller)?;
         self.lookup(parent, name)
+    }
+
+    /// Whether something used to be at a free path in this session: what is made there is a modification of that (SPEC
+    /// §4.3). `EEXIST` where something is.
+    fn is_used(&self, path: &RelPath) -> Result<bool> {
+        match self.origin(path)? {
+            Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
+            Origin::Hidden(_) => Ok(true),
+            Origin::Nothing => Ok(self.anchor_of(path)?.is_some_and(|anchor| anchor != AnchorState::Nothing)),
+        }
     }
 
     fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<Settled> {
@@ -165,6 +168,7 @@ impl Overlay {
         let source = self.path_of(node)?;
         // In the place of a deletion that waits for review it is judged with that.
         let replaces_deleted = matches!(self.origin(&path)?, Origin::Hidden(_));
+        let used = replaces_deleted || self.is_used_by_another(&source, &path)?;
         if !replaces_deleted {
             self.check_creation(&path, FileKind::Regular)?;
         }
@@ -179,7 +183,7 @@ impl Overlay {
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, &caller.writer())? {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
-                Settled::Held(_) | Settled::Postponed if replaces_deleted => {
+                Settled::Held(_) | Settled::Postponed if used => {
                     let (copy, what) = self.copy_of_upper(id)?;
                     self.add_upper(copy, &path, what)?;
                     self.settle(copy, &caller.writer())?;
@@ -191,11 +195,9 @@ impl Overlay {
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        let judged = matches!(new, Action::Hold(_) | Action::GitConfig)
-            || replaces_deleted
-            || self.is_used_by_another(&source, &path)?;
+        let judged = used || matches!(new, Action::Hold(_) | Action::GitConfig);
         if judged && new != Action::Pass {
-            // As the creation of what it names; the view has a copy of it.
+            // As what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);
         }

@@ -71,6 +71,7 @@ impl Overlay {
     }
 
     pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
+        let covering = self.uncover(id)?;
         let settled = loop {
             let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
             job.because = because.clone();
@@ -90,6 +91,9 @@ impl Overlay {
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
             Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
+        }
+        if let Some(covering) = covering {
+            self.settle(covering, actor)?;
         }
         settled
     }
@@ -131,7 +135,7 @@ impl Overlay {
         Ok((upper.row.clone(), Claim { overlay: self, id, judged: true }))
     }
 
-    fn is_disturbed(&self, job: &Job) -> bool {
+    pub(super) fn is_disturbed(&self, job: &Job) -> bool {
         !self.is_untouched(&self.state.lock(), job)
     }
 

@@ -1,254 +1,91 @@
-//! How programs save files (SAVE-PATTERNS): whatever the sequence of calls, the outcome is that of one change to the
-//! file a person knows. Each program runs once on plain directories and once in the view; nothing but the verdict may
-//! differ.
+//! How files are saved, class by class (SAVE-PATTERNS): sequences of calls that no program at hand makes by itself, each
+//! with a small and a large edit, judged as [`crate::programs`] judges programs. What is a class there and not here is
+//! covered by programs there: truncation, partial writes, mappings, temporary files, git.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use crate::programs::saving::{Saving, python, saving, savings};
 
-use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
-
-const OLD_LINES: usize = 200;
-
-/// A way to save `a.txt` with the content of the file `$NEW`. What has `prepare` is prepared on the plain directory.
-struct Pattern {
-    name: &'static str,
-    /// The program that must be there; where it is not, the pattern is left out.
-    needs: &'static str,
-    prepare: &'static str,
-    save: &'static str,
+/// `a.txt` in a directory, which is what is swapped.
+const fn in_directory(script: &'static str) -> Saving {
+    saving(script).of("d/a.txt").prepared("mkdir d; mv a.txt d; echo beside > d/b.txt; ln -sfn d/a.txt to-a")
 }
 
-const fn pattern(name: &'static str, needs: &'static str, save: &'static str) -> Pattern {
-    Pattern { name, needs, prepare: "", save }
-}
-
-const GIT_BRANCHES: &str = "git init -q -b main . && echo /.git >.git/info/exclude && git add a.txt && git commit -qm old \
-    && git checkout -qb new && cp $NEW a.txt && git commit -qam new && git checkout -q main";
-
-const PATTERNS: &[Pattern] = &[
-    pattern("redirect", "sh", "cat $NEW > a.txt"),
-    pattern("redirect-in-child", "sh", "(sh -c 'cat $NEW') > a.txt"),
-    pattern("tee", "tee", "tee a.txt < $NEW > /dev/null"),
-    pattern("cp", "cp", "cp $NEW a.txt"),
-    pattern("cp-force-unlink", "cp", "cp --remove-destination $NEW a.txt"),
-    pattern("cp-backup", "cp", "cp -b $NEW a.txt"),
-    pattern("mv-from-elsewhere", "mv", "cp $NEW $NEW.$$ && mv -f $NEW.$$ a.txt"),
-    pattern("mv-over", "mv", "cp $NEW .a.txt.tmp && mv -f .a.txt.tmp a.txt"),
-    pattern("mv-backup", "mv", "cp $NEW .a.txt.tmp && mv -b .a.txt.tmp a.txt"),
-    pattern("install", "install", "install -m 600 $NEW a.txt"),
-    pattern("dd", "dd", "dd if=$NEW of=a.txt status=none"),
-    pattern("dd-notrunc-then-shorten", "dd", "dd if=$NEW of=a.txt conv=notrunc status=none; truncate -s $(stat -c %s $NEW) a.txt"),
-    pattern("sort-in-place", "sort", "cp $NEW b; sort -m -o a.txt b; rm b"),
-    pattern("sed-i", "sed", "sed -i -e \"1{r $NEW\" -e 'd};d' a.txt"),
-    pattern("sed-i-backup", "sed", "sed -i.bak -e \"1{r $NEW\" -e 'd};d' a.txt"),
-    pattern("perl-i", "perl", "perl -i -ne 'BEGIN{open F,$ENV{NEW}} if($.==1){print while <F>}' a.txt"),
-    pattern("perl-i-backup", "perl", "perl -i.bak -ne 'BEGIN{open F,$ENV{NEW}} if($.==1){print while <F>}' a.txt"),
-    pattern("tar", "tar", "mkdir ../t-$PPID && cp $NEW ../t-$PPID/a.txt && tar -C ../t-$PPID -cf - a.txt | tar xf - ; rm -r ../t-$PPID"),
-    pattern("rsync", "rsync", "rsync --ignore-times $NEW a.txt"),
-    pattern("rsync-inplace", "rsync", "rsync --ignore-times --inplace $NEW a.txt"),
-    pattern("vim", "vim", "vim -es -u NONE -N a.txt +%d +\"r $NEW\" +wq"),
-    pattern("vim-rename", "vim", "vim -es -u NONE -N a.txt +'set backupcopy=no' +%d +\"r $NEW\" +wq"),
-    pattern("vim-in-place", "vim", "vim -es -u NONE -N a.txt +'set backupcopy=yes' +%d +\"r $NEW\" +wq"),
-    pattern("vim-keeps-a-backup", "vim", "vim -es -u NONE -N a.txt +'set backup' +%d +\"r $NEW\" +wq"),
-    pattern("patch", "patch", "diff -u a.txt $NEW | patch -s a.txt"),
-    pattern("patch-backup", "patch", "diff -u a.txt $NEW | patch -s -b a.txt"),
-    pattern("ed", "ed", "printf '%%d\\nr %s\\nw\\nq\\n' $NEW | ed -s a.txt"),
-    pattern("node", "node", "node -e 'fs.writeFileSync(\"a.txt\", fs.readFileSync(process.env.NEW))'"),
-    pattern("unlink-and-create", "sh", "rm a.txt; cat $NEW > a.txt"),
-    pattern("rename-away-and-create", "sh", "mv a.txt a.txt~; cat $NEW > a.txt; rm a.txt~"),
-    pattern("rename-away-and-back", "sh", "mv a.txt b; mv b a.txt; cp $NEW a.txt"),
-    pattern("three-renames", "sh", "cp $NEW t; mv a.txt a.txt.bak; mv t a.txt"),
-    pattern("link-away-and-rename", "ln", "ln a.txt a.txt.bak; cp $NEW t; mv t a.txt"),
-    pattern("through-another-directory", "sh", "mkdir d; cp $NEW d/a.txt; mv d/a.txt a.txt; rmdir d"),
-    pattern("python-open-w", "python3", "python3 -SE -c 'import os; open(\"a.txt\",\"w\").write(open(os.environ[\"NEW\"]).read())'"),
-    pattern("python-r+", "python3", "python3 -SE -c 'import os
-f=open(\"a.txt\",\"r+\"); f.write(open(os.environ[\"NEW\"]).read()); f.truncate()'"),
-    pattern("python-os-replace", "python3", "python3 -SE -c 'import os
-f=open(\"a.txt.x\",\"w\"); f.write(open(os.environ[\"NEW\"]).read()); f.flush(); os.fsync(f.fileno()); f.close(); os.replace(\"a.txt.x\",\"a.txt\")'"),
-    pattern("python-replace-while-open", "python3", "python3 -SE -c 'import os
-f=open(\"a.txt.x\",\"w\"); f.write(open(os.environ[\"NEW\"]).read()); f.flush(); os.replace(\"a.txt.x\",\"a.txt\"); f.close()'"),
-    pattern("python-write-after-rename", "python3", "python3 -SE -c 'import os
-f=open(\"a.txt.x\",\"w\"); os.replace(\"a.txt.x\",\"a.txt\"); f.write(open(os.environ[\"NEW\"]).read()); f.close()'"),
-    pattern("python-fileinput", "python3", "python3 -E -c 'import os,fileinput
-for n,l in enumerate(fileinput.input(\"a.txt\",inplace=True)):
-  if n==0: print(open(os.environ[\"NEW\"]).read(),end=\"\")'"),
-    pattern("python-mmap", "python3", "python3 -SE -c 'import os,mmap
-new=open(os.environ[\"NEW\"],\"rb\").read(); f=open(\"a.txt\",\"r+b\"); f.truncate(len(new)); m=mmap.mmap(f.fileno(),len(new)); m[:]=new; m.flush(); m.close(); f.close()'"),
-    pattern("python-dup", "python3", "python3 -SE -c 'import os
-f=os.open(\"a.txt\",os.O_WRONLY|os.O_TRUNC); g=os.dup(f); os.close(f); os.write(g,open(os.environ[\"NEW\"],\"rb\").read()); os.close(g)'"),
-    pattern("python-forked-child-writes-last", "python3", "python3 -SE -c 'import os
-f=os.open(\"a.txt\",os.O_WRONLY|os.O_TRUNC); r,w=os.pipe()
-if os.fork()==0:
-  os.close(w); os.read(r,1); os.write(f,open(os.environ[\"NEW\"],\"rb\").read()); os._exit(0)
-os.close(f); os.close(w); os.wait()'"),
-    pattern("python-otmpfile-or-temp", "python3", "python3 -SE -c 'import os
-new=open(os.environ[\"NEW\"],\"rb\").read()
+savings! {
+    three_renames => saving("cp $NEW t; mv a.txt a.txt.bak; mv t a.txt");
+    jetbrains_safe_write => saving(python!("
+with open('a.txt___jb_tmp___', 'w') as f: f.write(new)
+os.rename('a.txt', 'a.txt___jb_old___')
+os.rename('a.txt___jb_tmp___', 'a.txt')
+os.unlink('a.txt___jb_old___')"));
+    jetbrains_safe_write_keeping_the_mode => saving(python!("
+import shutil
+with open('a.txt___jb_tmp___', 'w') as f: f.write(new)
+shutil.copystat('a.txt', 'a.txt___jb_tmp___')
+os.utime('a.txt___jb_tmp___')
+os.rename('a.txt', 'a.txt___jb_old___')
+os.rename('a.txt___jb_tmp___', 'a.txt')
+os.unlink('a.txt___jb_old___')"));
+    temp_with_the_mode_of_the_old => saving(python!("
+temp = 'a.txt.tmp.%d.1700000000000' % os.getpid()
+with open(temp, 'x') as f:
+    f.write(new); f.flush(); os.fsync(f.fileno())
+os.chmod(temp, os.stat('a.txt').st_mode & 0o7777)
+os.rename(temp, 'a.txt')"));
+    temp_in_another_directory => saving("mkdir d; cp $NEW d/t; mv d/t a.txt; rmdir d");
+    renamed_away_and_back => saving("mv a.txt b; mv b a.txt; cp $NEW a.txt");
+    renamed_away_and_made_anew => saving("mv a.txt a.txt~; cp -a a.txt~ a.txt; cat $NEW > a.txt; rm a.txt~");
+    renamed_away_removed_and_made_anew => saving("mv a.txt a.txt~; rm a.txt~; cat $NEW > a.txt");
+    renamed_away_twice => saving("mv a.txt b; mv b c; cat $NEW > a.txt; rm c");
+    renamed_away_to_another_directory => saving("mkdir d; mv a.txt d; cat $NEW > a.txt; rm -r d");
+    saved_twice_by_renaming_away => saving("
+for part in 1 2; do
+    mv a.txt a.txt~; sed \"1,${N}s/^/$part /\" a.txt~ > a.txt; rm a.txt~
+done");
+    saved_twice_by_temp_and_rename => saving("
+for part in 1 2; do sed \"1,${N}s/^/$part /\" a.txt > t; mv t a.txt; done");
+    saved_twice_by_unlinking => saving("
+for part in 1 2; do sed \"1,${N}s/^/$part /\" a.txt > $OUT/t; rm a.txt; cat $OUT/t > a.txt; done");
+    exchanged => saving(python!("
+import ctypes
+with open('t', 'w') as f: f.write(new)
+assert ctypes.CDLL(None).renameat2(-100, b't', -100, b'a.txt', 2) == 0
+os.unlink('t')"));
+    directory_swapped => in_directory("cp -a d d.new; cat $NEW > d.new/a.txt; mv d d.old; mv d.new d; rm -r d.old");
+    // In the view an exchange that would bring content to a path unjudged is refused as one across file systems is.
+    directory_exchanged_or_copied => in_directory(
+        "cp -a d d.new; cat $NEW > d.new/a.txt; python3 -c '
+import ctypes, errno
+exchanged = ctypes.CDLL(None, use_errno=True).renameat2(-100, b\"d.new\", -100, b\"d\", 2)
+assert exchanged == 0 or ctypes.get_errno() == errno.EXDEV
+raise SystemExit(exchanged)' || cp d.new/a.txt d; rm -r d.new"
+    );
+    directory_removed_and_made_anew => in_directory("cp $NEW $OUT/t; rm -r d; mkdir d; cat $OUT/t > d/a.txt; echo beside > d/b.txt");
+    linked_away_and_renamed_over => saving("ln a.txt a.txt.bak; cp $NEW t; mv t a.txt");
+    linked_away_and_unlinked => saving("ln a.txt a.txt.bak; rm a.txt; cat $NEW > a.txt; rm a.txt.bak");
+    temp_linked_into_place => saving("cp $NEW t; rm a.txt; ln t a.txt; rm t");
+    tmpfile_linked_into_place => saving(python!("
 try:
-  f=os.open(\".\",os.O_TMPFILE|os.O_WRONLY,0o644); os.write(f,new); os.link(\"/proc/self/fd/%d\"%f,\"t\",follow_symlinks=True)
-except OSError: open(\"t\",\"wb\").write(new)
-os.rename(\"t\",\"a.txt\")'"),
-    Pattern { name: "git-checkout", needs: "git", prepare: GIT_BRANCHES, save: "git checkout -q new" },
-    Pattern { name: "git-merge", needs: "git", prepare: GIT_BRANCHES, save: "git merge -q new" },
-    Pattern {
-        name: "git-stash",
-        needs: "git",
-        prepare: "git init -q -b main . && git add a.txt && git commit -qm old && cp $NEW a.txt && git stash -q",
-        save: "git stash pop -q",
-    },
-];
-
-/// A pattern that ran: what plain directories have before and after it.
-struct Saved {
-    name: &'static str,
-    before: Looks,
-    want: Looks,
-}
-
-/// What a person sees of a directory: its names without `.git`, and of `a.txt` the bytes, mode and attributes.
-#[derive(Clone, Debug, PartialEq)]
-struct Looks {
-    names: Vec<String>,
-    content: String,
-    mode: u32,
-    links: u64,
-    attributes: BTreeMap<String, String>,
-}
-
-fn looks(dir: &Path, new: &[u8]) -> Looks {
-    let names = fs::read_dir(dir).expect("a directory").map(|it| it.expect("an entry").file_name());
-    let mut names: Vec<_> =
-        names.map(|name| name.to_string_lossy().into_owned()).filter(|name| name != ".git").collect();
-    names.sort();
-    let file = dir.join("a.txt");
-    let meta = file.metadata().expect("a.txt");
-    Looks {
-        names,
-        content: named(&fs::read(&file).expect("a.txt"), new),
-        mode: meta.permissions().mode(),
-        links: meta.nlink(),
-        attributes: attributes(&file),
-    }
-}
-
-/// A content by what it is, so that a failure can be read.
-fn named(content: &[u8], new: &[u8]) -> String {
-    match content {
-        _ if content == new => "new".to_owned(),
-        _ if content == lines(OLD_LINES).as_bytes() => "old".to_owned(),
-        _ => format!("{} bytes that are neither old nor new", content.len()),
-    }
-}
-
-/// `user.` attributes that are the file's own.
-fn attributes(file: &Path) -> BTreeMap<String, String> {
-    let mut names = vec![0; 4096];
-    let length = rustix::fs::listxattr(file, &mut names[..]).expect("list attributes");
-    let names = names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
-    let value = |name: &str| {
-        let mut value = vec![0; 256];
-        let length = rustix::fs::getxattr(file, name, &mut value[..]).expect("an attribute");
-        String::from_utf8_lossy(&value[..length]).into_owned()
-    };
-    let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
-    names.map(|name| (name.clone(), value(&name))).collect()
-}
-
-fn make_old(dir: &Path) {
-    fs::create_dir_all(dir).expect("a directory");
-    let file = dir.join("a.txt");
-    fs::write(&file, lines(OLD_LINES)).expect("a.txt");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("its mode");
-    rustix::fs::setxattr(&file, "user.mark", b"kept", rustix::fs::XattrFlags::empty()).expect("its attribute");
-}
-
-fn run(scratch: &Scratch, dir: &Path, script: &str, new: &Path) -> Output {
-    let output = scratch.command("sh").current_dir(dir).env("NEW", new).args(["-ec", script]).output();
-    output.expect("a shell").into()
-}
-
-fn is_there(scratch: &Scratch, program: &str) -> bool {
-    let found = scratch.command("sh").args(["-c", "command -v \"$0\"", program]).output().expect("a shell");
-    if !found.status.success() {
-        eprintln!("left out: no {program} here");
-    }
-    found.status.success()
-}
-
-/// Every pattern with `changed` modified lines, in one mount. Gives what is held to `judge`.
-fn save_all(changed: usize, judge: impl Fn(&Scratch, &View<'_>, &[Saved], &[u8], &mut Faults)) {
-    let scratch = mounted_scratch!();
-    let content = with_changed_lines(&lines(OLD_LINES), changed);
-    let new = scratch.root().join("new.txt");
-    fs::write(&new, &content).expect("the new content");
-    let patterns: Vec<_> = PATTERNS.iter().filter(|pattern| is_there(&scratch, pattern.needs)).collect();
-    let native = scratch.root().join("native");
-    for pattern in &patterns {
-        for base in [&native, &scratch.project()] {
-            let dir = base.join(pattern.name);
-            make_old(&dir);
-            run(&scratch, &dir, pattern.prepare, &new).ok();
-        }
-    }
-    let view = scratch.mounting().flag("--burst=1000").start();
-    let mut all_saved = Vec::new();
-    let mut faults = Faults::default();
-    for pattern in &patterns {
-        let before = looks(&native.join(pattern.name), content.as_bytes());
-        run(&scratch, &native.join(pattern.name), pattern.save, &new).ok();
-        let want = looks(&native.join(pattern.name), content.as_bytes());
-        assert_eq!(want.content, "new", "{}: the pattern itself saves the new content", pattern.name);
-        let saved = run(&scratch, &view.path(pattern.name), pattern.save, &new);
-        faults.check(pattern.name, "ran", (saved.status, saved.stderr), (0, String::new()));
-        faults.check(pattern.name, "the view", &looks(&view.path(pattern.name), content.as_bytes()), &want);
-        all_saved.push(Saved { name: pattern.name, before, want });
-    }
-    view.cli(&["flush"]).ok();
-    judge(&scratch, &view, &all_saved, content.as_bytes(), &mut faults);
-    assert!(faults.0.is_empty(), "{}", faults.0.join("\n"));
-}
-
-/// What went wrong with which pattern: one run shows all of it.
-#[derive(Default)]
-struct Faults(Vec<String>);
-
-impl Faults {
-    fn check<T: PartialEq + std::fmt::Debug>(&mut self, name: &str, what: &str, is: T, want: T) {
-        if is != want {
-            self.0.push(format!("{name}: {what}\n   is {is:?}\n want {want:?}"));
-        }
-    }
-}
-
-#[test]
-fn a_small_edit_lands_however_it_is_saved() {
-    save_all(2, |scratch, view, all_saved, new, faults| {
-        faults.check("all", "held", view.held(), vec![]);
-        for Saved { name, want, .. } in all_saved {
-            faults.check(name, "the project", &looks(&scratch.lower().join(name), new), want);
-        }
-    });
-}
-
-#[test]
-fn a_large_edit_is_one_held_change_however_it_is_saved() {
-    save_all(100, |scratch, view, all_saved, new, faults| {
-        let held = view.held();
-        for Saved { name, want, before } in all_saved {
-            let below = looks(&scratch.lower().join(name), new);
-            // But for what the program itself leaves behind, such as `a.txt.bak`.
-            let want_below = Looks { names: want.names.clone(), ..before.clone() };
-            faults.check(name, "the project", Looks { links: 1, ..below }, want_below);
-            let ours = held.iter().filter(|held| held.path.starts_with(&format!("{name}/")));
-            let ours: Vec<_> = ours.map(|held| (held.path.clone(), held.kind.as_str())).collect();
-            faults.check(name, "held", ours, vec![(format!("{name}/a.txt"), "modify")]);
-        }
-        view.cli(&["confirm", "--all", "--yes"]).ok();
-        faults.check("all", "held after confirm", view.held(), vec![]);
-        for Saved { name, want, .. } in all_saved {
-            faults.check(name, "the project, confirmed", &looks(&scratch.lower().join(name), new), want);
-            faults.check(name, "the view, confirmed", &looks(&view.path(name), new), want);
-        }
-    });
+    f = os.open('.', os.O_TMPFILE | os.O_WRONLY, 0o644)
+    os.write(f, new.encode())
+    os.link('/proc/self/fd/%d' % f, 't', follow_symlinks=True)
+except OSError:
+    with open('t', 'w') as f: f.write(new)
+os.rename('t', 'a.txt')"));
+    opened_by_its_descriptor => saving(python!("
+p = os.open('a.txt', os.O_PATH)
+with open('/proc/self/fd/%d' % p, 'r+') as f: f.write(new); f.truncate()"));
+    many_writers_at_once => saving(python!("
+with open('a.txt', 'r+') as f: f.truncate(len(new))
+size = len(new) // 4 + 1
+for part in range(4):
+    if os.fork() == 0:
+        f = os.open('a.txt', os.O_WRONLY)
+        os.pwrite(f, new[part * size:(part + 1) * size].encode(), part * size)
+        os._exit(0)
+for part in range(4): os.wait()")).of_slices();
+    kept_open_while_others_save => saving(python!("
+f = open('a.txt', 'r+')
+with open('a.txt', 'w') as g: g.write(new)
+f.close()"));
+    appended_to_by_many => saving("for n in $(seq $N); do sh -c 'echo more >> a.txt' & done; wait").of_slices();
+    appended_to_in_a_loop => saving("for n in $(seq $N); do echo more $n >> a.txt; done").of_slices();
 }

@@ -324,3 +324,35 @@ fn attributes_set_between_two_writes_of_one_handle_stay() {
     assert_eq!(bench.view().attributes(node).unwrap().meta.mode, 0o604);
     assert_eq!(bench.view().get_xattr(node, OsStr::new("user.x")).unwrap(), b"1");
 }
+
+#[test]
+fn a_held_file_saved_twice_by_renaming_it_away_stays_as_it_was_below() {
+    let bench = Bench::new();
+    bench.put("a", &lines(200));
+    for count in [100, 120] {
+        bench.rename("a", "a~");
+        bench.save("a", &changed(200, count));
+        bench.unlink("a~");
+        assert_eq!(bench.lower("a"), Some(lines(200)));
+    }
+    assert_eq!((bench.held().len(), bench.lower_names()), (1, vec!["a".to_owned()]));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(200, 120)));
+}
+
+#[test]
+fn a_link_to_where_something_used_to_be_is_judged() {
+    for gone in ["unlinked", "renamed"] {
+        let bench = Bench::new();
+        bench.put("a", &lines(200));
+        bench.save("new", &changed(200, 100));
+        match gone {
+            "unlinked" => bench.unlink("a"),
+            _ => bench.rename("a", "b"),
+        }
+        bench.view().link(bench.node("new").unwrap(), ROOT, OsStr::new("a"), &ME).unwrap();
+        assert_eq!(bench.held().len(), 1, "{gone}");
+        assert_eq!(bench.lower("a"), Some(lines(200)), "{gone}");
+        assert_eq!(bench.read("a"), Some(changed(200, 100)), "{gone}");
+    }
+}

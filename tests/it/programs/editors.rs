@@ -50,6 +50,7 @@ savings! {
         saving(r#"vim -es -u NONE -N a.txt +"set nobackup nowritebackup" +"1,${N}s/^/changed /" +wq"#);
     vim_with_an_undo_file => saving(r#"vim -es -u NONE -N a.txt +"set undofile undodir=$OUT" +"1,${N}s/^/changed /" +wq"#);
     vim_through_a_symlink => saving(r#"vim -es -u NONE -N to-a +"1,${N}s/^/changed /" +wq"#);
+    vim_saves_twice => saving(r#"vim -es -u NONE -N a.txt +"1,${N}s/^/ch /" +w +"1,${N}s/^ch /changed /" +wq"#);
     vim_at_a_terminal => saving(at_a_terminal!("vim -u NONE -N a.txt", r#"printf ":1,%ds/^/changed /\r:wq\r" $N"#));
     ex => saving(r#"printf '1,%ds/^/changed /\nwq\n' $N | ex -s -u NONE a.txt"#);
     ed => saving(r#"printf '1,%ds/^/changed /\nw\nq\n' $N | ed -s a.txt"#);

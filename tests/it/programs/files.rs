@@ -12,6 +12,7 @@ savings! {
     sed_i_backup_elsewhere => saving("mkdir bak; sed -i'bak/*' \"1,${N}s/^/changed /\" a.txt");
     sed_i_follows_symlinks => saving("sed -i --follow-symlinks \"1,${N}s/^/changed /\" to-a");
     perl_i => saving("perl -i -pe 's/^/changed / if $. <= $ENV{N}' a.txt");
+    perl_i_backup => saving("perl -i.bak -pe 's/^/changed / if $. <= $ENV{N}' a.txt");
     awk_and_mv => saving("awk -v n=$N 'NR <= n { $0 = \"changed \" $0 } 1' a.txt > a.txt.new && mv a.txt.new a.txt");
     cp => saving("cp $NEW a.txt");
     cp_force => saving("cp -f $NEW a.txt");
@@ -52,6 +53,7 @@ savings! {
     rsync_inplace => saving("rsync --ignore-times --inplace $NEW a.txt");
     rsync_inplace_by_blocks => saving("rsync --ignore-times --inplace --no-whole-file --block-size=256 $NEW a.txt");
     rsync_append => saving("cat a.txt > $OUT/a.txt; tail -n $N $NEW >> $OUT/a.txt; rsync --append $OUT/a.txt a.txt");
+    rsync_backup => saving("rsync --ignore-times --backup $NEW a.txt");
     rsync_delay_updates => saving("cp $NEW $OUT/a.txt; rsync -r --ignore-times --delay-updates $OUT/ ./");
     cc_output => saving("printf 'int x[] = {%s};\\n' $(seq -s, $N) > $OUT/x.c; cc -c -o x.o $OUT/x.c")
         .of("x.o")

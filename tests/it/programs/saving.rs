@@ -15,6 +15,8 @@ const OLD_LINES: usize = 200;
 const SMALL_LINES: usize = 2;
 /// More than the ceiling allows, of any file.
 const LARGE_LINES: usize = 100;
+/// The default ceiling (SPEC §5): so many changed lines are held.
+const CEIL: usize = 80;
 /// 2020-01-02: long before any test, so that a time which is kept can be told from one of now.
 const LONG_AGO: Duration = Duration::from_secs(1_577_934_245);
 
@@ -34,6 +36,8 @@ pub struct Saving {
 #[derive(Clone, Copy, PartialEq)]
 enum Large {
     Held,
+    /// It is written in slices, each judged with those before it. What landed before the limit stays (SPEC §4.6).
+    HeldAfterSlices,
     /// Its old content is binary: such files are not reviewed by size (SPEC §5).
     Landed,
 }
@@ -63,6 +67,10 @@ impl Saving {
         Self { large: Large::Landed, ..self }
     }
 
+    pub const fn of_slices(self) -> Self {
+        Self { large: Large::HeldAfterSlices, ..self }
+    }
+
     #[track_caller]
     pub fn small(self) {
         let scratch = mounted_scratch!();
@@ -73,7 +81,7 @@ impl Saving {
     pub fn large(self) {
         let scratch = mounted_scratch!();
         match self.large {
-            Large::Held => self.run(&scratch, LARGE_LINES, Self::must_be_held),
+            Large::Held | Large::HeldAfterSlices => self.run(&scratch, LARGE_LINES, Self::must_be_held),
             Large::Landed => self.run(&scratch, LARGE_LINES, Self::must_land),
         }
     }
@@ -121,8 +129,12 @@ impl Saving {
         faults.check("held", told, vec![(self.file, "modify", "size")]);
         // As before, but for what the program itself leaves behind, such as `a.txt.bak`. That may be another name of
         // what is below, or will be of what is held.
-        let want = run.want.clone().with_entry_of(self.file, &run.before).without_links();
-        faults.trees("lower, held", &Tree::of(&view.lower()).without_links(), &want);
+        let below = Tree::of(&view.lower()).without_links();
+        let stays = if self.large == Large::Held { &run.before } else { &below };
+        let want = run.want.clone().with_entry_of(self.file, stays).without_links();
+        faults.trees("lower, held", &below, &want);
+        let landed = lines_changed(run.before.content(self.file), below.content(self.file));
+        faults.check("what landed of it is small", landed < CEIL, true);
         let ids: Vec<&str> = held.iter().map(|held| &*held.id).collect();
         let confirmed = view.cli(&[&["confirm"], &ids[..]].concat());
         faults.check("confirm", (confirmed.status, confirmed.stderr), (0, String::new()));
@@ -179,6 +191,16 @@ impl<'s> Place<'s> {
         command.envs([("GIT_AUTHOR_DATE", "1700000000 +0000"), ("GIT_COMMITTER_DATE", "1700000000 +0000")]);
         command.output().expect("a shell").into()
     }
+}
+
+/// Insertions and deletions, where all that changed lies together.
+fn lines_changed(old: &[u8], new: &[u8]) -> usize {
+    let lines = |text: &[u8]| text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let (old, new) = (lines(old), lines(new));
+    let same = |pairs: &mut dyn Iterator<Item = (&Vec<u8>, &Vec<u8>)>| pairs.take_while(|(a, b)| a == b).count();
+    let first = same(&mut old.iter().zip(&new));
+    let last = same(&mut old[first..].iter().rev().zip(new[first..].iter().rev()));
+    old.len() + new.len() - 2 * (first + last)
 }
 
 /// rustfmt is not found by rustup's own way: that needs the home of whoever runs the tests.
@@ -258,4 +280,17 @@ macro_rules! savings {
     )*};
 }
 
-pub(crate) use savings;
+/// A Python script that has `old`, the lines of `a.txt`, and `new`, their text with the first `$N` lines changed.
+macro_rules! python {
+    ($script:literal) => {
+        concat!(
+            "python3 - <<'END'\nimport os\n",
+            "old = open('a.txt').read().splitlines(True)\n",
+            "new = ''.join('changed ' * (at < int(os.environ['N'])) + line for at, line in enumerate(old))\n",
+            $script,
+            "\nEND"
+        )
+    };
+}
+
+pub(crate) use {python, savings};

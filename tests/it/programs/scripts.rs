@@ -1,22 +1,9 @@
 //! How programs written in Python and JavaScript save files: by their standard libraries, and as the libraries do that
 //! write atomically. prettier saves by `fs.promises.writeFile`, npm by the temp file and rename of write-file-atomic.
 
-use super::saving::{saving, savings};
+use super::saving::{python, saving, savings};
 
-/// A Python script that has `old`, the lines of `a.txt`, and `new`, those with the first `$N` changed.
-macro_rules! python {
-    ($script:literal) => {
-        concat!(
-            "python3 - <<'END'\nimport os\n",
-            "old = open('a.txt').read().splitlines(True)\n",
-            "new = ''.join('changed ' * (at < int(os.environ['N'])) + line for at, line in enumerate(old))\n",
-            $script,
-            "\nEND"
-        )
-    };
-}
-
-/// The same for node.
+/// A script for node that has `text`, the content of `a.txt` with the first `$N` lines changed.
 macro_rules! node {
     ($script:literal) => {
         concat!(

@@ -1,0 +1,163 @@
+//! Putting back: what a path had was renamed away before the path was made anew (SPEC §4.3).
+//!
+//! Lower gets it back under its first name when the new content is held, so that the project is as it was; and in any
+//! case when the view shows it nowhere any more.
+
+use super::compare::Comparison;
+use super::copy_up::same_content_stamp;
+use super::error::Context;
+use super::lookup::Origin;
+use super::settle::{Claim, Job};
+use super::uppers::Upper;
+use super::{Overlay, Result, State};
+use crate::model::{RelPath, Stamp};
+use crate::store::{
+    self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, What,
+};
+use crate::sys::file::Meta;
+
+/// What a path had, under another name in lower, where the view has an entry of its own.
+struct Covered {
+    path: RelPath,
+    /// Its name in lower now, and the entry that covers it.
+    to: RelPath,
+    by: UpperId,
+    stamp: Stamp,
+}
+
+impl Overlay {
+    /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
+    /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
+    pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
+        let path = &comparison.path;
+        let anchor = self.anchor_of(path)?;
+        let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
+        if job.row.held.is_some() || comparison.present.exists() {
+            return Ok(());
+        }
+        let moved = match self.origin(&to)? {
+            Origin::Lower(meta) if same_content_stamp(&meta.stamp(), &stamp) && meta.is_file() => meta,
+            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
+        };
+        let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.rename(&self.lower, &to, path, moved.stamp())?;
+        let copy = NewContent::File { file: &file, like: &file, meta: moved };
+        landing.place(&self.lower, &to, None, &copy)?;
+        let anchors = self.state.lock().anchors_put_back(path, &to, moved.stamp());
+        let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
+        let applied = {
+            let mut state = self.state.lock();
+            let applied = promised.apply()?;
+            state.know(anchors);
+            state.put_back(&to, &applied.outcomes);
+            applied
+        };
+        applied.finish()?;
+        comparison.present = self.present_side(path)?;
+        Ok(())
+    }
+
+    /// What the path of `id` had may stand below where the view shows something else by now: a held change that was
+    /// renamed away with it, or nothing. Then it goes back before the path is judged, whose change is one of what lower
+    /// has there again, and goes on being held; what covers the other name is new there. Gives that, if nobody else is
+    /// going to judge it.
+    pub(super) fn uncover(&self, id: UpperId) -> Result<Option<UpperId>> {
+        let Some(covered) = self.covered(id)? else { return Ok(None) };
+        let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
+        let as_it_was = ours.names[0] == covered.path && theirs.names[0] == covered.to;
+        let below = self.lower.stat(&covered.to).doing(|| format!("stat {}", covered.to))?;
+        let Some(meta) = below.filter(|meta| as_it_was && same_content_stamp(&meta.stamp(), &covered.stamp)) else {
+            return Ok(None);
+        };
+        let (ours, theirs) = exchange_bases(ours, theirs, &meta);
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
+        let promised = landing.promise(Epilogue { save: vec![ours.clone(), theirs.clone()], ..Epilogue::default() })?;
+        let (applied, judged) = {
+            let mut state = self.state.lock();
+            let applied = match promised.apply() {
+                // Somebody else has put something there: the judging will find it.
+                Err(store::Error::Conflict { .. }) => return Ok(None),
+                other => other?,
+            };
+            let judged = !state.is_being_written(&covered.to);
+            state.uncovered(&covered, [ours, theirs]);
+            (applied, judged)
+        };
+        applied.finish()?;
+        Ok(judged.then_some(covered.by))
+    }
+
+    fn covered(&self, id: UpperId) -> Result<Option<Covered>> {
+        let is_new = |upper: &&Upper| {
+            let row = &upper.row;
+            let is_made = row.what != What::Whiteout && upper.takes_along.is_none();
+            is_made && row.held.is_none() && row.base.below == Below::Nothing
+        };
+        let path = self.state.lock().uppers.get(id).filter(is_new).map(|upper| upper.row.names[0].clone());
+        let Some(path) = path else { return Ok(None) };
+        let Some(AnchorState::Moved { to, stamp }) = self.anchor_of(&path)? else { return Ok(None) };
+        let state = self.state.lock();
+        let by = state.uppers.at(&to).and_then(|by| state.uppers.get(by));
+        // One that was written by another name of its inode is a change of all of them.
+        let covers = |by: &&Upper| by.row.id != id && by.row.names[0] == to && !by.row.base.is_shared();
+        Ok(by.filter(covers).map(|by| Covered { path, to: to.clone(), by: by.row.id, stamp }))
+    }
+
+    /// Two entries at once, unless one is gone. Who waits for them has neither, so that no two wait for each other.
+    fn claim_both(&self, ids: [UpperId; 2]) -> Option<[(UpperRow, Claim<'_>); 2]> {
+        let mut state = self.state.lock();
+        while ids.iter().any(|id| state.uppers.get(*id).is_some_and(|upper| upper.busy)) {
+            self.changed.wait(&mut state);
+        }
+        if ids.iter().any(|id| state.uppers.get(*id).is_none()) {
+            return None;
+        }
+        Some(ids.map(|id| {
+            let upper = state.uppers.get_mut(id).expect("looked for under the same lock");
+            upper.busy = true;
+            (upper.row.clone(), Claim { overlay: self, id, judged: true })
+        }))
+    }
+}
+
+/// The path has what it had below it again, and the change of that; the other name has nothing below.
+fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, UpperRow) {
+    // It takes the place of this one name: the file's other names keep their content.
+    let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
+    let digest = theirs.base.digest.filter(|_| theirs.held.is_some());
+    let nothing = Base { below: Below::Nothing, digest: None };
+    (
+        UpperRow { base: Base { below, digest }, held: theirs.held.clone(), ..ours },
+        UpperRow { base: nothing, held: None, ..theirs },
+    )
+}
+
+impl State {
+    /// Who has it open for writing has it judged at the close.
+    fn is_being_written(&self, path: &RelPath) -> bool {
+        let node = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok());
+        node.and_then(|node| node.open.as_ref()).is_some_and(|open| open.writers() > 0)
+    }
+
+    /// Lower has a path's old inode again; nothing is below what covered it.
+    fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
+        self.epoch += 1;
+        self.anchors.remove(&covered.path);
+        if let Some(seen) = self.seen.remove(&covered.to) {
+            self.seen.insert(covered.path.clone(), seen);
+        }
+        if let Some(window) = self.windows.remove(&covered.to) {
+            self.windows.insert(covered.path.clone(), window);
+        }
+        if let Some(node) = self.nodes.at(&covered.to) {
+            self.nodes.set_lower(node, None);
+        }
+        for row in rows {
+            if let Some(upper) = self.uppers.remove(row.id) {
+                self.uppers.insert(Upper { row, saved: true, dirty: true, ..upper });
+            }
+        }
+    }
+}
