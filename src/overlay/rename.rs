@@ -14,6 +14,7 @@ use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
+use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One end of a rename.
@@ -238,12 +239,13 @@ impl Overlay {
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
         let (upper, _) = self.copy_to_upper(&from.path)?;
+        let synced = self.is_on_disk(&from.path, meta)?;
         let row = self.take_target(to, upper, meta.kind)?;
         let whiteout = self.hide(&from.path, meta)?;
         {
             let mut state = self.state.lock();
             let takes_along = Some((from.path.clone(), meta.stamp()));
-            state.uppers.insert(Upper { saved: false, takes_along, ..Upper::written(row.clone()) });
+            state.uppers.insert(Upper { saved: false, synced, takes_along, ..Upper::written(row.clone()) });
         }
         drop(claimed);
         self.renamed(from, to);
@@ -267,6 +269,17 @@ impl Overlay {
                 self.remove_source(from, whiteout, meta, upper)
             }
         }
+    }
+
+    /// Whether a file's content would survive a power cut. A copy of it must survive one too: programs save by writing
+    /// a temporary file, syncing it, and renaming it.
+    fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
+        if meta.kind != FileKind::Regular {
+            return Ok(false);
+        }
+        let file = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
+        // Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
+        Ok(cache::is_written_out(file.as_fd()).unwrap_or(true))
     }
 
     /// Keeps whatever stands at the target from being judged, reviewed or let go of.
@@ -341,8 +354,14 @@ impl Overlay {
 
     /// The target is held: a fresh source leaves no trace, an older one waits for review like the target.
     fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
-        if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
+        let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
             upper.takes_along = None;
+            upper.synced
+        });
+        if synced {
+            // The source is the only copy on disk, and it goes.
+            self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
+            self.store.sync()?;
         }
         if !self.is_fresh(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent);
@@ -412,11 +431,11 @@ impl Overlay {
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         {
             let mut state = self.state.lock();
-            state.uppers.remove(id);
+            let synced = state.uppers.remove(id).is_some_and(|source| source.synced);
             let row = UpperRow { what: row.what.clone(), ..target };
             self.store.save_upper(&row)?;
             // Still claimed, until the claim is dropped.
-            state.uppers.insert(Upper { busy: true, ..Upper::written(row) });
+            state.uppers.insert(Upper { busy: true, synced, ..Upper::written(row) });
         }
         drop((first, claimed, second));
         self.renamed(from, to);

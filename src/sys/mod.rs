@@ -3,6 +3,7 @@
 //! Wrappers take borrowed descriptors and give `io::Result`; they know paths and metadata, and nothing of the overlay.
 //! Begin with [`tree`] (a directory tree reached by descriptor) and [`file`] (content and metadata of one file).
 
+pub mod cache;
 pub mod daemon;
 pub mod file;
 pub mod mount;
