@@ -30,6 +30,9 @@ jq           jq
 sponge       moreutils
 black        black
 mkfs.ext4    e2fsprogs
+mkfs.xfs     xfsprogs
+mkfs.btrfs   btrfs-progs
+losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
@@ -145,6 +148,8 @@ say "scripts/selfhost"
 scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/kill9"
 scripts/kill9 --rounds 5 --bin "$target/debug/fettlefs"
+say "scripts/powercut"
+scripts/powercut --states 70 --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"

@@ -45,7 +45,7 @@ class Findings:
         if path not in self.history.versions:
             self.add("left", f"{path} ({len(content)} bytes)")
         elif self.history.index(path, content, self.position) is None:
-            if self.history.is_unsynced(path, self.position):
+            if self.history.is_unsynced(path, self.position, below=True):
                 self.unsynced_torn += 1
             else:
                 self.add("torn", f"{path} below: {describe(content)}")
@@ -72,7 +72,7 @@ class Findings:
             if index is None and self.history.is_unsynced(path, self.position):
                 continue
             if index is None or index < promised:
-                self.add("lost", f"{path} in the {where}, promised at {position}: {describe(content)}")
+                self.add("lost", f"{path} in the {where}, promised at {position} ({self.history.step_at(position)}): {describe(content)}")
         for position, change in self.history.discarded:
             if position <= self.position and change in held:
                 self.add("lost", f"the discarding of {change}, promised at {position}")

@@ -127,9 +127,15 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::o
 // --- the log ----------------------------------------------------------------------------------------------------------
 
 enum Record {
-    Write { offset: u64, data: Vec<u8> },
+    Write {
+        offset: u64,
+        data: Vec<u8>,
+    },
     /// A discard or a write of zeros.
-    Zero { offset: u64, length: u64 },
+    Zero {
+        offset: u64,
+        length: u64,
+    },
     Flush,
 }
 

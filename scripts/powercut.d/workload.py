@@ -41,6 +41,8 @@ class History:
         self.versions = {path: [Version(content, 0, True)] for path, content in files.items()}
         # (position, path, index of the version, "project" or "view")
         self.promises = []
+        # What was being done, by the position at which it began: to say so.
+        self.steps = []
         self.groups = []
         # (position, id of a change that was discarded)
         self.discarded = []
@@ -52,9 +54,19 @@ class History:
     def promise(self, position, path, where="view"):
         self.promises.append((position, path, len(self.versions[path]) - 1, where))
 
-    def is_unsynced(self, path, position):
-        """Whether something was done to the path by then that nobody had promised yet to last."""
-        promised = max((index for at, of, index, _where in self.promises if of == path and at <= position), default=0)
+    def step_at(self, position):
+        return [step for begin, step in self.steps if begin < position][-1]
+
+    def end_of_step(self, position):
+        return min((begin for begin, _step in self.steps if begin >= position), default=position)
+
+    def is_unsynced(self, path, position, below=False):
+        """Whether something was done to the path by then that nobody had promised yet to last. Below, what was synced
+        in the view is on its way until the step ends."""
+        promised = 0
+        for at, of, index, _where in self.promises:
+            if of == path and (self.end_of_step(at) if below else at) <= position:
+                promised = max(promised, index)
         return any(version.begin <= position for version in self.versions[path][promised + 1 :])
 
     def index(self, path, content, position):
@@ -113,11 +125,12 @@ class Workload:
 
     def do_all(self):
         steps = ["group"] * len(GROUPS) + ["save"] * 24 + ["hold"] * 8 + ["unclosed"] * 6 + ["new"] * 8
-        steps += ["delete"] * 6 + ["rename"] * 6 + ["discard"] * 4 + ["rollback"] * 4 + ["late fsync"] * 6
+        steps += ["delete"] * 6 + ["rename"] * 6 + ["discard"] * 4 + ["rollback"] * 4 + ["late fsync"] * 6 + ["same again"] * 6
         self.rng.shuffle(steps)
         self.groups = iter(range(len(GROUPS)))
         for step in steps:
             self.turn += 1
+            self.history.steps.append((self.position(), step))
             getattr(self, "do_" + step.replace(" ", "_"))()
             if self.rng.random() < 0.15:
                 # As the kernel does by itself after some seconds.
@@ -164,6 +177,14 @@ class Workload:
         with open(self.at(path)) as file:
             os.fsync(file.fileno())
         self.history.promise(self.position(), path)
+
+    def do_same_again(self):
+        """What is in the project already, and was not synced then."""
+        path = self.rng.choice(list(SAVED))
+        content = self.next_text(path, SAVED[path])
+        self.history.add(path, content, self.position())
+        put(self.at(path), content)
+        put(self.at(path), content, self.promised(path))
 
     def do_unclosed(self):
         """Durable before anybody has judged it."""

@@ -584,9 +584,14 @@ impl Overlay {
         match &handle.target {
             Target::Passed(file) => Ok(sync(file)?),
             Target::Judged(open) => {
+                if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
+                    match open_lower(&self.lower, &landed) {
+                        Err(err) if tree::is_absent(&err) => {}
+                        below => sync(&below?).doing(|| format!("fsync {landed}"))?,
+                    }
+                }
                 sync(&open.file()).doing(|| "fsync".to_owned())?;
-                self.store.sync()?;
-                open.upper().map_or(Ok(()), |id| self.note_synced(id))
+                Ok(self.store.sync()?)
             }
         }
     }

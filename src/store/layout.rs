@@ -65,6 +65,8 @@ pub struct StateDirs {
     state: OwnedFd,
     stage: OwnedFd,
     content: OwnedFd,
+    /// Upper content is within the state directory, not in a place given for it.
+    own_stage: bool,
     description: String,
 }
 
@@ -87,7 +89,7 @@ impl StateDirs {
         };
         let stage = within(&location.stage, STAGE)?;
         let content = within(&location.backups, CONTENT)?;
-        let dirs = Self { state, stage, content, description };
+        let dirs = Self { state, stage, content, own_stage: location.stage.is_none(), description };
         dirs.hide_from_git()?;
         Ok(dirs)
     }
@@ -104,6 +106,10 @@ impl StateDirs {
 
     pub fn state(&self) -> BorrowedFd<'_> {
         self.state.as_fd()
+    }
+
+    pub fn has_own_stage(&self) -> bool {
+        self.own_stage
     }
 
     pub fn describe(&self) -> &str {
