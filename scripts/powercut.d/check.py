@@ -69,7 +69,7 @@ class Findings:
                 continue
             content = places[where].get(path)
             index = self.history.index(path, content, self.position)
-            if index is None and self.history.is_unsynced(path, self.position):
+            if index is None and self.history.is_unsynced(path, self.position, below=where == "project"):
                 continue
             if index is None or index < promised:
                 self.add("lost", f"{path} in the {where}, promised at {position} ({self.history.step_at(position)}): {describe(content)}")
