@@ -45,7 +45,7 @@ class Findings:
         if path not in self.history.versions:
             self.add("left", f"{path} ({len(content)} bytes)")
         elif self.history.index(path, content, self.position) is None:
-            if self.history.is_unsynced(path, self.position, below=True):
+            if self.history.may_be_torn(path, self.position, "project"):
                 self.unsynced_torn += 1
             else:
                 self.add("torn", f"{path} below: {describe(content)}")
@@ -69,7 +69,7 @@ class Findings:
                 continue
             content = places[where].get(path)
             index = self.history.index(path, content, self.position)
-            if index is None and self.history.is_unsynced(path, self.position, below=where == "project"):
+            if index is None and self.history.may_be_torn(path, self.position, where):
                 continue
             if index is None or index < promised:
                 self.add("lost", f"{path} in the {where}, promised at {position} ({self.history.step_at(position)}): {describe(content)}")

@@ -1,8 +1,9 @@
 """Disks, loop devices, mounts and daemons, each taken down again however the run ends.
 
-`scripts/powercut` runs in a mount namespace of its own: should it be killed, the kernel takes the rest down.
+`scripts/powercut` runs in a mount namespace of its own: should it be killed, the kernel ends what it started, and
+takes the mounts and loop devices down with the last of them.
 """
-import contextlib, json, os, subprocess, time
+import contextlib, ctypes, json, os, signal, subprocess, time
 
 # Small enough to be made in a moment, large enough for the file system's own minimum.
 IMAGE_BYTES = {"ext4": 96 << 20, "xfs": 300 << 20, "btrfs": 160 << 20}
@@ -15,6 +16,15 @@ MKFS = {
 
 class Unusable(Exception):
     """The rig itself failed: no statement about what it was to test."""
+
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def start(command, **options):
+    """A process that ends with the thread that started it, however that ends."""
+    return subprocess.Popen(command, preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL), **options)
 
 
 def run(*command, **options):
@@ -67,7 +77,7 @@ class Disk:
         os.makedirs(point, exist_ok=True)
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
+        self.process = start(self.command, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             self.process.wait()
             raise Unusable(f"{self.command[0]} does not serve")
@@ -119,7 +129,7 @@ class View:
 
     def __enter__(self):
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+            self.process = start(self.command, stdout=log, stderr=log)
         # Polls: a mount in front has no moment at which it tells that it is ready.
         for _ in range(1000):
             if os.path.exists(os.path.join(self.point, ".fettle", "control")):

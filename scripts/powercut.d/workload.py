@@ -23,8 +23,11 @@ def text(tag, lines=LINES, changed=LINES):
 
 
 class Version:
-    def __init__(self, content, begin, lands):
-        self.content, self.begin, self.lands = content, begin, lands
+    """A content that a path has from `begin` on. `lands`: without review. `careful`: synced before it lands, so that
+    the project must never have it in part."""
+
+    def __init__(self, content, begin, lands=True, careful=False):
+        self.content, self.begin, self.lands, self.careful = content, begin, lands, careful
 
 
 class Group:
@@ -38,7 +41,7 @@ class History:
     """All that paths ever had, in order, and from which position on what must not be lost."""
 
     def __init__(self, files):
-        self.versions = {path: [Version(content, 0, True)] for path, content in files.items()}
+        self.versions = {path: [Version(content, 0)] for path, content in files.items()}
         # (position, path, index of the version, "project" or "view")
         self.promises = []
         # What was being done, by the position at which it began: to say so.
@@ -47,9 +50,8 @@ class History:
         # (position, id of a change that was discarded)
         self.discarded = []
 
-    def add(self, path, content, begin, lands=True):
-        versions = self.versions.setdefault(path, [Version(None, 0, True)])
-        versions.append(Version(content, begin, lands))
+    def add(self, path, content, begin, **kind):
+        self.versions.setdefault(path, [Version(None, 0)]).append(Version(content, begin, **kind))
 
     def promise(self, position, path, where="view"):
         self.promises.append((position, path, len(self.versions[path]) - 1, where))
@@ -60,20 +62,21 @@ class History:
     def end_of_step(self, position):
         return min((begin for begin, _step in self.steps if begin >= position), default=position)
 
-    def is_unsynced(self, path, position, below=False):
-        """Whether something was done to the path by then that nobody had promised yet to last. Below, what was synced
-        in the view is on its way until the step ends."""
-        promised = 0
+    def may_be_torn(self, path, position, where):
+        """Whether something was done to the path by then of which nobody had promised yet that it lasts. In the project,
+        what was synced in the view is on its way until the step ends, and is not what may be torn there."""
+        below, promised = where == "project", 0
         for at, of, index, _where in self.promises:
             if of == path and (self.end_of_step(at) if below else at) <= position:
                 promised = max(promised, index)
-        return any(version.begin <= position for version in self.versions[path][promised + 1 :])
+        later = self.versions[path][promised + 1 :]
+        return any(version.begin <= position and not (below and version.careful) for version in later)
 
     def index(self, path, content, position):
         """The newest version that this is and that was begun by then. None: it never was a whole content."""
         found = [
             index
-            for index, version in enumerate(self.versions.get(path, [Version(None, 0, True)]))
+            for index, version in enumerate(self.versions.get(path, [Version(None, 0)]))
             if version.content == content and version.begin <= position
         ]
         return found[-1] if found else None
@@ -151,7 +154,7 @@ class Workload:
         path = self.rng.choice(list(SAVED))
         content = self.next_text(path, SAVED[path])
         sync = self.promised(path) if self.rng.random() < 0.5 else None
-        self.history.add(path, content, self.position())
+        self.history.add(path, content, self.position(), careful=sync is not None)
         if self.rng.random() < 0.5:
             put(self.at(path), content, sync)
         else:
@@ -211,7 +214,7 @@ class Workload:
         content = self.next_text(path)
         sync = self.rng.random() < 0.6
         os.makedirs(os.path.dirname(self.at(path)))
-        self.history.add(path, content, self.position())
+        self.history.add(path, content, self.position(), careful=sync)
         put(self.at(path), content, sync and (lambda: None))
         if sync:
             for above in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
@@ -220,7 +223,7 @@ class Workload:
 
     def do_delete(self):
         path = self.fresh_tiny.pop()
-        self.history.add(path, None, self.position())
+        self.history.add(path, None, self.position(), careful=True)
         os.unlink(self.at(path))
         if self.rng.random() < 0.6:
             sync_dir(self.at(path))
@@ -230,8 +233,8 @@ class Workload:
         path = self.fresh_tiny.pop()
         to, content = path + ".renamed", self.history.versions[path][-1].content
         begin = self.position()
-        self.history.add(path, None, begin)
-        self.history.add(to, content, begin)
+        self.history.add(path, None, begin, careful=True)
+        self.history.add(to, content, begin, careful=True)
         os.rename(self.at(path), self.at(to))
         if self.rng.random() < 0.6:
             sync_dir(self.at(to))
@@ -243,7 +246,7 @@ class Workload:
         before = self.history.versions[path][-1].content
         self.history.add(path, self.next_text(path, changed=LINES), self.position(), lands=False)
         put(self.at(path), self.history.versions[path][-1].content)
-        self.history.add(path, before, self.position())
+        self.history.add(path, before, self.position(), careful=True)
         change = self.subject.discard(path, before)
         self.history.discarded.append((self.position(), change))
         self.history.promise(self.position(), path)
@@ -253,7 +256,7 @@ class Workload:
         before = self.history.versions[path][-1].content
         self.history.add(path, self.next_text(path), self.position())
         put(self.at(path), self.history.versions[path][-1].content)
-        self.history.add(path, before, self.position())
+        self.history.add(path, before, self.position(), careful=True)
         self.subject.rollback(path, before)
         self.history.promise(self.position(), path, "project")
 
@@ -265,7 +268,7 @@ class Workload:
         group.begin = self.position()
         for path, content in group.new.items():
             group.old.setdefault(path, None)
-            self.history.add(path, content, group.begin)
+            self.history.add(path, content, group.begin, careful=True)
         self.subject.confirm(group)
         group.end = self.position()
         for path in group.new:
