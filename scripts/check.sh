@@ -31,6 +31,9 @@ jq           jq
 sponge       moreutils
 black        black
 mkfs.ext4    e2fsprogs
+mkfs.xfs     xfsprogs
+mkfs.btrfs   btrfs-progs
+losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
@@ -148,6 +151,8 @@ say "scripts/kill9"
 scripts/kill9 --rounds 5 --bin "$target/debug/fettlefs"
 say "scripts/realworld --quick"
 scripts/realworld --quick --bin "$target/debug/fettlefs"
+say "scripts/powercut"
+scripts/powercut --states 70 --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"

@@ -110,6 +110,7 @@ fn say_what_recovery_did(recovered: &Recovered) {
         ("finished the interrupted landing of", &recovered.finished),
         ("undid the interrupted landing of", &recovered.undone),
         ("left alone what somebody else put at", &recovered.foreign),
+        ("found nothing left of an unsynced change of", &recovered.gone),
     ] {
         paths.iter().for_each(|path| say(format_args!("recovery {what} {path}")));
     }

@@ -1,7 +1,6 @@
 //! Who answers: the overlay, or the desk behind `.fettle`. Ids tell which; nobody may change anything at the desk.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fuser::{FileHandle, FopenFlags, INodeNo};
@@ -14,7 +13,7 @@ use super::observer::Teller;
 use crate::control::{DESK_ROOT, Desk};
 use crate::overlay::{Caller, Error, HandleId, NodeId, OpenFlags, Opened, Overlay, ROOT, Result, SetAttributes};
 use crate::store::STATE_DIR_NAME;
-use crate::sys::{RenameFlags, tree};
+use crate::sys::RenameFlags;
 
 pub struct View {
     overlay: Arc<Overlay>,
@@ -258,10 +257,7 @@ impl View {
 
     pub fn sync_dir(&self, dir: INodeNo) -> Result<()> {
         match node(dir) {
-            Whose::Overlay(dir) => {
-                let path = self.overlay.path_of(dir)?;
-                Ok(tree::sync_dir(self.overlay.lower().dir(&path)?.as_fd())?)
-            }
+            Whose::Overlay(dir) => self.overlay.sync_dir(dir),
             Whose::Desk(_) => Ok(()),
         }
     }

@@ -139,11 +139,17 @@ impl Overlay {
         Ok(true)
     }
 
-    pub(super) fn note_synced(&self, id: UpperId) -> Result<()> {
-        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
-            upper.synced = true;
+    /// The entry's next landing must be durable. Where it has landed already and is only open still, lower's content
+    /// must be synced instead: gives its path.
+    pub(super) fn note_synced(&self, id: UpperId) -> Option<RelPath> {
+        let mut state = self.state.lock();
+        while state.uppers.get(id)?.busy {
+            // It may be landing, as something that nobody had synced.
+            self.changed.wait(&mut state);
         }
-        Ok(())
+        let upper = state.uppers.get_mut(id)?;
+        upper.synced = true;
+        upper.is_landed().then(|| upper.row.names[0].clone())
     }
 
     /// Lets an upper entry go that has landed and is not being written, and reads on from lower.

@@ -319,6 +319,7 @@ impl Overlay {
         self.store.clear_anchors()?;
         let limits = self.policy().settings.backups;
         self.store.purge(&limits, &self.needed_content())?;
+        self.store.forget_boot()?;
         Ok(self.store.checkpoint()?)
     }
 

@@ -31,7 +31,7 @@ use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
 use crate::store::{UpperId, What, Writer};
 use crate::sys::file::{self, FileKind};
-use crate::sys::{OFlags, process};
+use crate::sys::{OFlags, process, tree};
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
@@ -645,17 +645,32 @@ impl Overlay {
         })
     }
 
-    /// Durable when it returns; settles nothing (SPEC §4.1).
+    /// Durable when it returns; settles nothing (SPEC §4.1). For content in upper that takes its row as well: without it
+    /// recovery would not know whose content it is. And rows that are older than what is on disk would bring back what
+    /// the content replaced.
     pub fn fsync(&self, handle: HandleId, datasync: bool) -> Result<()> {
         let handle = self.handle(handle)?;
         let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
         match &handle.target {
             Target::Passed(_, file) => Ok(sync(file)?),
             Target::Judged(open) => {
+                if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
+                    match open_lower(&self.lower, &landed) {
+                        Err(err) if tree::is_absent(&err) => {}
+                        below => sync(&below?).doing(|| format!("fsync {landed}"))?,
+                    }
+                }
                 sync(&open.file()).doing(|| "fsync".to_owned())?;
-                open.upper().map_or(Ok(()), |id| self.note_synced(id))
+                Ok(self.store.sync()?)
             }
         }
+    }
+
+    /// The names in a directory, as the view shows them: those that lower has, and those that are held.
+    pub fn sync_dir(&self, dir: NodeId) -> Result<()> {
+        let path = self.path_of(dir)?;
+        tree::sync_dir(self.lower.dir(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
+        Ok(self.store.sync()?)
     }
 
     /// A descriptor is closed. Judges what was written, when the opener's own process closes it.

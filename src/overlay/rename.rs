@@ -15,6 +15,7 @@ use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
+use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::is_absent;
 
@@ -260,6 +261,7 @@ impl Overlay {
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
         let upper = self.copy_source(from)?;
+        let synced = self.is_on_disk(&from.path, meta)?;
         let row = self.take_target(to, upper, meta.kind)?;
         let whiteout = self.hide(&from.path, meta)?;
         // The going of what a rule holds is reviewed by itself.
@@ -269,7 +271,7 @@ impl Overlay {
             // What nobody judges goes by itself, whoever writes to it meanwhile.
             let goes_along = !gated && from.action != Action::Pass;
             let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
-            state.uppers.insert(Upper { saved: false, takes_along, ..Upper::written(row.clone()) });
+            state.uppers.insert(Upper { saved: false, synced, takes_along, ..Upper::written(row.clone()) });
         }
         drop(claimed);
         self.renamed(from, to);
@@ -308,6 +310,17 @@ impl Overlay {
                 copied => return Ok(copied?.0),
             }
         }
+    }
+
+    /// Whether a file's content would survive a power cut. A copy of it must survive one too: programs save by writing
+    /// a temporary file, syncing it, and renaming it.
+    fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
+        if meta.kind != FileKind::Regular {
+            return Ok(false);
+        }
+        let file = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
+        // Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
+        Ok(cache::is_written_out(file.as_fd()).unwrap_or(true))
     }
 
     /// Keeps whatever stands at the target from being judged, reviewed or let go of.
@@ -383,8 +396,14 @@ impl Overlay {
     /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
     /// like the target.
     fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
-        if let Some(upper) = self.state.lock().uppers.get_mut(upper) {
+        let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
             upper.takes_along = None;
+            upper.synced
+        });
+        if synced {
+            // The source is the only copy on disk, and it goes.
+            self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
+            self.store.sync()?;
         }
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
@@ -470,11 +489,11 @@ impl Overlay {
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         {
             let mut state = self.state.lock();
-            state.uppers.remove(id);
+            let synced = state.uppers.remove(id).is_some_and(|source| source.synced);
             let row = UpperRow { what: row.what.clone(), ..target };
             self.store.save_upper(&row)?;
             // Still claimed, until the claim is dropped.
-            state.uppers.insert(Upper { busy: true, ..Upper::written(row) });
+            state.uppers.insert(Upper { busy: true, synced, ..Upper::written(row) });
         }
         drop((first, claimed, second));
         self.renamed(from, to);

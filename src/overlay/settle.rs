@@ -185,6 +185,10 @@ impl Overlay {
             }
             place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime)).doing(doing)?;
         }
+        if let (true, Some(below)) = (job.synced, &present.file) {
+            // What landed before was perhaps never synced, and this was.
+            below.sync_all().doing(|| format!("sync {path}"))?;
+        }
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
@@ -198,6 +202,11 @@ impl Overlay {
         self.store.record_epilogue(&epilogue)?;
         state.landed(job, meta.as_ref());
         self.row_dropped(&mut state, job.row.id)?;
+        drop(state);
+        if job.synced {
+            // The row was made durable with the content. It must be gone before the content is.
+            self.store.sync()?;
+        }
         Ok(Settled::Unchanged)
     }
 

@@ -113,6 +113,7 @@ impl<'a> Landing<'a> {
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        self.work.store.note_boot()?;
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
         let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
@@ -135,6 +136,7 @@ impl<'a> Landing<'a> {
 
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        self.work.store.note_boot()?;
         let temp = new_temp();
         let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
         self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp } }, place);

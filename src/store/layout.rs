@@ -24,6 +24,7 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use super::upper::{UpperFile, UpperId};
 use super::{Context, Error, Result};
 use crate::model::RelPath;
+use crate::sys::RenameFlags;
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
@@ -65,6 +66,8 @@ pub struct StateDirs {
     state: OwnedFd,
     stage: OwnedFd,
     content: OwnedFd,
+    /// Upper content is within the state directory, not in a place given for it.
+    own_stage: bool,
     description: String,
 }
 
@@ -87,7 +90,7 @@ impl StateDirs {
         };
         let stage = within(&location.stage, STAGE)?;
         let content = within(&location.backups, CONTENT)?;
-        let dirs = Self { state, stage, content, description };
+        let dirs = Self { state, stage, content, own_stage: location.stage.is_none(), description };
         dirs.hide_from_git()?;
         Ok(dirs)
     }
@@ -106,28 +109,33 @@ impl StateDirs {
         self.state.as_fd()
     }
 
+    pub fn has_own_stage(&self) -> bool {
+        self.own_stage
+    }
+
     pub fn describe(&self) -> &str {
         &self.description
     }
 
     /// Git takes a directory with a repository of its own for somebody else's, and `git clean -fdx` leaves it alone.
     fn hide_from_git(&self) -> Result<()> {
-        self.write_once(".gitignore", b"*\n")?;
+        self.write_once(".", ".gitignore", b"*\n")?;
         for dir in [".git", ".git/objects", ".git/refs"] {
             match fs::mkdirat(&self.state, dir, PRIVATE_DIR) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(err) => return Err(err.into()).doing(|| format!("make {}/{dir}", self.description)),
             }
         }
-        self.write_once(".git/HEAD", b"ref: refs/heads/none\n")
+        self.write_once(".git", "HEAD", b"ref: refs/heads/none\n")
     }
 
-    fn write_once(&self, name: &str, content: &[u8]) -> Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        match fs::openat(&self.state, name, flags, PRIVATE_FILE) {
-            Ok(file) => File::from(file).write_all(content).doing(|| format!("write {}/{name}", self.description)),
-            Err(rustix::io::Errno::EXIST) => Ok(()),
-            Err(err) => Err(err.into()).doing(|| format!("make {}/{name}", self.description)),
+    fn write_once(&self, dir: &str, name: &str, content: &[u8]) -> Result<()> {
+        let doing = || format!("make {}/{dir}/{name}", self.description);
+        let dir = fs::openat(&self.state, dir, DIR_FLAGS, Mode::empty()).map_err(io::Error::from).doing(doing)?;
+        let place = Place { dir, name: name.into() };
+        match place.stat().doing(doing)? {
+            Some(_) => Ok(()),
+            None => write_whole(&place, content).doing(doing),
         }
     }
 
@@ -148,7 +156,7 @@ impl StateDirs {
     }
 
     pub fn remove_stage_file(&self, id: UpperId) -> Result<()> {
-        remove(self.stage_place(id)?).doing(|| format!("remove upper file {id} in {}", self.description))
+        remove(&self.stage_place(id)?).doing(|| format!("remove upper file {id} in {}", self.description))
     }
 
     /// The numbers of all upper files there are.
@@ -184,7 +192,7 @@ impl StateDirs {
 
     pub fn clear_holder(&self) -> Result<()> {
         let dir = self.state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        remove(Place { dir, name: HOLDER.into() }).doing(|| format!("remove {}/{HOLDER}", self.description))
+        remove(&Place { dir, name: HOLDER.into() }).doing(|| format!("remove {}/{HOLDER}", self.description))
     }
 }
 
@@ -192,15 +200,15 @@ impl StateDirs {
 fn instance(state: &OwnedFd, description: &str) -> Result<String> {
     let doing = || format!("read {description}/{INSTANCE}");
     let place = Place { dir: state.try_clone().doing(doing)?, name: INSTANCE.into() };
-    match place.create(OFlags::WRONLY, PRIVATE_FILE) {
-        Ok(file) => {
+    match place.open(OFlags::RDONLY) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
             let name = super::landing::random_suffix();
-            File::from(file).write_all(name.as_bytes()).doing(doing)?;
+            write_whole(&place, name.as_bytes()).doing(|| format!("make {description}/{INSTANCE}"))?;
             Ok(name)
         }
-        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
+        Ok(file) => {
             let mut name = String::new();
-            File::from(place.open(OFlags::RDONLY).doing(doing)?).take(64).read_to_string(&mut name).doing(doing)?;
+            File::from(file).take(64).read_to_string(&mut name).doing(doing)?;
             let sound = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
             let damaged = || Error::Damaged { path: description.to_owned(), what: format!("{INSTANCE} is not a name") };
             sound.then_some(name).ok_or_else(damaged)
@@ -209,7 +217,21 @@ fn instance(state: &OwnedFd, description: &str) -> Result<String> {
     }
 }
 
-fn remove(place: Place) -> io::Result<()> {
+/// A file that is there as a whole or not at all, whenever the power goes.
+fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
+    let mut name = place.name.clone();
+    name.push(".new");
+    let new = place.sibling(name)?;
+    // An earlier attempt may have come so far.
+    remove(&new)?;
+    let file = File::from(new.create(OFlags::WRONLY, PRIVATE_FILE)?);
+    (&file).write_all(content)?;
+    file.sync_all()?;
+    new.rename(place, RenameFlags::NOREPLACE)?;
+    place.sync_dir()
+}
+
+fn remove(place: &Place) -> io::Result<()> {
     match place.unlink() {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

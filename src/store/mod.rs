@@ -11,6 +11,7 @@
 
 mod anchors;
 mod backups;
+mod boot;
 mod checkpoint;
 mod content;
 mod database;
@@ -103,6 +104,8 @@ pub struct Store {
     database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
     announced: Mutex<HashSet<RelPath>>,
+    /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
+    boot_noted: Mutex<bool>,
 }
 
 impl Store {
@@ -111,7 +114,13 @@ impl Store {
         let dirs = StateDirs::open(lower, location)?;
         let database = Arc::new(Mutex::new(Database::open(&dirs)?));
         let checkpointer = Checkpointer::start(&database)?;
-        Ok(Self { dirs, _checkpointer: checkpointer, database, announced: Mutex::default() })
+        Ok(Self {
+            dirs,
+            _checkpointer: checkpointer,
+            database,
+            announced: Mutex::default(),
+            boot_noted: Mutex::default(),
+        })
     }
 
     /// A new file of upper content, empty and private.
@@ -161,6 +170,13 @@ impl Store {
     /// Where the socket and the like stand.
     pub fn dirs(&self) -> &StateDirs {
         &self.dirs
+    }
+
+    /// What was committed so far survives a power cut when this returns.
+    pub fn sync(&self) -> Result<()> {
+        // By a descriptor of its own: others commit meanwhile.
+        let log = self.database.lock().log_file()?;
+        log.sync_data().doing(|| "sync the database's log".to_owned())
     }
 
     /// Moves the write-ahead log into the database file, durably.

@@ -24,6 +24,8 @@ pub struct Recovered {
     pub undone: Vec<RelPath>,
     /// Paths at which an outsider's content stands that was neither old nor new. It was left alone.
     pub foreign: Vec<RelPath>,
+    /// Paths whose change was never synced, and of which a power cut left no content: the view shows lower again.
+    pub gone: Vec<RelPath>,
     /// Temporary names and upper files without an owner that were removed.
     pub swept: usize,
 }
@@ -42,6 +44,7 @@ impl Store {
         }
         recovered.swept += self.sweep_noted(lower)?;
         recovered.swept += self.sweep_strays(lower)?;
+        self.recover_from_power_cut(lower, &mut recovered)?;
         recovered.swept += self.sweep_stage()?;
         recovered.swept += self.sweep_content()?;
         Ok(recovered)
@@ -198,7 +201,7 @@ impl Store {
     }
 }
 
-fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {
+pub(super) fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {
     // A directory that is gone has no names to sweep.
     let Ok(entries) = lower.list(dir) else { return Ok(0) };
     let mut swept = 0;

@@ -146,3 +146,34 @@ fn a_long_log_is_moved_into_the_database_when_nobody_commits() {
     assert!(std::fs::metadata(bench.path(".fettle/fettle.db")).unwrap().len() > 6_000_000);
     assert_eq!(bench.store().content(contents[7].digest).unwrap().unwrap(), [7; 60_000]);
 }
+
+#[test]
+fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
+    let mut bench = Bench::new();
+    std::fs::create_dir_all(bench.path("deep/down")).unwrap();
+    let temp = bench.path("deep/down/.fettle-tmp-0123456789abcdef");
+    std::fs::write(&temp, "half of something\n").unwrap();
+    bench.store().note_boot().unwrap();
+    assert_eq!(bench.recover().unwrap().swept, 0, "after a kill the database knows of all names");
+    bench.store().database.lock().write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another'", [])?)).unwrap();
+    assert_eq!(bench.recover().unwrap().swept, 1);
+    assert!(!temp.exists());
+    std::fs::write(&temp, "somebody's\n").unwrap();
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn a_row_whose_content_a_power_cut_took_hides_nothing() {
+    let mut bench = Bench::new();
+    let upper = bench.store().create_upper().unwrap();
+    let base = Base { below: Below::Nothing, digest: None };
+    let row = UpperRow { id: upper.id, names: vec![path("a")], what: What::File, base, held: None };
+    bench.store().save_upper(&row).unwrap();
+    bench.store().drop_upper_file(upper.id).unwrap();
+    bench.store().note_boot().unwrap();
+    assert!(bench.recover().unwrap().is_nothing());
+    assert_eq!(bench.store().load_upper().unwrap(), [row]);
+    bench.store().database.lock().write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another'", [])?)).unwrap();
+    assert_eq!(bench.recover().unwrap().gone, [path("a")]);
+    assert!(bench.store().load_upper().unwrap().is_empty());
+}

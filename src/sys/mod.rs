@@ -4,6 +4,7 @@
 //! Begin with [`tree`] (a directory tree reached by descriptor) and [`file`] (content and metadata of one file).
 
 pub mod backing;
+pub mod cache;
 pub mod daemon;
 pub mod file;
 pub mod lease;

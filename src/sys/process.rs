@@ -36,6 +36,11 @@ impl ProcessFacts {
     }
 }
 
+/// Names this run of the machine: another after each start. Absent where `/proc` does not tell.
+pub fn boot_id() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+}
+
 /// The thread group of a thread: what everybody else calls its pid. FUSE requests carry thread ids.
 pub fn tgid(tid: u32) -> Option<u32> {
     status_number(tid, "Tgid:")

@@ -1,0 +1,90 @@
+"""What a power cut left, held against what was promised."""
+import os
+
+OWN = {".fettle", ".git"}
+
+
+def files_of(root):
+    """The content of every file; what cannot be read tells why."""
+    found = {}
+    for directory, names, files in os.walk(root):
+        names[:] = [name for name in names if directory != root or name not in OWN]
+        for name in files:
+            path = os.path.join(directory, name)
+            found[os.path.relpath(path, root)] = read(path)
+    return found
+
+
+def read(path):
+    try:
+        with open(path, errors="surrogateescape") as file:
+            return file.read()
+    except OSError as error:
+        return repr(error)
+
+
+class Findings:
+    """Faults by kind: torn, split, lost, recovery, left."""
+
+    def __init__(self, history, position):
+        self.history, self.position, self.faults = history, position, []
+        # Torn, but by a save that nobody had synced yet: not promised, yet worth a number.
+        self.unsynced_torn = 0
+
+    def add(self, kind, what):
+        self.faults.append((kind, what))
+
+    def check_project(self, project):
+        """Every file has some content it had as a whole, every confirm is all there or not at all."""
+        for path in sorted(set(project) | set(self.history.versions)):
+            self.check_whole(path, project.get(path))
+        for group in self.history.groups:
+            self.check_group(group, project)
+
+    def check_whole(self, path, content):
+        if path not in self.history.versions:
+            self.add("left", f"{path} ({len(content)} bytes)")
+        elif self.history.index(path, content, self.position) is None:
+            if self.history.may_be_torn(path, self.position, "project"):
+                self.unsynced_torn += 1
+            else:
+                self.add("torn", f"{path} below: {describe(content)}")
+        elif not any(version.lands and version.content == content for version in self.history.versions[path]):
+            self.add("leaked", f"{path} below has what only waited for review")
+
+    def check_group(self, group, project):
+        if group.begin > self.position:
+            return
+        old = [path for path, content in group.old.items() if project.get(path) == content]
+        new = [path for path, content in group.new.items() if project.get(path) == content]
+        size = len(group.new)
+        if len(old) != size and len(new) != size:
+            self.add("split", f"a confirm of {size}: {len(new)} new, {len(old)} old, {size - len(new) - len(old)} neither")
+
+    def check_promises(self, project, view, held):
+        """What must be in the project, and what may be there or in the view."""
+        places = {"project": project, "view": view}
+        for position, path, promised, where in self.history.promises:
+            if position > self.position:
+                continue
+            content = places[where].get(path)
+            index = self.history.index(path, content, self.position)
+            if index is None and self.history.may_be_torn(path, self.position, where):
+                continue
+            if index is None or index < promised:
+                self.add("lost", f"{path} in the {where}, promised at {position} ({self.history.step_at(position)}): {describe(content)}")
+        for position, change in self.history.discarded:
+            if position <= self.position and change in held:
+                self.add("lost", f"the discarding of {change}, promised at {position}")
+
+
+def describe(content):
+    if content is None:
+        return "not there"
+    if not content:
+        return "empty"
+    return f"{len(content)} bytes, {content[:40]!r}"
+
+
+def recovery_lines(said):
+    return [line for line in said.splitlines() if "recovery" in line]

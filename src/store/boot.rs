@@ -1,0 +1,91 @@
+//! Telling a power cut from a killed daemon.
+//!
+//! After a kill the database knows all temporary names: what was committed is in the page cache before a name is made.
+//! A power cut keeps of names and commits what the disk had of each. So the boot in which names are made is written down
+//! first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere, once, and
+//! for rows whose content is gone.
+
+use rusqlite::OptionalExtension;
+
+use super::recovery::sweep_dir;
+use super::upper::What;
+use super::{Context, Recovered, Result, STATE_DIR_NAME, Store};
+use crate::model::RelPath;
+use crate::sys::file::FileKind;
+use crate::sys::process;
+use crate::sys::tree::Tree;
+
+const BOOT: &str = "boot";
+
+impl Store {
+    /// Before the first temporary name of this process.
+    pub(super) fn note_boot(&self) -> Result<()> {
+        let mut noted = self.boot_noted.lock();
+        if *noted {
+            return Ok(());
+        }
+        let Some(now) = process::boot_id() else { return Ok(()) };
+        if self.noted_boot()?.as_ref() != Some(&now) {
+            self.database.lock().write_durably(|tx| {
+                tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT, &now))?;
+                Ok(())
+            })?;
+        }
+        *noted = true;
+        Ok(())
+    }
+
+    /// No landing is under way, and none will be: there are no temporary names.
+    pub fn forget_boot(&self) -> Result<()> {
+        let mut noted = self.boot_noted.lock();
+        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM setting WHERE key = ?1", [BOOT]).map(|_| ())?))?;
+        *noted = false;
+        Ok(())
+    }
+
+    pub(super) fn recover_from_power_cut(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
+        let noted = self.noted_boot()?;
+        if noted.is_none() || noted == process::boot_id() {
+            return Ok(());
+        }
+        recovered.gone = self.drop_rows_without_content()?;
+        recovered.swept += sweep_tree(lower)?;
+        self.forget_boot()
+    }
+
+    /// The removal of an upper file reached the disk, that of its row did not. Left alone, the row would hide what lower
+    /// has. Only where upper is on the project's own disk: another that is missing is no loss yet.
+    fn drop_rows_without_content(&self) -> Result<Vec<RelPath>> {
+        let mut gone = Vec::new();
+        if !self.dirs.has_own_stage() {
+            return Ok(gone);
+        }
+        for row in self.load_upper()?.into_iter().filter(|row| row.what != What::Whiteout) {
+            let doing = || format!("stat upper file {}", row.id);
+            if self.dirs.stage_place(row.id)?.stat().doing(doing)?.is_none() {
+                self.remove_upper(row.id)?;
+                gone.extend(row.names.into_iter().next());
+            }
+        }
+        Ok(gone)
+    }
+
+    fn noted_boot(&self) -> Result<Option<String>> {
+        let database = self.database.lock();
+        let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [BOOT], |row| row.get(0));
+        Ok(row.optional()?)
+    }
+}
+
+fn sweep_tree(lower: &Tree) -> Result<usize> {
+    let (mut dirs, mut swept) = (vec![RelPath::default()], 0);
+    while let Some(dir) = dirs.pop() {
+        swept += sweep_dir(lower, &dir)?;
+        // One that cannot be listed has no names of ours: we made none there.
+        let entries = lower.list(&dir).unwrap_or_default();
+        let below = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
+        let below = below.filter(|entry| !(dir.is_root() && entry.name == STATE_DIR_NAME));
+        dirs.extend(below.filter_map(|entry| dir.join(&entry.name).ok()));
+    }
+    Ok(swept)
+}
