@@ -380,9 +380,9 @@ impl Filesystem for Adapter {
         self.now(reply, "listxattr", |view| view.list_xattrs(ino, size));
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.to_owned();
-        self.lasting(reply, "removexattr", move |view| view.remove_xattr(ino, &name));
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(req));
+        self.lasting(reply, "removexattr", move |view| view.remove_xattr(ino, &name, &caller));
     }
 
     fn create(

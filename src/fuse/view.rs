@@ -285,8 +285,8 @@ impl View {
         }
     }
 
-    pub fn remove_xattr(&self, ino: INodeNo, name: &OsStr) -> Result<()> {
-        self.overlay.remove_xattr(file(ino)?, name)
+    pub fn remove_xattr(&self, ino: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
+        self.overlay.remove_xattr(file(ino)?, name, caller)
     }
 }
 

@@ -263,7 +263,7 @@ impl Overlay {
         flags: XattrFlags,
         caller: &Caller,
     ) -> Result<()> {
-        let inode = self.inode_for_xattr(node, name)?;
+        let inode = self.inode_for_xattr(node, name, caller)?;
         inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
         if name == ACCESS_ACL {
             inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
@@ -271,14 +271,14 @@ impl Overlay {
         self.xattrs_settled(&inode)
     }
 
-    pub fn remove_xattr(&self, node: NodeId, name: &OsStr) -> Result<()> {
-        let inode = self.inode_for_xattr(node, name)?;
+    pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
+        let inode = self.inode_for_xattr(node, name, caller)?;
         inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
         self.xattrs_settled(&inode)
     }
 
-    fn inode_for_xattr(&self, node: NodeId, name: &OsStr) -> Result<Inode> {
-        self.check_writable()?;
+    fn inode_for_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<Inode> {
+        self.check_may_write(caller)?;
         let inode = self.inode_of(node)?;
         let bytes = name.as_bytes();
         let gated = bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.");

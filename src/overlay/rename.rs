@@ -159,13 +159,19 @@ impl Overlay {
     fn move_to_passing(&self, from: &End, to: &End) -> Result<()> {
         let may = match &from.origin {
             Origin::Lower(_) if from.action == Action::Pass => true,
-            Origin::Lower(meta) => meta.links == 1 && self.is_fresh(&from.path),
+            Origin::Lower(_) => self.is_fresh(&from.path) && !self.has_other_names(&from.path)?,
             Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => false,
         };
         match may && to.upper().is_none() {
             true => self.rename_below(from, to),
             false => Err(Error::Errno(libc::EXDEV)),
         }
+    }
+
+    /// In lower, where names that the view does not show any more count, too.
+    fn has_other_names(&self, path: &RelPath) -> Result<bool> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        Ok(meta.is_some_and(|meta| meta.links > 1))
     }
 
     /// FIFOs, sockets and devices have no content to judge. What has some goes by a deletion of its own: `EXDEV` makes

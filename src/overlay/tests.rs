@@ -651,6 +651,8 @@ fn under_a_users_mount_others_only_read() {
         bench.view().unlink(ROOT, OsStr::new("a"), &ME),
         bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).map(|_| ()),
         bench.try_rename("a", "b"),
+        bench.view().set_xattr(node, OsStr::new("user.x"), b"1", rustix::fs::XattrFlags::empty(), &ME),
+        bench.view().remove_xattr(node, OsStr::new("user.x"), &ME),
     ];
     assert!(refused.into_iter().all(|result| result.unwrap_err().code() == libc::EACCES));
     assert_eq!(bench.lower_names(), ["a"]);

@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::harness::{Output, Scratch, View, lines, mounted_scratch};
+use crate::harness::{Output, PATIENCE, Scratch, View, lines, mounted_scratch};
 use crate::semantics::PRELUDE;
 
 /// What a way is after: `T`, a reviewed file of 200 lines; `NEW`, 200 other lines for it.
@@ -342,4 +343,247 @@ os.rename("src", "old"); os.mkdir("src"); put(T, NEW); os.rename("old/b.txt", "s
 "#;
     rename_its_directory_into_a_passing_one: NONE, r#"raises("EXDEV", os.rename, "src", "target/src")"#;
     rename_it_into_a_passing_directory: NONE, r#"raises("EXDEV", os.rename, T, "target/a.txt")"#;
+}
+
+/// Paths at which new content is always reviewed (SPEC §6), however small; directories above them land.
+const SENSITIVE: &[&str] = &[
+    ".claude/settings.json",
+    "sub/.Claude/Settings.json",
+    ".git/hooks/x",
+    ".Git/hooks/y",
+    ".git/modules/sub/hooks/post-checkout",
+    ".git/worktrees/w/hooks/x",
+    ".github/workflows/x.yml",
+    ".cursor/rules",
+    ".vscode/tasks.json",
+    ".husky/pre-commit",
+    ".cargo/config.toml",
+    ".mcp.json",
+    "AGENTS.md",
+    "sub/CLAUDE.md",
+    ".envrc",
+    ".gitlab-ci.yml",
+    "sub/.gitignore",
+    ".fettle.toml",
+    ".FETTLE.toml",
+];
+
+#[test]
+fn a_sensitive_file_is_held_however_it_comes() {
+    for save in [
+        "put(path, b'x\\n')",
+        "put('t', b'x\\n'); os.rename('t', path)",
+        "put('t', b'x\\n'); os.link('t', path); os.unlink('t')",
+        "put('target/t', b'x\\n'); os.rename('target/t', path)",
+        "os.symlink('x', path)",
+    ] {
+        let scratch = mounted_scratch!();
+        project(&scratch);
+        let view = scratch.mounting().flag("--burst=100000").start();
+        let files = |root: &Path| {
+            let mut found = looks(root);
+            found.retain(|_, look| look != "directory");
+            found
+        };
+        let before = files(&scratch.lower());
+        let script: Vec<String> = SENSITIVE
+            .iter()
+            .map(|path| format!("path = {path:?}; os.makedirs(os.path.dirname(path) or '.', exist_ok=True); {save}"))
+            .collect();
+        run(&scratch, &view, &script.join("\n"));
+        assert_same(save, &files(&scratch.lower()), &before);
+        let mut want = SENSITIVE.to_vec();
+        want.sort_unstable();
+        assert_eq!(held_paths(&view), want, "{save}");
+        assert!(view.held().iter().all(|held| held.reason == "sensitive"), "{save}: {:?}", view.held());
+    }
+}
+
+#[test]
+fn a_git_config_that_runs_a_program_is_held_wherever_git_reads_it() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount();
+    let before = looks(&scratch.lower());
+    run(
+        &scratch,
+        &view,
+        r#"
+sh("git config core.hooksPath /tmp/evil")
+for path in (".git/modules/m/config", ".git/worktrees/w/config.worktree", ".git/config.worktree"):
+    os.makedirs(os.path.dirname(path), exist_ok=True); put(path, b"[core]\n\tfsmonitor = /tmp/evil\n")
+put(".git/modules/m/HEAD", b"ref: refs/heads/main\n")
+"#,
+    );
+    let mut below = looks(&scratch.lower());
+    below.retain(|path, look| look != "directory" && !path.starts_with(".git/modules/m/HEAD"));
+    let mut want = before.clone();
+    want.retain(|_, look| look != "directory");
+    assert_same("the project", &below, &want);
+    let want = [".git/config", ".git/config.worktree", ".git/modules/m/config", ".git/worktrees/w/config.worktree"];
+    assert_eq!(held_paths(&view), want);
+    // Git's own keys land at any time.
+    run(
+        &scratch,
+        &view,
+        r#"os.makedirs(".git/modules/n"); sh("git config --file .git/modules/n/config remote.origin.url x")"#,
+    );
+    assert!(scratch.read(".git/modules/n/config").contains("url = x"));
+}
+
+#[test]
+fn rules_change_at_reload_and_what_loosens_them_is_held() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount();
+    run(
+        &scratch,
+        &view,
+        r#"
+put(".fettle.toml", b'[[rule]]\nmatch = "src/**"\naction = "pass"\n'); put(".gitignore", b"*\n"); put("src/.gitignore", b"*\n")
+shutil.move(".git", "git-away"); sh("git init -q .")
+"#,
+    );
+    view.cli(&["reload"]).ok();
+    view.write(T, "all new\n".repeat(200));
+    view.assert_held(T, &"all new\n".repeat(200), &lines(200));
+    assert_eq!(scratch.read(".gitignore"), "target/\n");
+}
+
+#[test]
+fn a_writer_that_never_closes_is_named_and_lands_nothing() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount();
+    let before = looks(&scratch.lower());
+    let script =
+        "f = os.open(T, os.O_WRONLY | os.O_TRUNC); write_fd(f); os.fsync(f); print(flush=True); sys.stdin.read()";
+    let mut writer = python(&scratch, view.root(), script);
+    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+    let mut line = String::new();
+    let written = writer.stdout.take().map(BufReader::new).map(|mut out| out.read_line(&mut line));
+    assert!(matches!(written, Some(Ok(1))), "{written:?}");
+    let status = view.status();
+    assert_eq!(status["writers"][0]["path"], T, "{status}");
+    assert_eq!(status["writers"][0]["pid"], writer.id(), "{status}");
+    assert_same("the project", &looks(&scratch.lower()), &before);
+    drop(writer.stdin.take());
+    assert!(writer.wait().expect("python3 ends").success());
+    view.cli(&["flush"]).ok();
+    assert_eq!(held_paths(&view), [T]);
+    assert_same("the project", &looks(&scratch.lower()), &before);
+}
+
+#[test]
+fn what_changed_between_diff_and_confirm_is_not_what_was_reviewed() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount();
+    view.write(T, "reviewed\n".repeat(200));
+    let id = view.only_held().id;
+    view.cli(&["diff", &id]).ok();
+    view.write(T, "worse\n".repeat(200));
+    let refused = view.cli(&["confirm", &id, "--json"]).exits(5);
+    assert_eq!(refused.error_code(), "superseded");
+    view.assert_held(T, &"worse\n".repeat(200), &lines(200));
+}
+
+#[test]
+fn contents_that_hide_their_lines_are_held() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let giant = |letter: &str| letter.repeat(100 << 10) + "\n";
+    let returns = |word: &str| format!("{word} of some length\r").repeat(4000);
+    scratch.write("giant", giant("a"));
+    scratch.write("returns", returns("old"));
+    let view = scratch.mounting().flag("--burst=100000").start();
+    let before = looks(&scratch.lower());
+    for (path, new, reason) in [
+        ("giant", giant("b"), "bytes"),
+        ("returns", returns("new"), "bytes"),
+        (T, lines(200).replace('\n', "\r"), "size"),
+        ("src/b.txt", lines(150).to_uppercase().replace("LINE", "\0INE"), "size"),
+    ] {
+        view.write(path, &new);
+        let held = view.held().into_iter().find(|held| held.path == path);
+        assert_eq!(held.map(|held| held.reason).as_deref(), Some(reason), "{path}");
+        assert_eq!(view.read(path), new, "{path}");
+    }
+    assert_same("the project", &looks(&scratch.lower()), &before);
+}
+
+/// Texts made so that a line diff has no short way: bounded by counting, so that the close returns.
+#[test]
+fn a_diff_bomb_is_held_in_bounded_time() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let text = |step: usize| (0..200_000).map(|at| format!("{}\n", at * step % 7919)).collect::<String>();
+    scratch.write("bomb", text(7));
+    let view = scratch.mount();
+    let begun = std::time::Instant::now();
+    view.write("bomb", text(13));
+    assert!(begun.elapsed() < PATIENCE * 3, "the close took {:?}", begun.elapsed());
+    view.assert_held("bomb", &text(13), &text(7));
+}
+
+/// What npm, cargo and git do with directories every day: no EXDEV, nothing held.
+#[test]
+fn directories_move_as_everyday_tools_move_them() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    scratch.write("lib/.gitignore", "*.o\n");
+    let view = scratch.mounting().flag("--burst=100000").start();
+    run(
+        &scratch,
+        &view,
+        r#"
+os.mkdir("targetX1"); put("targetX1/CACHEDIR.TAG", b"x\n"); shutil.rmtree("target"); os.rename("targetX1", "target")
+os.makedirs("node_modules/.pkg-1/lib"); put("node_modules/.pkg-1/lib/i.js", b"1\n" * 200); os.rename("node_modules/.pkg-1", "node_modules/pkg")
+os.makedirs("node_modules/.pkg-2/lib"); put("node_modules/.pkg-2/lib/i.js", b"2\n" * 200)
+os.rename("node_modules/pkg", "node_modules/.pkg-old"); os.rename("node_modules/.pkg-2", "node_modules/pkg"); shutil.rmtree("node_modules/.pkg-old")
+sh("git mv lib packages"); sh("git mv packages lib"); sh("git mv src core")
+os.rename("target", "target.old"); os.rename("target.old", "target")
+"#,
+    );
+    view.cli(&["flush"]).ok();
+    assert_eq!(held_paths(&view), NONE);
+    assert_same("the project", &looks(&scratch.lower()), &looks(view.root()));
+    assert_eq!(scratch.read("core/a.txt"), lines(200));
+    assert_eq!(scratch.read("node_modules/pkg/lib/i.js"), "2\n".repeat(200));
+}
+
+/// Under `deny` nothing is written, made, deleted or renamed; under `freeze` nothing moves with a directory either; what
+/// `hold` gates waits for review, its going included.
+#[test]
+fn rules_refuse_and_hold_every_kind_of_change() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    for path in ["no/a", "ice/deep/a", "wait/a"] {
+        scratch.write(path, "1\n2\n3\n");
+    }
+    let rule = |pattern: &str, action: &str| format!("[[rule]]\nmatch = \"{pattern}\"\naction = \"{action}\"\n");
+    scratch.write(".fettle.toml", rule("no/**", "deny") + &rule("ice/deep/**", "freeze") + &rule("wait/**", "hold"));
+    let view = scratch.mount();
+    let before = looks(&scratch.lower());
+    run(
+        &scratch,
+        &view,
+        r#"
+put("t", b"t\n")
+for dir in ("no", "ice/deep"):
+    a, b = dir + "/a", dir + "/b"
+    raises("EPERM", open, a, "a"); raises("EPERM", open, a, "w"); raises("EPERM", os.truncate, a, 0); raises("EPERM", open, b, "w")
+    raises("EPERM", os.unlink, a); raises("EPERM", os.rename, a, "x"); raises("EPERM", os.rename, "t", a); raises("EPERM", os.rename, "t", b)
+    raises("EPERM", os.mkdir, b); raises("EPERM", os.symlink, "a", b); raises("EPERM", os.link, "t", b); raises("EPERM", os.mkfifo, b)
+    raises("EPERM", renameat2, "t", a, 2); assert get(a) == b"1\n2\n3\n"
+raises("EPERM", os.link, "ice/deep/a", "x"); raises("EPERM", os.rename, "ice", "x"); raises("EPERM", os.rename, "ice/deep", "x")
+raises("EPERM", os.rename, "no", "x"); raises("EXDEV", os.rename, "wait", "x")
+os.unlink("t"); os.rename("wait/a", "went"); os.unlink("went"); put("wait/b", b"new\n"); put("wait/a", b"1\n2\n4\n")
+"#,
+    );
+    view.cli(&["flush"]).ok();
+    assert_same("the project", &looks(&scratch.lower()), &before);
+    assert_eq!(held_paths(&view), ["wait/a", "wait/b"]);
+    assert!(view.held().iter().all(|held| held.reason == "rule"), "{:?}", view.held());
+    assert!(view.status()["counters"]["denied"].as_u64() > Some(20));
 }
