@@ -146,8 +146,9 @@ impl Overlay {
             }
             (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
+                let times = new.meta.map(|meta| (meta.atime, meta.mtime));
                 let target = std::ffi::OsStr::from_bytes(new.text());
-                landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid })?;
+                landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid, times })?;
             }
             (None, _, Some(expect)) => landing.remove(&self.lower, path, expect)?,
             (None, _, None) => {}

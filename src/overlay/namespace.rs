@@ -156,10 +156,13 @@ impl Overlay {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
-        self.check_creation(&path, FileKind::Regular)?;
+        let replaces_deleted = matches!(self.origin(&path)?, Origin::Hidden(_));
+        if !replaces_deleted {
+            self.check_creation(&path, FileKind::Regular)?;
+        }
         let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
-        if old == Action::Freeze {
-            return Err(self.denied(&source));
+        if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
+            return Err(self.denied(if old == Action::Freeze { &source } else { &path }));
         }
         // What is written through a name that passes would change the judged one unseen.
         if (old == Action::Pass) != (new == Action::Pass) {
@@ -167,13 +170,20 @@ impl Overlay {
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
             match self.settle(id, &caller.writer())? {
+                // A change has one base, and this name another: it is a change of its own, with the same content.
+                Settled::Held(_) | Settled::Postponed if replaces_deleted => {
+                    let (copy, what) = self.copy_of_upper(id)?;
+                    self.add_upper(copy, &path, what)?;
+                    self.settle(copy, &caller.writer())?;
+                    return self.lookup(parent, name);
+                }
                 Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
                 }
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if matches!(new, Action::Hold(_)) {
+        if replaces_deleted || matches!(new, Action::Hold(_)) {
             // Judged as the creation of what it names; the view has a copy until somebody reviews it.
             self.copy_as_new(&source, &path, caller)?;
             return self.lookup(parent, name);
@@ -212,6 +222,19 @@ impl Overlay {
         let (id, what) = self.copy_to_upper(source)?;
         self.add_upper(id, path, what)?;
         self.settle(id, &caller.writer())
+    }
+
+    fn copy_of_upper(&self, id: UpperId) -> Result<(UpperId, What)> {
+        use std::os::fd::AsFd;
+        let meta = self.store.upper_meta(id)?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.store.upper_place(id)?.read_symlink()?;
+            return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
+        }
+        let (file, upper) = (self.store.open_upper(id)?, self.store.create_upper()?);
+        crate::sys::file::copy_content(&file, &upper.file)?;
+        crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
+        Ok((upper.id, What::File))
     }
 
     /// Upper content that is a copy of a file or symlink of lower.

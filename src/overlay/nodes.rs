@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::sync::Arc;
 
 use crate::model::{RelPath, Stamp};
@@ -50,6 +51,11 @@ pub(super) struct Node {
     cached: Option<Stamp>,
     /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
     pub removed: Option<Meta>,
+    /// Its content when another file was renamed over it: an open under way at that moment found this one.
+    pub left: Option<Arc<File>>,
+    /// An empty file keeps the number it was made with. GNU tar makes one where a symlink is to come, closes it, and
+    /// knows it again by its number; and git has nothing to hash.
+    keeps_number: bool,
 }
 
 impl Node {
@@ -83,6 +89,8 @@ impl Nodes {
             passed: None,
             cached: None,
             removed: None,
+            left: None,
+            keeps_number: false,
         };
         Ok(Self {
             nodes: HashMap::from([(ROOT, root)]),
@@ -149,6 +157,11 @@ impl Nodes {
         files.filter_map(|(id, _)| Some((*id, self.path(*id).ok()?))).collect()
     }
 
+    /// Whether a path is one of a node's.
+    pub fn is_at(&self, id: NodeId, path: &RelPath) -> bool {
+        self.paths(id).is_ok_and(|paths| paths.contains(path))
+    }
+
     pub fn child_path(&self, parent: NodeId, name: &OsStr) -> Result<RelPath> {
         use crate::model::PathError;
         self.path(parent)?.join(name).map_err(|err| match err {
@@ -209,6 +222,8 @@ impl Nodes {
             passed: None,
             cached: None,
             removed: None,
+            left: None,
+            keeps_number: false,
         };
         self.nodes.insert(id, node);
         if let Some(key) = lower {
@@ -254,7 +269,9 @@ impl Nodes {
     /// Shows lower's number from now on. Whoever has the file open must go on seeing the number it had: `tail -F` takes
     /// another one for another file.
     pub fn renumber(&mut self, id: NodeId) {
-        let Some(key) = self.nodes.get(&id).and_then(|node| node.lower) else { return };
+        let Some(key) = self.nodes.get(&id).filter(|node| !node.keeps_number).and_then(|node| node.lower) else {
+            return;
+        };
         let may = self.may_show(key.device, key.inode) && self.shower(key.inode).is_none();
         let Some(node) = self.nodes.get_mut(&id).filter(|_| may) else { return };
         self.renumbered.remove(&node.number);
@@ -321,6 +338,14 @@ impl Nodes {
         if !is_open {
             self.renumber(id);
         }
+    }
+
+    /// Lower has another inode for a node now, of this many bytes.
+    pub fn landed(&mut self, id: NodeId, meta: Option<&Meta>) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.keeps_number = meta.is_some_and(|meta| meta.size == 0);
+        }
+        self.set_lower(id, meta.map(Meta::key));
     }
 
     /// The full key of a lower inode that some node stands for. Looks at all of them: for hard links only.

@@ -250,7 +250,10 @@ impl Overlay {
             if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
                 return Err(self.denied(&path));
             }
-            let (epoch, origin, below) = self.origin_for_open(node, &path)?;
+            let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
+                // Renamed, or another file renamed over it, since its path was asked for.
+                continue;
+            };
             if let (Action::Pass, Origin::Lower(meta)) = (action, &origin) {
                 if meta.links > 1 && flags.may_change() && self.finds_judged_name(node, meta)? {
                     continue;
@@ -300,7 +303,8 @@ impl Overlay {
     }
 
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
-    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<(u64, Origin, Option<Stamp>)> {
+    /// None when the node is no longer at the path.
+    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<Option<(u64, Origin, Option<Stamp>)>> {
         loop {
             let epoch = self.state.lock().epoch;
             let origin = self.origin(path)?;
@@ -308,11 +312,14 @@ impl Overlay {
             if state.epoch != epoch {
                 continue;
             }
+            if !state.nodes.is_at(node, path) {
+                return Ok(None);
+            }
             return match origin {
                 Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ESTALE)),
                 Origin::Lower(meta) if !state.nodes.is_lower(node, meta.key()) => Err(Error::Errno(libc::ESTALE)),
-                Origin::Lower(meta) => Ok((epoch, origin, Some(meta.stamp()))),
-                Origin::Upper(..) => Ok((epoch, origin, None)),
+                Origin::Lower(meta) => Ok(Some((epoch, origin, Some(meta.stamp())))),
+                Origin::Upper(..) => Ok(Some((epoch, origin, None))),
             };
         }
     }
@@ -329,16 +336,25 @@ impl Overlay {
         keep
     }
 
-    /// Reached through `/proc/self/fd`: only what is open on it is left.
+    /// Reached through `/proc/self/fd`, or its name was given to another file between the kernel's look and this open:
+    /// only what is or was open on it is left. `ESTALE` when nothing is: the kernel looks again.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         if let Some(passed) = self.claim_unlinked(node)? {
             return self.open_passed(node, passed, flags, caller, None);
         }
         let open = {
-            let state = self.state.lock();
-            // By a name, then, that another node has now.
-            let open = state.nodes.get(node)?.open.clone().ok_or(Error::Errno(libc::ESTALE))?;
+            let mut state = self.state.lock();
+            let found = state.nodes.get(node)?;
+            let open = match (&found.open, &found.left) {
+                (Some(open), _) => open.clone(),
+                (None, Some(left)) if flags.access == Access::Read => {
+                    OpenFile::new(node, Backing::Orphan(left.clone()))
+                }
+                // By a name, then, that another node has now.
+                (None, _) => return Err(Error::Errno(libc::ESTALE)),
+            };
             open.claim(flags.access);
+            state.nodes.set_open(node, open.clone());
             open
         };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);

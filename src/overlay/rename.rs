@@ -172,7 +172,10 @@ impl Overlay {
         // Somebody may go on writing to it past us: the judged name gets a copy.
         let comes_in = from.action == Action::Pass && matches!(&from.origin, Origin::Lower(meta) if meta.is_file());
         let judged = comes_in || !free || matches!(to.action, Action::Hold(_) | Action::GitConfig) || reused()?;
-        match (&from.origin, to.action) {
+        if !free {
+            self.keep_replaced(to);
+        }
+        let renamed = match (&from.origin, to.action) {
             (Origin::Lower(_), Action::Pass) if from.action == Action::Pass || self.is_fresh(&from.path) => {
                 self.rename_below(from, to)
             }
@@ -185,7 +188,11 @@ impl Overlay {
             (Origin::Upper(id, _), _) if !judged => self.move_upper(from, to, *id),
             (Origin::Upper(id, _), _) => self.move_upper_over(from, to, *id, caller),
             (Origin::Nothing | Origin::Hidden(_), _) => Err(Error::Errno(libc::ENOENT)),
+        };
+        if renamed.is_err() {
+            self.forget_replaced(to);
         }
+        renamed
     }
 
     /// FIFOs, sockets and devices have no content to judge. What has some goes by a deletion of its own: `EXDEV` makes
@@ -195,6 +202,31 @@ impl Overlay {
             Origin::Nothing => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
             Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, meta, RenameFlags::empty(), caller),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Hidden(_) => Err(Error::Errno(libc::EXDEV)),
+        }
+    }
+
+    /// What stands at the target is kept on its node, until the kernel forgets it: an open that found it a moment before
+    /// the rename gets what it found, and not an error.
+    fn keep_replaced(&self, to: &End) {
+        let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &to.origin else { return };
+        let left = match &to.origin {
+            Origin::Upper(id, _) if meta.is_file() => self.store.open_upper(*id).ok(),
+            // What cannot be opened could not have been opened a moment before either.
+            _ if meta.is_file() => super::open_lower(&self.lower, &to.path).ok(),
+            _ => None,
+        };
+        let mut state = self.state.lock();
+        let node = state.nodes.child(to.parent, &to.name);
+        if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
+            (node.removed, node.left) = (Some(*meta), left.map(std::sync::Arc::new));
+        }
+    }
+
+    fn forget_replaced(&self, to: &End) {
+        let mut state = self.state.lock();
+        let node = state.nodes.child(to.parent, &to.name);
+        if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
+            (node.removed, node.left) = (None, None);
         }
     }
 

@@ -136,7 +136,7 @@ impl Overlay {
         if backup.symlink {
             let target = crate::sys::file::read_all(&kept)?;
             let (uid, gid) = present.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
-            let link = NewContent::Symlink { target: std::ffi::OsStr::from_bytes(&target), uid, gid };
+            let link = NewContent::Symlink { target: std::ffi::OsStr::from_bytes(&target), uid, gid, times: None };
             return Ok(landing.place(&self.lower, path, expect, &link).map(|_| ())?);
         }
         let kept_meta = Meta::of(kept.as_fd())?;

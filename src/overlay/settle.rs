@@ -245,7 +245,7 @@ impl State {
         self.epoch += 1;
         let path = job.row.names[0].clone();
         if let Some(node) = self.nodes.at(&path) {
-            self.nodes.set_lower(node, meta.map(Meta::key));
+            self.nodes.landed(node, meta);
             if let Some(meta) = meta {
                 self.nodes.set_cached(node, meta.stamp());
             }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{ChangeId, ChangeKind, Reason};
+use crate::model::{ChangeId, ChangeKind, Reason, Timestamp};
 use crate::overlay::rules::RuleSource;
 use crate::policy::settings::{Key, Layer};
 use crate::protocol::ErrorCode;
@@ -686,6 +686,74 @@ fn removing_a_directory_of_held_deletions_hides_it_until_they_land() {
     bench.confirm(&[structure.held.unwrap().id]).unwrap();
     assert!(bench.lower_names().is_empty());
     assert!(bench.held().is_empty());
+}
+
+/// The kernel releases a handle some time after the close that landed the file; rsync sets times and mode in between.
+#[test]
+fn attributes_set_between_a_landing_and_its_release_stay() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let bench = Bench::new();
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, b"new\n").unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+    let keep =
+        SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: SetTime::Keep };
+    let time = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+    let (times, mode) =
+        (SetAttributes { mtime: SetTime::At(time), ..keep }, SetAttributes { mode: Some(0o640), ..keep });
+    for set in [times, mode] {
+        bench.view().set_attributes(bench.node("a").unwrap(), None, &set, &ME).unwrap();
+    }
+    bench.view().release(handle).unwrap();
+    let meta = std::fs::metadata(bench.lower_path("a")).unwrap();
+    assert_eq!((meta.permissions().mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0o640, 1_000_000_000, 5));
+}
+
+/// As a reader may between its look and its open.
+#[test]
+fn an_open_that_found_a_file_before_another_was_renamed_over_it_gets_what_it_found() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    for changed in [changed(100, 2), changed(100, 60), changed(100, 61)] {
+        let (node, before) = (bench.node("a").unwrap(), bench.read("a").unwrap());
+        bench.save("temp", &changed);
+        bench.rename("temp", "a");
+        assert_eq!(bench.view().attributes(node).unwrap().meta.links, 0);
+        let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
+        assert_eq!(bench.view().read(handle, 0, 1 << 20).unwrap(), before.into_bytes());
+        bench.view().release(handle).unwrap();
+        assert_eq!(bench.read("a"), Some(changed));
+    }
+}
+
+/// As `cp -a` does with hard links: the name is removed and made anew.
+#[test]
+fn a_hard_link_can_take_the_place_of_a_held_deletion() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.unlink("b");
+    let link = || bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).map(|_| ());
+    link().unwrap();
+    assert!(bench.held().is_empty(), "the same content as before: {:?}", bench.held());
+    bench.unlink("b");
+    bench.save("a", &changed(100, 60));
+    link().unwrap();
+    assert_eq!((bench.read("b"), bench.lower("b")), (Some(changed(100, 60)), Some(lines(100))));
+}
+
+/// As GNU tar does where a symlink is to come that leads out of its directory.
+#[test]
+fn an_empty_file_is_known_again_by_its_number() {
+    let bench = Bench::new();
+    let (entry, opened) = {
+        let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);
+        bench.view().create(ROOT, OsStr::new("a"), 0, flags, &ME).unwrap()
+    };
+    bench.close(opened.handle);
+    assert_eq!(bench.lower("a"), Some(String::new()));
+    let again = bench.view().lookup(ROOT, OsStr::new("a")).unwrap();
+    assert_eq!(again.attributes.inode, entry.attributes.inode);
 }
 
 /// As git does at every switch to a branch without the directory and back.

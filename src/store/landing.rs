@@ -19,7 +19,7 @@ use super::backups::Backup;
 use super::content::StagedContent;
 use super::journal::{self, Act, Epilogue, Intent, Step, Temp};
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
-use crate::model::{Digest, RelPath, Stamp};
+use crate::model::{Digest, RelPath, Stamp, Timestamp};
 use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
 use crate::sys::{Mode, OFlags, RenameFlags};
@@ -34,16 +34,9 @@ pub enum Durability {
 /// What comes to stand at a path.
 pub enum NewContent<'a> {
     /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
-    File {
-        file: &'a File,
-        like: &'a File,
-        meta: Meta,
-    },
-    Symlink {
-        target: &'a OsStr,
-        uid: u32,
-        gid: u32,
-    },
+    File { file: &'a File, like: &'a File, meta: Meta },
+    /// `times`: of last access and modification; none: now.
+    Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
 }
 
 /// A path after its step: what lower has there now.
@@ -531,11 +524,14 @@ fn write_temp(waiting: &Place, new: &NewContent<'_>) -> std::io::Result<Meta> {
             file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
             Meta::of(temp.as_fd())
         }
-        NewContent::Symlink { target, uid, gid } => {
+        NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;
             match waiting.set_owner(Some(*uid), Some(*gid)) {
                 Err(err) if err.raw_os_error() == Some(libc::EPERM) => {}
                 other => other?,
+            }
+            if let Some((access, modification)) = times {
+                waiting.set_times(file::to_timespec(*access), file::to_timespec(*modification))?;
             }
             waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         }

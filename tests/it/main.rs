@@ -2,10 +2,12 @@
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
-//! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives.
+//! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
+//! `concurrency` many at once.
 
 mod badinput;
 mod cli;
+mod concurrency;
 mod control;
 mod durability;
 mod harness;
