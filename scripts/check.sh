@@ -14,6 +14,7 @@ fusermount3  fuse3
 git          git
 python3      python3
 rg           ripgrep
+rsync        rsync
 perl         perl
 sed          sed
 tar          tar
@@ -145,6 +146,8 @@ say "scripts/selfhost"
 scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/kill9"
 scripts/kill9 --rounds 5 --bin "$target/debug/fettlefs"
+say "scripts/realworld --quick"
+scripts/realworld --quick --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"

@@ -68,7 +68,8 @@ def play_npm(bed):
     Path(template, "package.json").write_text('{"name":"play","version":"1.0.0","private":true}\n')
     npm(bed, template, "install", "--ignore-scripts", *packages)
     shutil.rmtree(template / "node_modules")
-    for ignored in (True, False):
+    # Judged is the harder one: all of it is made, renamed and removed through the engine.
+    for ignored in [False] if bed.quick else [True, False]:
         bed.play(Play("npm, node_modules passes" if ignored else "npm, node_modules is judged", npm_steps(bed),
                       prepare=lambda top, ignored=ignored: prepare_packages(bed, template, top, ignored)))
 
@@ -89,6 +90,14 @@ def npm_steps(bed):
         return Step(name, lambda place: str(npm(bed, place.top, *arguments).returncode))
 
     runs = "console.log(Object.keys(require('express')).join())"
+    if bed.quick:
+        return [
+            step("npm ci", "ci"),
+            Step("node runs it", lambda place: place.text("node", "-e", runs)),
+            TURN,
+            Step("rm -rf node_modules", lambda place: place.text("rm", "-rf", "node_modules")),
+            step("npm ci again", "ci"),
+        ]
     return [
         step("npm ci", "ci"),
         Step("node runs it", lambda place: place.text("node", "-e", runs)),
