@@ -157,9 +157,9 @@ impl Nodes {
         files.filter_map(|(id, _)| Some((*id, self.path(*id).ok()?))).collect()
     }
 
-    /// Whether a path is the one that a node's first name makes.
+    /// Whether a path is one of a node's.
     pub fn is_at(&self, id: NodeId, path: &RelPath) -> bool {
-        self.path(id).is_ok_and(|at| at == *path)
+        self.paths(id).is_ok_and(|paths| paths.contains(path))
     }
 
     pub fn child_path(&self, parent: NodeId, name: &OsStr) -> Result<RelPath> {
