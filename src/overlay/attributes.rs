@@ -10,6 +10,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
 use super::open::{Backing, HandleId};
+use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{RelPath, Timestamp};
@@ -133,7 +134,7 @@ impl Overlay {
             self.truncate(node, handle, size, caller)?;
         }
         if set.changes_inode() {
-            self.set_inode_attributes(node, set, caller)?;
+            self.unlanded_meanwhile(node, || self.set_inode_attributes(node, set, caller))?;
         }
         self.attributes(node)
     }
@@ -145,6 +146,36 @@ impl Overlay {
         }
         target.each(|inode| inode.set(set)).doing(|| target.doing("change attributes of"))?;
         target.path.map_or(Ok(()), |path| self.attributes_settled(&path, target.kind, set, caller))
+    }
+
+    /// Keeps an upper entry from landing while `change` sets its attributes: a landing that has copied the old ones would
+    /// bring them back. A new empty file lands after its close, when programs set its mode and times.
+    fn unlanded_meanwhile(&self, node: NodeId, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let claimed = self.claim_at(node)?;
+        let changed = change();
+        if let Some(claimed) = claimed {
+            let id = claimed.id;
+            drop(claimed);
+            // It may have landed a moment before, with us in the way of its being let go of.
+            self.evict(id)?;
+        }
+        changed
+    }
+
+    fn claim_at(&self, node: NodeId) -> Result<Option<Claim<'_>>> {
+        loop {
+            let upper = {
+                let state = self.state.lock();
+                state.nodes.path(node).ok().and_then(|path| state.uppers.at(&path))
+            };
+            let Some(id) = upper else { return Ok(None) };
+            match self.claim(id) {
+                Ok((_, claimed)) => return Ok(Some(claimed)),
+                // It was let go of meanwhile: lower has it, or another entry.
+                Err(err) if err.code() == libc::ESTALE => {}
+                Err(err) => return Err(err),
+            }
+        }
     }
 
     /// A mode that comes to a held change belongs to it; times do not (SPEC §4.7).
@@ -263,6 +294,17 @@ impl Overlay {
         flags: XattrFlags,
         caller: &Caller,
     ) -> Result<()> {
+        self.unlanded_meanwhile(node, || self.set_inode_xattr(node, name, value, flags, caller))
+    }
+
+    fn set_inode_xattr(
+        &self,
+        node: NodeId,
+        name: &OsStr,
+        value: &[u8],
+        flags: XattrFlags,
+        caller: &Caller,
+    ) -> Result<()> {
         let inode = self.inode_for_xattr(node, name, caller)?;
         inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
         if name == ACCESS_ACL {
@@ -272,9 +314,11 @@ impl Overlay {
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
-        let inode = self.inode_for_xattr(node, name, caller)?;
-        inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
-        self.xattrs_settled(&inode)
+        self.unlanded_meanwhile(node, || {
+            let inode = self.inode_for_xattr(node, name, caller)?;
+            inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
+            self.xattrs_settled(&inode)
+        })
     }
 
     fn inode_for_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<Inode> {

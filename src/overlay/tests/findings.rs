@@ -356,3 +356,30 @@ fn a_link_to_where_something_used_to_be_is_judged() {
         assert_eq!(bench.read("a"), Some(changed(200, 100)), "{gone}");
     }
 }
+
+#[test]
+fn attributes_set_while_a_new_file_lands_at_its_release_stay() {
+    let bench = Bench::new();
+    let at = crate::model::Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
+    let set = SetAttributes {
+        mode: Some(0o604),
+        uid: None,
+        gid: None,
+        size: None,
+        atime: SetTime::Keep,
+        mtime: SetTime::At(at),
+    };
+    for number in 0..100 {
+        let name = format!("f{number}");
+        let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);
+        let (entry, opened) = bench.view().create(ROOT, OsStr::new(&name), 0o644, flags, &ME).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| bench.view().release(opened.handle).unwrap());
+            bench.view().set_attributes(entry.node, None, &set, &ME).unwrap();
+        });
+        bench.view().flush_all(None).unwrap();
+        let shown = bench.view().attributes(entry.node).unwrap().meta;
+        let below = bench.view().lower().stat(&RelPath::parse(name.as_bytes()).unwrap()).unwrap().unwrap();
+        assert_eq!([(shown.mode, shown.mtime), (below.mode, below.mtime)], [(0o604, at); 2], "{name}");
+    }
+}
