@@ -114,7 +114,8 @@ impl Overlay {
             Action::Pass => self.is_fresh(path),
             Action::Auto | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => {
                 debug_assert_eq!(*before, Action::Pass);
-                !self.is_privileged(&meta) && !(meta.is_file() && self.is_written_below(path)?)
+                let is_written = meta.is_file() && self.is_written_below(path)?;
+                !self.is_privileged(&meta) && !is_written
             }
         };
         let (_, along) = survey.crossing.entry((meta.device, meta.inode)).or_insert((meta.links, 0));
