@@ -673,7 +673,6 @@ impl Overlay {
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let rows = [self.take_target(from, for_from, to_kind)?, self.take_target(to, for_to, from_kind)?];
-        let mut parted = None;
         {
             let mut state = self.state.lock();
             for row in rows {
@@ -681,18 +680,7 @@ impl Overlay {
                 state.uppers.insert(Upper::written(row));
             }
             state.epoch += 1;
-            for (end, other) in [(from, to), (to, from)] {
-                let node = state.nodes.child(end.parent, &end.name);
-                if let Some(node) = node.filter(|_| end.action == Action::Pass && other.action != Action::Pass)
-                    && state.part_if_passed(node)
-                {
-                    parted = Some(other);
-                }
-            }
             state.exchanged(from, to);
-        }
-        if let Some(end) = parted {
-            self.tell(|observer| observer.entry_changed(end.parent, &end.name));
         }
         self.rebind(&from.path, for_from);
         self.rebind(&to.path, for_to);
