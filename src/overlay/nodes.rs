@@ -260,10 +260,9 @@ impl Nodes {
         self.nodes.get(&id).map_or(id.0, |node| node.number)
     }
 
-    /// The names of a node whose number is not its id, and which nobody has open.
-    pub fn names_to_forget(&self, id: NodeId) -> Vec<(NodeId, OsString)> {
-        let renumbered = self.nodes.get(&id).filter(|node| node.number != id.0 && !node.is_open());
-        renumbered.map_or_else(Vec::new, |node| node.names.clone())
+    /// Whether a node's number is not its id, and nobody has it open.
+    pub fn is_renumbered_and_closed(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.number != id.0 && !node.is_open())
     }
 
     /// Shows lower's number from now on. Whoever has the file open must go on seeing the number it had: `tail -F` takes

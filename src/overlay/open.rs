@@ -754,13 +754,12 @@ impl Overlay {
     }
 
     /// A node may show another inode number than it did. The kernel lists it only once it has forgotten the node and
-    /// asked for its names anew: fuser has one field for number and id in a listing. While the file is open it must not
-    /// forget the names, or `/proc/<pid>/fd` would call the file deleted.
+    /// asked anew: fuser has one field for number and id in a listing. While the file is open it must not forget.
     pub(super) fn tell_number(&self, node: NodeId) {
-        let names = self.state.lock().nodes.names_to_forget(node);
+        let forgets = self.state.lock().nodes.is_renumbered_and_closed(node);
         self.tell(|observer| observer.attributes_changed(node));
-        for (parent, name) in names {
-            self.tell(|observer| observer.entry_changed(parent, &name));
+        if forgets {
+            self.tell(|observer| observer.node_unneeded(node));
         }
     }
 
