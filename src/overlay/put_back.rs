@@ -9,7 +9,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Claim, Job};
 use super::uppers::Upper;
-use super::{Overlay, Result, State};
+use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{
     self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, What,
@@ -35,8 +35,10 @@ impl Overlay {
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
         }
+        // The inode tells, and not its times, as in what it was judged against.
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode) && meta.is_file();
         let moved = match self.origin(&to)? {
-            Origin::Lower(meta) if same_content_stamp(&meta.stamp(), &stamp) && meta.is_file() => meta,
+            Origin::Lower(meta) if is_it(&meta) => meta,
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
         };
         let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
@@ -50,7 +52,9 @@ impl Overlay {
             let mut state = self.state.lock();
             let applied = promised.apply()?;
             state.know(anchors);
-            state.put_back(&to, &applied.outcomes);
+            let copied = applied.meta_of(&to);
+            let copied = copied.map(|meta| Ok::<_, Error>((meta, super::open_lower(&self.lower, &to)?))).transpose()?;
+            state.put_back(&to, &moved, copied);
             applied
         };
         applied.finish()?;
