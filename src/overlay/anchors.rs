@@ -136,10 +136,6 @@ impl State {
         changed.push(known.as_anchor(path));
         if let Some(digest) = replaced {
             changed.extend(self.anchors_moved_to(path, digest));
-            if let Some(from) = came_with_dir.filter(|from| !self.anchors.contains_key(from)) {
-                let anchor = AnchorState::Content { digest };
-                changed.push(Known { anchor, fresh: false, from: None }.as_anchor(&from));
-            }
         }
         changed
     }
@@ -149,7 +145,10 @@ impl State {
         let moved = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path);
         let anchor = AnchorState::Content { digest };
         let pinned = |from: &RelPath, known: &Known| Known { anchor: anchor.clone(), ..known.clone() }.as_anchor(from);
-        self.anchors.iter().filter(|(_, known)| moved(known)).map(|(from, known)| pinned(from, known)).collect()
+        let with_dir = self.left_in_moved_dir(path).filter(|from| !self.anchors.contains_key(from));
+        let with_dir = with_dir.map(|from| Known { anchor: anchor.clone(), fresh: false, from: None }.as_anchor(&from));
+        let moved = self.anchors.iter().filter(|(_, known)| moved(known));
+        moved.map(|(from, known)| pinned(from, known)).chain(with_dir).collect()
     }
 
     /// Anchors that a landing has brought, once lower has changed.
@@ -177,6 +176,14 @@ impl State {
             Known { anchor: home, fresh: false, from: None }.as_anchor(path),
             Known { anchor: there, fresh, from: Some(path.clone()) }.as_anchor(to),
         ]
+    }
+
+    /// The same where nothing is left at the other name: what the view shows there came in this session.
+    pub(super) fn anchors_uncovered(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
+        let mut anchors = self.anchors_put_back(path, to, stamp);
+        let there = anchors.iter_mut().filter(|anchor| anchor.path == *to);
+        there.for_each(|there| (there.fresh, there.from) = (false, None));
+        anchors
     }
 
     /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.

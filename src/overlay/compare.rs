@@ -83,10 +83,17 @@ impl Overlay {
         let length = match self.policy().settings.window {
             WindowSetting::Seconds(length) => length,
             WindowSetting::Session => {
-                return match self.state.lock().anchors.get(path)?.anchor {
-                    AnchorState::Content { digest } => Some(Some(digest)),
-                    AnchorState::Nothing => Some(None),
-                    AnchorState::Moved { .. } => None,
+                let state = self.state.lock();
+                let known = state.anchors.get(path)?;
+                return match (&known.anchor, &known.from) {
+                    (AnchorState::Content { digest }, _) => Some(Some(*digest)),
+                    (AnchorState::Nothing, None) => Some(None),
+                    // Older than its name: against what it was under the other.
+                    (AnchorState::Nothing, Some(from)) => match state.anchors.get(from)?.anchor {
+                        AnchorState::Content { digest } => Some(Some(digest)),
+                        AnchorState::Nothing | AnchorState::Moved { .. } => None,
+                    },
+                    (AnchorState::Moved { .. }, _) => None,
                 };
             }
             WindowSetting::Each => return None,
