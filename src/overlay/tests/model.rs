@@ -455,6 +455,11 @@ impl Pair {
             // A gap: the engine takes a file that somebody else makes in a renamed directory for one that came with it.
             return;
         }
+        if self.model.lower.get(path).is_some() && self.model.has_orphans() {
+            // Who has an unlinked file open reads what is written into its inode, if lower has that still; the model
+            // keeps what it was.
+            return;
+        }
         let old = match self.model.lower.get(path) {
             Some(Node::Leaf(leaf)) if leaf.thing.is_file() => leaf.thing.bytes().to_vec(),
             Some(_) => return,

@@ -211,6 +211,10 @@ impl Model {
         (self.moved_with_dirs(&was).as_deref() == Some(path)).then_some(was)
     }
 
+    pub fn has_orphans(&self) -> bool {
+        self.handles.values().any(|handle| matches!(handle.place, At::Orphan(_)))
+    }
+
     fn is_used(&self, path: &str) -> bool {
         self.anchors.get(path).is_some_and(|known| known.anchor != Anchor::Nothing)
     }
