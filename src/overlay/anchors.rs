@@ -3,10 +3,16 @@
 //! An anchor says what a path is a modification of, though lower has nothing there any more; a window what several short
 //! writes in a row are one change against (SPEC §4.3, §4.6).
 
+use std::fs::File;
+use std::sync::Arc;
+
+use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::{Known, Overlay, Result, State};
+use super::lookup::Origin;
+use super::open::Backing;
+use super::{Known, Overlay, Result, State, Window};
 use crate::model::{Digest, RelPath, Stamp};
-use crate::store::{Anchor, AnchorState, StepOutcome};
+use crate::store::{Anchor, AnchorState, Below};
 use crate::sys::file::Meta;
 
 /// Begins as temporary names of ours do: nothing in the view can have it.
@@ -68,6 +74,23 @@ impl Overlay {
         [from, to].iter().map(|path| state.anchors[*path].as_anchor(path)).collect()
     }
 
+    /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
+    /// something that was renamed or linked here.
+    pub(super) fn loses_nothing(&self, path: &RelPath) -> bool {
+        let came_from = {
+            let state = self.state.lock();
+            match state.anchors.get(path) {
+                Some(known) if !known.fresh => return false,
+                Some(known) => known.from.clone(),
+                None => match state.left_in_moved_dir(path) {
+                    Some(from) => Some(from),
+                    None => return false,
+                },
+            }
+        };
+        came_from.is_none_or(|from| matches!(self.origin(&from), Ok(Origin::Lower(_) | Origin::Upper(..))))
+    }
+
     /// Whether what is at a path came in this session, content and all.
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
         self.state.lock().is_fresh(path)
@@ -112,18 +135,20 @@ impl State {
         known.from = known.from.filter(|_| existed && exists);
         changed.push(known.as_anchor(path));
         if let Some(digest) = replaced {
-            for (from, known) in &self.anchors {
-                if matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path) {
-                    let anchor = AnchorState::Content { digest };
-                    changed.push(Known { anchor, ..known.clone() }.as_anchor(from));
-                }
-            }
-            if let Some(from) = came_with_dir.filter(|from| !self.anchors.contains_key(from)) {
-                let anchor = AnchorState::Content { digest };
-                changed.push(Known { anchor, fresh: false, from: None }.as_anchor(&from));
-            }
+            changed.extend(self.anchors_moved_to(path, digest));
         }
         changed
+    }
+
+    /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `digest`.
+    pub(super) fn anchors_moved_to(&self, path: &RelPath, digest: Digest) -> Vec<Anchor> {
+        let moved = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path);
+        let anchor = AnchorState::Content { digest };
+        let pinned = |from: &RelPath, known: &Known| Known { anchor: anchor.clone(), ..known.clone() }.as_anchor(from);
+        let with_dir = self.left_in_moved_dir(path).filter(|from| !self.anchors.contains_key(from));
+        let with_dir = with_dir.map(|from| Known { anchor: anchor.clone(), fresh: false, from: None }.as_anchor(&from));
+        let moved = self.anchors.iter().filter(|(_, known)| moved(known));
+        moved.map(|(from, known)| pinned(from, known)).chain(with_dir).collect()
     }
 
     /// Anchors that a landing has brought, once lower has changed.
@@ -153,12 +178,27 @@ impl State {
         ]
     }
 
-    /// A renamed inode has its first name again, and a copy of it has the other.
-    pub(super) fn put_back(&mut self, to: &RelPath, outcomes: &[StepOutcome]) {
+    /// The same where nothing is left at the other name: what the view shows there came in this session.
+    pub(super) fn anchors_uncovered(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
+        let mut anchors = self.anchors_put_back(path, to, stamp);
+        let there = anchors.iter_mut().filter(|anchor| anchor.path == *to);
+        there.for_each(|there| (there.fresh, there.from) = (false, None));
+        anchors
+    }
+
+    /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.
+    pub(super) fn put_back(&mut self, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
         self.epoch += 1;
-        let copy = outcomes.iter().rfind(|outcome| outcome.path == *to).and_then(|outcome| outcome.meta);
-        if let Some(node) = self.nodes.at(to) {
-            self.nodes.set_lower(node, copy.as_ref().map(Meta::key));
+        let Some((copy, file)) = copied else { return };
+        self.touched(to, &moved.stamp(), &copy);
+        let Some(node) = self.nodes.at(to) else { return };
+        self.nodes.set_lower(node, Some(copy.key()));
+        if let Ok(found) = self.nodes.get(node)
+            && let Some(open) = &found.open
+            && open.upper().is_none()
+            && !open.backing().is_orphan()
+        {
+            open.set_backing(Backing::Lower(Arc::new(file)));
         }
     }
 
@@ -170,9 +210,31 @@ impl State {
         Some(known.as_anchor(path))
     }
 
+    /// What was at `source` was renamed over `to`, which is `meta` now. It is what `source` is a modification of from
+    /// now on, and paths whose content had been renamed to `source` before.
+    pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        self.seen.remove(source);
+        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
+        let known = self.anchors.entry(source.clone());
+        let known = known.or_insert(Known { anchor: moved.clone(), fresh: false, from: None });
+        (known.fresh, known.from) = (false, None);
+        let mut changed = Vec::new();
+        for (path, known) in &mut self.anchors {
+            if matches!(&known.anchor, AnchorState::Moved { to: at, .. } if at == source) {
+                known.anchor = moved.clone();
+            }
+            if path == source || known.anchor == moved {
+                changed.push(known.as_anchor(path));
+            }
+        }
+        changed
+    }
+
     /// Where what lay at a path is now, if a directory above it was renamed.
     pub(super) fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
         let moved = |at: RelPath, (from, to): &(RelPath, RelPath)| match at.rebase(from, to) {
+            // The directory itself was there, and no content that anything could be a change of.
+            Some(_) if at == *from => None,
             Some(moved) => Some(moved),
             // Nothing was there when a directory came to stand there.
             None if at.is_within(to) => None,
@@ -188,6 +250,29 @@ impl State {
         (self.moved_with_dir(&was).as_ref() == Some(path)).then_some(was)
     }
 
+    /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
+    pub(super) fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Meta) {
+        let stamp = after.stamp();
+        if let Some(seen) = self.seen.get_mut(path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
+            seen.stamp = stamp;
+        }
+        if let Some(landed) = self.windows.get_mut(path).and_then(|window| window.landed.as_mut())
+            && same_content_stamp(landed, before)
+        {
+            *landed = stamp;
+        }
+        let upper = self.uppers.at(path).and_then(|id| self.uppers.get_mut(id));
+        if let Some(Below::Entry { stamp: base, .. }) = upper.map(|upper| &mut upper.row.base.below)
+            && same_content_stamp(base, before)
+        {
+            *base = stamp;
+        }
+        if let Some(node) = self.nodes.at(path) {
+            let handles = self.handles.values().filter(|handle| handle.node() == node);
+            handles.for_each(|handle| handle.touched(before, &stamp));
+        }
+    }
+
     pub(super) fn forget_old_windows(&mut self) {
         if self.windows.len() > WINDOWS_MAX {
             self.windows.retain(|_, window| window.last.elapsed().as_secs() < 60);
@@ -199,7 +284,9 @@ impl State {
     /// Anchors of what lay in a directory: the content they speak of is below its new name.
     pub(super) fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
         self.moved_dirs.push((from.clone(), to.clone()));
-        let windows: Vec<RelPath> = self.windows.keys().filter(|path| path.is_within(from)).cloned().collect();
+        // Only of files that are there: what was deleted from a path stays with the path.
+        let moves = |(path, window): &(&RelPath, &Window)| path.is_within(from) && window.landed.is_some();
+        let windows: Vec<RelPath> = self.windows.iter().filter(moves).map(|(path, _)| path.clone()).collect();
         for path in windows {
             if let (Some(moved), Some(window)) = (path.rebase(from, to), self.windows.remove(&path)) {
                 // A rename in between does not make one change two (SPEC §4.6).

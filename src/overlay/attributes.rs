@@ -13,7 +13,7 @@ use super::open::{Backing, HandleId};
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result};
-use crate::model::{RelPath, Timestamp};
+use crate::model::{RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::UpperId;
 use crate::sys::file::{self, FileKind, Meta};
@@ -145,7 +145,7 @@ impl Overlay {
             self.check_set_id(path, target.kind, mode)?;
         }
         target.each(|inode| inode.set(set)).doing(|| target.doing("change attributes of"))?;
-        target.path.map_or(Ok(()), |path| self.attributes_settled(&path, target.kind, set, caller))
+        self.attributes_settled(&target, set, caller)
     }
 
     /// Keeps an upper entry from landing while `change` sets its attributes: a landing that has copied the old ones would
@@ -179,19 +179,28 @@ impl Overlay {
     }
 
     /// A mode that comes to a held change belongs to it; times do not (SPEC §4.7).
-    fn attributes_settled(&self, path: &RelPath, kind: FileKind, set: &SetAttributes, caller: &Caller) -> Result<()> {
+    fn attributes_settled(&self, target: &Inode, set: &SetAttributes, caller: &Caller) -> Result<()> {
+        let Some(path) = &target.path else { return Ok(()) };
         let what = match (set.mode, set.uid.or(set.gid)) {
             (Some(mode), _) => format!("[mode {:03o}]", mode & 0o7777),
             (None, Some(_)) => "[owner]".to_owned(),
-            (None, None) => return self.remember_below(path),
+            (None, None) => return self.remember_below(target),
         };
         match self.unlanded(path) {
             Some(id) => self.mark_dirty(id)?,
-            None if self.action(path, kind) == Action::Pass => {}
+            None if self.action(path, target.kind) == Action::Pass => {}
             None => self.record_structure(path, what, Vec::new(), caller)?,
         }
-        // Our own act is not an external change.
-        self.remember_below(path)
+        self.remember_below(target)
+    }
+
+    /// Lower has other times or attributes by our own doing: only others' acts count as external, end a window or make
+    /// what is being written stale.
+    fn remember_below(&self, inode: &Inode) -> Result<()> {
+        let (Some(path), Some(before)) = (&inode.path, inode.below) else { return Ok(()) };
+        let meta = Meta::of(inode.fd.as_fd()).doing(|| inode.doing("stat"))?;
+        self.state.lock().touched(path, &before, &meta);
+        Ok(())
     }
 
     /// The entry at a path that has something lower has not.
@@ -221,11 +230,11 @@ impl Overlay {
         let Some(path) = path else {
             let open = open.ok_or(Error::Errno(libc::ESTALE))?;
             let fd = open.as_fd().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
-            return Ok(Inode { path: None, kind, fd, place: None, twin: None });
+            return Ok(Inode { path: None, kind, fd, place: None, below: None, twin: None });
         };
         if path.is_root() {
             let fd = self.lower.open_at(&path, OFlags::PATH | OFlags::DIRECTORY)?;
-            return Ok(Inode { path: Some(path), kind, fd, place: None, twin: None });
+            return Ok(Inode { path: Some(path), kind, fd, place: None, below: None, twin: None });
         }
         let (place, upper) = match self.origin(&path)? {
             Origin::Upper(id, _) if !self.is_landed(id) => (self.store.upper_place(id)?, None),
@@ -235,14 +244,15 @@ impl Overlay {
         };
         let fd = place.open(OFlags::PATH).doing(|| format!("open {path}"))?;
         let twin = upper.map(|id| self.twin(id, kind)).transpose()?.flatten();
-        Ok(Inode { path: Some(path), kind, fd, place: Some(place), twin: twin.map(Box::new) })
+        let below = Some(Meta::of(fd.as_fd()).doing(|| format!("stat {path}"))?.stamp());
+        Ok(Inode { path: Some(path), kind, fd, place: Some(place), below, twin: twin.map(Box::new) })
     }
 
     /// The upper file of an entry that has landed and that a writer still has open; none once it is let go of.
     fn twin(&self, id: UpperId, kind: FileKind) -> Result<Option<Inode>> {
         let place = self.store.upper_place(id)?;
         match place.open(OFlags::PATH) {
-            Ok(fd) => Ok(Some(Inode { path: None, kind, fd, place: Some(place), twin: None })),
+            Ok(fd) => Ok(Some(Inode { path: None, kind, fd, place: Some(place), below: None, twin: None })),
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err).doing(|| "open an upper file".to_owned()),
         }
@@ -339,7 +349,7 @@ impl Overlay {
         if let Some(id) = self.unlanded(path) {
             self.mark_dirty(id)?;
         }
-        self.remember_below(path)
+        self.remember_below(inode)
     }
 
     /// `user.fettle.state`, `.id`, `.reason` and `.externally_modified` of every file of the view (SPEC §14).
@@ -377,6 +387,8 @@ struct Inode {
     kind: FileKind,
     fd: OwnedFd,
     place: Option<crate::sys::tree::Place>,
+    /// What it was when it was looked up.
+    below: Option<Stamp>,
     /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
     twin: Option<Box<Inode>>,
 }

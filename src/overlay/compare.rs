@@ -2,7 +2,6 @@
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::lookup::Origin;
 use super::settle::Job;
 use super::side::Side;
 use super::{Overlay, Result};
@@ -84,10 +83,17 @@ impl Overlay {
         let length = match self.policy().settings.window {
             WindowSetting::Seconds(length) => length,
             WindowSetting::Session => {
-                return match self.state.lock().anchors.get(path)?.anchor {
-                    AnchorState::Content { digest } => Some(Some(digest)),
-                    AnchorState::Nothing => Some(None),
-                    AnchorState::Moved { .. } => None,
+                let state = self.state.lock();
+                let known = state.anchors.get(path)?;
+                return match (&known.anchor, &known.from) {
+                    (AnchorState::Content { digest }, _) => Some(Some(*digest)),
+                    (AnchorState::Nothing, None) => Some(None),
+                    // Older than its name: against what it was under the other.
+                    (AnchorState::Nothing, Some(from)) => match state.anchors.get(from)?.anchor {
+                        AnchorState::Content { digest } => Some(Some(digest)),
+                        AnchorState::Nothing | AnchorState::Moved { .. } => None,
+                    },
+                    (AnchorState::Moved { .. }, _) => None,
                 };
             }
             WindowSetting::Each => return None,
@@ -138,7 +144,7 @@ impl Overlay {
             // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
             comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
         }
-        let fresh = comparison.is_fresh_deletion(self);
+        let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         match self.action(&comparison.path, kind) {
             Action::Hold(source) => comparison.add(source.reason()),
@@ -166,26 +172,6 @@ impl Comparison {
         if !self.reasons.contains(&reason) {
             self.reasons.push(reason);
         }
-    }
-
-    /// The deletion of what did not exist before the session loses nothing that the session had not made; unless it
-    /// is all that is left of something older that was renamed or linked here.
-    fn is_fresh_deletion(&self, overlay: &Overlay) -> bool {
-        if self.new.exists() {
-            return false;
-        }
-        let came_from = {
-            let state = overlay.state.lock();
-            match state.anchors.get(&self.path) {
-                Some(known) if !known.fresh => return false,
-                Some(known) => known.from.clone(),
-                None => match state.left_in_moved_dir(&self.path) {
-                    Some(from) => Some(from),
-                    None => return false,
-                },
-            }
-        };
-        came_from.is_none_or(|from| matches!(overlay.origin(&from), Ok(Origin::Lower(_) | Origin::Upper(..))))
     }
 
     /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).

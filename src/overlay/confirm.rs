@@ -210,6 +210,17 @@ impl Overlay {
             self.stage_confirmed(landable, &mut landing, by)?;
             self.confirmed_epilogue(landable, &mut epilogue, by)?;
         }
+        let elsewhere: Vec<Anchor> = {
+            let state = self.state.lock();
+            let replaced =
+                landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
+            let elsewhere = |(path, digest)| {
+                let moved = state.anchors_moved_to(path, digest);
+                moved.into_iter().filter(move |anchor| anchor.path != *path)
+            };
+            replaced.flat_map(elsewhere).collect()
+        };
+        epilogue.anchors.extend(elsewhere.iter().cloned());
         for dir in dirs {
             epilogue.drop.push(dir.row.id);
             epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
@@ -224,9 +235,9 @@ impl Overlay {
                 }
             }
             let applied = promised.apply()?;
+            state.know(elsewhere);
             for landable in landables.iter_mut() {
-                let path = landable.taken.row.names[0].clone();
-                let meta = applied.outcomes.iter().find(|outcome| outcome.path == path).and_then(|found| found.meta);
+                let meta = applied.meta_of(&landable.taken.row.names[0]);
                 state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.digest().ok().flatten());
             }
             for dir in dirs {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::open::{Backing, OpenFile};
 use super::uppers::Upper;
-use super::{Error, Overlay, Result, Seen, State};
+use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Base, Below, UpperId, UpperRow, What};
@@ -188,22 +188,6 @@ impl Overlay {
             }
         };
         self.policy().action(&self.lower, path, entry)
-    }
-
-    /// Remembers what lower has at a path after an act of ours, so that only others' acts count as external.
-    pub(super) fn remember_below(&self, path: &RelPath) -> Result<()> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        let mut state = self.state.lock();
-        let Some(meta) = meta else { return Ok(()) };
-        if let Some(seen) = state.seen.get_mut(path) {
-            *seen = Seen { stamp: meta.stamp(), digest: seen.digest };
-        }
-        // A touch does not end the window: it is no edit, and nobody else's.
-        let landed = state.windows.get_mut(path).and_then(|window| window.landed.as_mut());
-        if let Some(landed) = landed.filter(|landed| (landed.inode, landed.size) == (meta.inode, meta.size)) {
-            *landed = meta.stamp();
-        }
-        Ok(())
     }
 }
 

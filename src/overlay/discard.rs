@@ -8,7 +8,7 @@ use super::land::backup_of;
 use super::open::Backing;
 use super::review::{Review, Reviewed, Taken, Writers, failed};
 use super::{Error, Overlay, Result, open_lower};
-use crate::model::{BackupKind, ChangeId};
+use crate::model::{BackupKind, ChangeId, ChangeKind};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What};
 use crate::sys::file::Meta;
@@ -16,7 +16,7 @@ use crate::sys::file::Meta;
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
-        let ids = self.with_children(ids)?;
+        let ids = self.with_hidden_parents(self.with_children(ids)?);
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let taken = self.take_all(&ids, Writers::LeftAlone)?;
         let result = self.discard_taken(&taken.taken, review);
@@ -25,6 +25,26 @@ impl Overlay {
             taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
         }
         result
+    }
+
+    /// What is there again is in directories that are there again: their removal is not waited for any more.
+    fn with_hidden_parents(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
+        let state = self.state.lock();
+        let mut parents = Vec::new();
+        for id in &ids {
+            let upper = state.uppers.by_id(id).and_then(|id| state.uppers.get(id));
+            let mut dir = upper.and_then(|upper| upper.row.names[0].parent());
+            while let Some(path) = dir {
+                let held = state.uppers.at(&path).and_then(|id| state.uppers.get(id)?.row.held.as_ref());
+                parents.extend(held.filter(|held| held.kind == ChangeKind::Structure).map(|held| held.id.clone()));
+                dir = path.parent();
+            }
+        }
+        parents.sort();
+        parents.dedup();
+        parents.retain(|id| !ids.contains(id));
+        ids.extend(parents);
+        ids
     }
 
     fn discard_taken(&self, taken: &[Taken], review: &Review) -> Reviewed<Vec<Outcome>> {

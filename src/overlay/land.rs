@@ -56,8 +56,14 @@ impl Overlay {
                 drop(promised);
                 return Ok(Settled::Postponed);
             }
-            let applied = promised.apply()?;
+            let mut applied = promised.apply()?;
             state.know(anchors);
+            if let Some((source, _)) = &job.takes_along
+                && let Some(meta) = applied.meta_of(&comparison.path)
+            {
+                let carried = state.carried(source, &comparison.path, &meta);
+                applied.epilogue().anchors.extend(carried);
+            }
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
@@ -205,7 +211,7 @@ impl Overlay {
         judged_against: Option<Digest>,
         applied: &Applied<'_>,
     ) {
-        let meta = applied.outcomes.iter().find(|outcome| outcome.path == comparison.path).and_then(|found| found.meta);
+        let meta = applied.meta_of(&comparison.path);
         let landed = meta.map(|meta| meta.stamp());
         let window = state.windows.entry(comparison.path.clone());
         let window = window.or_insert(Window { first: judged_against, last: Instant::now(), landed });

@@ -468,7 +468,7 @@ impl Overlay {
     }
 
     /// Held deletions in a directory that shows nothing; `ENOTEMPTY` when it shows something.
-    fn hidden_below(&self, path: &RelPath) -> Result<Vec<UpperId>> {
+    pub(super) fn hidden_below(&self, path: &RelPath) -> Result<Vec<UpperId>> {
         let below = self.lower.list(path).doing(|| format!("list {path}"))?;
         let state = self.state.lock();
         let entries: std::collections::HashMap<&OsStr, UpperId> = state.uppers.in_dir(path).collect();

@@ -405,6 +405,11 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
     fn drop_if_unneeded(&mut self, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next.take() {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::copy_up::Keep;
+use super::copy_up::{Keep, same_content_stamp};
 use super::error::Context;
 use super::heritage::Heritage;
 use super::lookup::Origin;
@@ -111,8 +111,8 @@ pub(super) struct Handle {
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
     began: AtomicBool,
-    /// Lower when the handle was opened.
-    opened: Option<Stamp>,
+    /// Lower when the handle was opened, and as our own doing has changed it since.
+    opened: Mutex<Option<Stamp>>,
 }
 
 enum Target {
@@ -209,6 +209,14 @@ impl OpenFile {
 impl Handle {
     pub fn is_unjudged(&self) -> bool {
         self.written.load(Ordering::SeqCst) || self.began.load(Ordering::SeqCst)
+    }
+
+    /// Lower was `before` and is `after` by our own doing, with the same content.
+    pub fn touched(&self, before: &Stamp, after: &Stamp) {
+        let mut opened = self.opened.lock();
+        if opened.is_some_and(|opened| same_content_stamp(&opened, before)) {
+            *opened = Some(*after);
+        }
     }
 
     pub fn node(&self) -> NodeId {
@@ -430,7 +438,7 @@ impl Overlay {
             },
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
-            opened,
+            opened: Mutex::new(opened),
         };
         let mut state = self.state.lock();
         state.handle_last += 1;
@@ -558,7 +566,7 @@ impl Overlay {
             return Ok(change(file)?);
         };
         let under_way = open.begin_write();
-        let file = self.writable(open, keep, handle.opened)?;
+        let file = self.writable(open, keep, *handle.opened.lock())?;
         // Before the bytes: a judgement under way must not take this handle for done.
         handle.written.store(true, Ordering::SeqCst);
         let result = change(&file);
@@ -583,7 +591,7 @@ impl Overlay {
     /// Judged with what is written next, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
         let _under_way = open.begin_write();
-        let file = self.writable(open, Keep::Nothing, handle.opened)?;
+        let file = self.writable(open, Keep::Nothing, *handle.opened.lock())?;
         handle.began.store(true, Ordering::SeqCst);
         file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
     }

@@ -311,8 +311,13 @@ impl Overlay {
         let copy = NewContent::File { file: &file, like: &file, meta };
         landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
         landing.promise(Epilogue::default())?.apply()?.finish()?;
-        self.state.lock().epoch += 1;
-        self.remember_below(path)
+        let copy = self.lower.stat(path).doing(doing)?;
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        if let Some(copy) = copy {
+            state.touched(path, &meta.stamp(), &copy);
+        }
+        Ok(())
     }
 
     /// Whether somebody has the file of lower at `path` open for writing, or mapped so. True where nobody can tell.

@@ -9,7 +9,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Claim, Job};
 use super::uppers::Upper;
-use super::{Overlay, Result, State};
+use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{
     self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, What,
@@ -35,8 +35,10 @@ impl Overlay {
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
         }
+        // The inode tells, and not its times, as in what it was judged against.
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode) && meta.is_file();
         let moved = match self.origin(&to)? {
-            Origin::Lower(meta) if same_content_stamp(&meta.stamp(), &stamp) && meta.is_file() => meta,
+            Origin::Lower(meta) if is_it(&meta) => meta,
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
         };
         let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
@@ -50,7 +52,9 @@ impl Overlay {
             let mut state = self.state.lock();
             let applied = promised.apply()?;
             state.know(anchors);
-            state.put_back(&to, &applied.outcomes);
+            let copied = applied.meta_of(&to);
+            let copied = copied.map(|meta| Ok::<_, Error>((meta, super::open_lower(&self.lower, &to)?))).transpose()?;
+            state.put_back(&to, &moved, copied);
             applied
         };
         applied.finish()?;
@@ -67,13 +71,16 @@ impl Overlay {
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
         let as_it_was = ours.names[0] == covered.path && theirs.names[0] == covered.to;
         let below = self.lower.stat(&covered.to).doing(|| format!("stat {}", covered.to))?;
-        let Some(meta) = below.filter(|meta| as_it_was && same_content_stamp(&meta.stamp(), &covered.stamp)) else {
-            return Ok(None);
-        };
+        // What covers it was based on it: nobody else has changed it since.
+        let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (covered.stamp.device, covered.stamp.inode);
+        let Some(meta) = below.filter(|meta| as_it_was && is_it(meta) && is_base(meta)) else { return Ok(None) };
         let (ours, theirs) = exchange_bases(ours, theirs, &meta);
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
-        let promised = landing.promise(Epilogue { save: vec![ours.clone(), theirs.clone()], ..Epilogue::default() })?;
+        let anchors = self.state.lock().anchors_uncovered(&covered.path, &covered.to, meta.stamp());
+        let save = vec![ours.clone(), theirs.clone()];
+        let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..Epilogue::default() })?;
         let (applied, judged) = {
             let mut state = self.state.lock();
             let applied = match promised.apply() {
@@ -81,7 +88,8 @@ impl Overlay {
                 Err(store::Error::Conflict { .. }) => return Ok(None),
                 other => other?,
             };
-            let judged = !state.is_being_written(&covered.to);
+            let judged = !state.is_unjudged(&covered.to);
+            state.know(anchors);
             state.uncovered(&covered, [ours, theirs]);
             (applied, judged)
         };
@@ -135,16 +143,15 @@ fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, U
 }
 
 impl State {
-    /// Who has it open for writing has it judged at the close.
-    fn is_being_written(&self, path: &RelPath) -> bool {
-        let node = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok());
-        node.and_then(|node| node.open.as_ref()).is_some_and(|open| open.writers() > 0)
+    /// Who has written to it has it judged at the close.
+    fn is_unjudged(&self, path: &RelPath) -> bool {
+        let node = self.nodes.at(path);
+        self.handles.values().any(|handle| Some(handle.node()) == node && handle.is_unjudged())
     }
 
     /// Lower has a path's old inode again; nothing is below what covered it.
     fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
         self.epoch += 1;
-        self.anchors.remove(&covered.path);
         if let Some(seen) = self.seen.remove(&covered.to) {
             self.seen.insert(covered.path.clone(), seen);
         }

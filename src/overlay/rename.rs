@@ -75,6 +75,8 @@ impl Overlay {
         }
         match (kind, to.kind()) {
             (FileKind::Directory, Some(target)) if target != FileKind::Directory => Err(Error::Errno(libc::ENOTDIR)),
+            // A deletion waits for review there: not even an empty directory may take its place, as in `mkdir`.
+            (FileKind::Directory, _) if matches!(to.origin, Origin::Hidden(_)) => Err(Error::Errno(libc::EBUSY)),
             (FileKind::Directory, _) => self.rename_dir(&from, &to, caller),
             (_, Some(FileKind::Directory)) => Err(Error::Errno(libc::EISDIR)),
             _ => self.rename_file(&from, &to, caller),
@@ -106,6 +108,7 @@ impl Overlay {
         if from.path == to.path || self.same_file(from, to) {
             return Ok(());
         }
+        self.check_in_its_own_place(from)?;
         let both_pass = from.action == Action::Pass && to.action == Action::Pass;
         if let (Origin::Lower(meta), true, false) = (&from.origin, is_special(&from.origin), both_pass) {
             return self.rename_special(from, to, meta, caller);
@@ -209,6 +212,16 @@ impl Overlay {
         let node = state.nodes.child(to.parent, &to.name);
         if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
             (node.removed, node.left) = (None, None);
+        }
+    }
+
+    /// What took the place of a directory that waits to be removed is judged with it: the caller copies.
+    fn check_in_its_own_place(&self, end: &End) -> Result<()> {
+        let Origin::Upper(..) = end.origin else { return Ok(()) };
+        let below = self.lower.stat(&end.path).doing(|| format!("stat {}", end.path))?;
+        match below.is_some_and(|meta| meta.is_dir()) {
+            true => Err(Error::Errno(libc::EXDEV)),
+            false => Ok(()),
         }
     }
 
@@ -373,13 +386,22 @@ impl Overlay {
 
     /// Who has the source open reads and writes what is at the target now.
     pub(super) fn rebind(&self, path: &RelPath, id: UpperId) {
+        let state = self.state.lock();
+        let is_orphan = |node| state.nodes.get(node).ok()?.open.as_ref().map(|open| open.backing().is_orphan());
+        if state.nodes.at(path).and_then(is_orphan) != Some(true) {
+            drop(state);
+            self.bind(path, id);
+        }
+    }
+
+    /// Who has a file open whose entry another one has replaced goes on with that.
+    fn bind(&self, path: &RelPath, id: UpperId) {
         let Ok(file) = self.store.open_upper(id) else { return };
         let mut state = self.state.lock();
         let Some(node) = state.nodes.at(path) else { return };
         state.nodes.set_lower(node, None);
         if let Ok(found) = state.nodes.get(node)
             && let Some(open) = &found.open
-            && !open.backing().is_orphan()
         {
             open.set_backing(Backing::Upper(id, std::sync::Arc::new(file)));
         }
@@ -414,7 +436,7 @@ impl Overlay {
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
         }
-        if !self.is_fresh(&from.path) {
+        if !self.loses_nothing(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
@@ -503,6 +525,13 @@ impl Overlay {
         }
         drop((first, claimed, second));
         self.renamed(from, to);
+        {
+            // What it was copied up from stays behind, and is another file from now on.
+            let mut state = self.state.lock();
+            if let Some(node) = state.nodes.at(&to.path) {
+                state.nodes.set_lower(node, None);
+            }
+        }
         if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
             let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
             self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
@@ -518,6 +547,10 @@ impl Overlay {
     fn rename_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         if to.path.is_within(&from.path) {
             return Err(Error::Errno(libc::EINVAL));
+        }
+        if to.kind().is_some() && !self.hidden_below(&to.path)?.is_empty() {
+            // Empty in the view, and below it waits for deletions in it.
+            return Err(Error::Errno(libc::EBUSY));
         }
         let moves = [Move { from: &from.path, to: &to.path }];
         let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
@@ -669,6 +702,8 @@ impl Overlay {
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        self.check_in_its_own_place(from)?;
+        self.check_in_its_own_place(to)?;
         let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
@@ -682,8 +717,9 @@ impl Overlay {
             state.epoch += 1;
             state.exchanged(from, to);
         }
-        self.rebind(&from.path, for_from);
-        self.rebind(&to.path, for_to);
+        // Taking the targets has made orphans of both, and neither is one.
+        self.bind(&from.path, for_from);
+        self.bind(&to.path, for_to);
         self.settle(for_from, &caller.writer())?;
         self.settle(for_to, &caller.writer()).map(|_| ())
     }

@@ -200,6 +200,9 @@ impl Overlay {
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
+        if let (Some(before), Some(after)) = (present.meta, &meta) {
+            state.touched(path, &before.stamp(), after);
+        }
         state.landed(job, meta.as_ref());
         self.row_dropped(&mut state, job.row.id)?;
         drop(state);
@@ -226,7 +229,14 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
         let mut applied = landing.promise(Epilogue::default())?.apply()?;
-        applied.epilogue().anchors.extend(self.state.lock().left(source));
+        let path = &job.row.names[0];
+        let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let mut state = self.state.lock();
+        applied.epilogue().anchors.extend(match there {
+            Some(meta) => state.carried(source, path, &meta),
+            None => state.left(source).into_iter().collect(),
+        });
+        drop(state);
         applied.finish()?;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
 mod findings;
+mod model;
 mod stress;
 
 use std::ffi::OsStr;
@@ -30,8 +31,12 @@ impl Bench {
     }
 
     fn with(flags: &[(Key, &str)]) -> Self {
+        Self::at(tempfile::tempdir().unwrap(), flags)
+    }
+
+    fn at(dir: tempfile::TempDir, flags: &[(Key, &str)]) -> Self {
         let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
-        let mut bench = Self { dir: tempfile::tempdir().unwrap(), overlay: None, flags, grants: Grants::default() };
+        let mut bench = Self { dir, overlay: None, flags, grants: Grants::default() };
         bench.remount();
         bench
     }

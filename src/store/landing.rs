@@ -203,6 +203,11 @@ impl<'a> Promised<'a> {
 }
 
 impl Applied<'_> {
+    /// What lower has at a path of the landing now.
+    pub fn meta_of(&self, path: &RelPath) -> Option<Meta> {
+        self.outcomes.iter().rfind(|outcome| outcome.path == *path)?.meta
+    }
+
     /// Changes what will be recorded, by what only the applying could tell.
     pub fn epilogue(&mut self) -> &mut Epilogue {
         &mut self.intent.epilogue

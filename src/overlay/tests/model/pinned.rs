@@ -1,0 +1,133 @@
+//! What random operations once found: each is one way in which model and engine disagreed, as short as it gets.
+
+use super::*;
+
+const EACH: WindowLength = WindowLength::Each;
+const LONG: WindowLength = WindowLength::Long;
+
+#[test]
+fn who_writes_a_file_that_is_exchanged_goes_on_writing_it_under_its_new_name() {
+    check(EACH, &[OpenEmptied(0, "f"), Exchange("a", "f"), Write(0, Line(1)), Close(0)]);
+}
+
+#[test]
+fn a_mode_that_comes_while_a_writer_still_has_the_landed_file_open_stays() {
+    check(EACH, &[Open(0, "f"), Save("f", Base), Chmod("f", 0o600), Write(0, Line(1)), Close(0), Remount]);
+}
+
+#[test]
+fn new_times_of_a_file_do_not_end_a_window() {
+    check(
+        LONG,
+        &[Save("a", Line(1)), Touch("a"), Save("a", Line(2)), Touch("a"), Save("a", Line(3)), Save("a", Line(4))],
+    );
+}
+
+#[test]
+fn new_times_of_a_file_do_not_make_stale_what_is_written_next() {
+    check(EACH, &[Open(0, "a"), Touch("a"), Write(0, Line(1)), Close(0)]);
+}
+
+#[test]
+fn what_was_renamed_over_something_is_what_its_old_path_is_judged_against() {
+    check(LONG, &[Rename("d/s/a", "a"), Save("d/s/a", Line(0))]);
+}
+
+#[test]
+fn an_old_file_under_a_new_name_does_not_go_unseen_by_being_renamed_over_something() {
+    check(EACH, &[Rename("a", "f"), Save("b", Line(1)), Save("f", Many(1)), ConfirmAll, Rename("f", "b"), DiscardAll]);
+}
+
+#[test]
+fn two_directories_that_both_have_a_file_are_not_exchanged_unseen() {
+    check(EACH, &[Save("e/a", Many(1)), Exchange("d", "e"), Save("d/a", Many(2)), Save("e/a", Many(3))]);
+}
+
+#[test]
+fn what_an_exchanged_directory_had_is_what_its_old_paths_are_judged_against() {
+    check(EACH, &[Exchange("d/s", "e"), Save("d/s/a", Many(1)), Exchange("d/s", "e")]);
+}
+
+#[test]
+fn what_a_renamed_directory_had_is_judged_against_more_than_once() {
+    let slices = [Save("d/a", Base), Save("d/a", Line(1)), Unlink("d/a"), Save("d/a", Many(1))];
+    check(EACH, &[&[Rename("d", "f"), Mkdir("d")][..], &slices].concat());
+}
+
+#[test]
+fn a_directory_is_not_what_a_file_made_in_its_place_is_judged_against() {
+    check(LONG, &[Rename("b", "f"), Rename("d", "b"), Save("d", Line(0))]);
+}
+
+#[test]
+fn a_directory_does_not_replace_one_in_which_a_new_file_is_being_written() {
+    check(EACH, &[OpenEmptied(0, "e/a"), Rename("d/s", "e"), Write(0, Base), Close(0)]);
+}
+
+#[test]
+fn a_directory_does_not_take_the_place_of_a_held_deletion() {
+    check(EACH, &[Unlink("a"), Rename("d", "a"), Unlink("d/s/a"), Rename("e", "d/s")]);
+}
+
+#[test]
+fn a_discarded_deletion_is_there_again_although_its_directory_was_removed() {
+    check(EACH, &[Unlink("d/s/a"), Rmdir("d/s"), Discard(1)]);
+}
+
+#[test]
+fn a_file_is_put_back_although_its_times_are_new() {
+    check(LONG, &[Rename("d/a", "a"), Exchange("a", "b"), Save("d/a", Line(0))]);
+}
+
+#[test]
+fn who_has_a_file_open_that_is_put_back_reads_and_writes_the_copy() {
+    let held = [Rename("b", "d/a"), Open(1, "d/a"), Save("f", Line(0)), Rename("f", "b")];
+    check(EACH, &[&held[..], &[OpenEmptied(0, "d/a"), Close(0), Write(1, Base), Close(1)]].concat());
+}
+
+#[test]
+fn a_save_of_the_same_content_does_not_end_a_window() {
+    check(LONG, &[Save("f", Many(8)), Save("f", Many(8)), Rename("a", "f")]);
+}
+
+#[test]
+fn a_changed_file_that_was_renamed_is_not_taken_for_what_comes_back_under_its_old_name() {
+    check(EACH, &[OpenEmptied(0, "b"), Rename("b", "a"), Discard(1), Write(0, Base), Close(0)]);
+}
+
+#[test]
+fn what_took_the_place_of_a_directory_does_not_carry_it_away() {
+    check(EACH, &[Unlink("d/s/a"), Rmdir("d/s"), Save("d/s", Base), Rename("d/s", "f"), ConfirmAll]);
+}
+
+#[test]
+fn symlinks_that_stay_inside_land_and_others_are_held() {
+    check(EACH, &[Symlink("f", "../a"), Symlink("c", "a"), Rename("c", "d/b"), Symlink("d/c", "../a"), Confirm(0)]);
+}
+
+#[test]
+fn what_was_deleted_from_a_directory_is_no_window_of_what_is_made_in_the_other() {
+    let exchanged = [Save("e/a", Many(1)), Unlink("e/a"), Exchange("d", "e"), Save("d/a", Many(2))];
+    check(LONG, &exchanged);
+}
+
+#[test]
+fn what_was_confirmed_in_a_renamed_directory_does_not_change_what_its_old_path_is_judged_against() {
+    check(EACH, &[Exchange("d", "e"), Save("e/a", Empty), Confirm(0), Save("d/a", Base)]);
+}
+
+#[test]
+fn a_renamed_file_is_no_new_one_where_the_session_is_the_window() {
+    check(WindowLength::Session, &[Rename("a", "f"), Save("f", Line(1)), Save("f", Many(1)), Save("f", Line(2))]);
+    check(WindowLength::Session, &[Rename("a", "f"), Save("f", Many(1))]);
+}
+
+#[test]
+fn what_covers_a_renamed_file_is_judged_when_that_goes_back_although_somebody_has_it_open() {
+    check(EACH, &[Rename("d/a", "f"), Save("f", Many(0)), Open(0, "f"), Save("d/a", Base), Close(0)]);
+}
+
+#[test]
+fn a_touched_file_goes_back_when_its_old_path_is_made_anew() {
+    check(EACH, &[Rename("a", "f"), Touch("f"), Save("f", Many(1)), Save("a", Line(1)), Remount, DiscardAll]);
+}

@@ -1,0 +1,898 @@
+//! The reference: what SPEC §4-§8 say of a project, a view and a person, in memory and in one thread.
+
+use std::collections::BTreeMap;
+
+use super::tree::{Leaf, Node, Path, Thing, Tree, is_within, parent, rebase};
+use crate::diff::{self, Merge};
+use crate::model::{ChangeKind, Reason};
+use crate::protocol::ErrorCode;
+
+/// Where one of two exchanged directories is for a moment.
+const ASIDE: &str = "aside";
+
+/// An errno, or nothing.
+pub type Answer = Result<(), i32>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowLength {
+    Each,
+    Session,
+    /// Longer than any test.
+    Long,
+}
+
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub kind: ChangeKind,
+    pub base: Option<Thing>,
+    pub new: Option<Thing>,
+    pub reasons: Vec<Reason>,
+}
+
+/// What the view has at a path instead of lower.
+#[derive(Clone, Debug)]
+pub struct Upper {
+    /// None: nothing, though lower may have something.
+    pub leaf: Option<Leaf>,
+    /// Which content of lower it is based on.
+    pub below: Option<u64>,
+    pub held: Option<Held>,
+    /// Lower was changed by somebody else between the open and the first write.
+    pub moved_on: bool,
+    /// Lower has its content; somebody still has it open for writing.
+    pub is_landed: bool,
+    /// When it was made, to tell in which order recovery looks at them.
+    pub made: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    Nothing,
+    Content(Thing),
+    Moved { to: Path, inode: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub anchor: Anchor,
+    /// What is there now came in this session.
+    pub fresh: bool,
+    /// Known by the rename of a directory, which a killed daemon forgets.
+    pub by_dir: bool,
+    /// Where older content that is there now came from. While something is there, no deletion here loses anything.
+    pub from: Option<Path>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub first: Option<Thing>,
+    pub landed: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Handle {
+    place: At,
+    pub writes: bool,
+    written: bool,
+    began: bool,
+    /// Which content lower had when it was opened.
+    opened: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    Path(Path),
+    /// Without a name: nothing of it is judged.
+    Orphan(Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameKind {
+    Over,
+    NoReplace,
+    Exchange,
+}
+
+#[derive(Debug)]
+pub struct Model {
+    pub lower: Tree,
+    pub upper: BTreeMap<Path, Upper>,
+    pub handles: BTreeMap<usize, Handle>,
+    pub anchors: BTreeMap<Path, Known>,
+    pub windows: BTreeMap<Path, Window>,
+    pub window: WindowLength,
+    /// Directories that were renamed, oldest first. A killed daemon forgets them.
+    pub moved_dirs: Vec<(Path, Path)>,
+    /// Content that lower lost by our doing: there must be a backup of each.
+    pub replaced: Vec<Vec<u8>>,
+    last: u64,
+}
+
+impl Handle {
+    pub fn is_at(&self, path: &str) -> bool {
+        matches!(&self.place, At::Path(at) if at == path)
+    }
+
+    pub fn is_unjudged(&self) -> bool {
+        self.written || self.began
+    }
+}
+
+/// Looking.
+impl Model {
+    pub fn new(window: WindowLength) -> Self {
+        Self {
+            lower: Tree::default(),
+            upper: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            anchors: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            window,
+            moved_dirs: Vec::new(),
+            replaced: Vec::new(),
+            last: 0,
+        }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// What the view shows at a path.
+    pub fn at(&self, path: &str) -> Option<Node> {
+        if !path.is_empty() && self.at(parent(path)) != Some(Node::Dir) {
+            return None;
+        }
+        match self.upper.get(path) {
+            Some(upper) => upper.leaf.clone().map(Node::Leaf),
+            None => self.lower.get(path).cloned(),
+        }
+    }
+
+    /// All paths that the view shows.
+    pub fn view(&self) -> BTreeMap<Path, Node> {
+        let paths = self.lower.iter().map(|(path, _)| path).chain(self.upper.keys());
+        paths.filter_map(|path| Some((path.clone(), self.at(path)?))).collect()
+    }
+
+    pub fn held(&self) -> impl Iterator<Item = (&Path, &Held)> {
+        self.upper.iter().filter_map(|(path, upper)| Some((path, upper.held.as_ref()?)))
+    }
+
+    /// What is read through a handle.
+    pub fn content(&self, slot: usize) -> Option<Vec<u8>> {
+        match &self.handles.get(&slot)?.place {
+            At::Orphan(content) => Some(content.clone()),
+            At::Path(path) => Some(self.at(path)?.leaf()?.thing.bytes().to_vec()),
+        }
+    }
+
+    fn walk(&self, path: &str) -> Answer {
+        match self.at(parent(path)) {
+            Some(Node::Dir) => Ok(()),
+            Some(Node::Leaf(_)) => Err(libc::ENOTDIR),
+            None => self.walk(parent(path)).and(Err(libc::ENOENT)),
+        }
+    }
+
+    fn free(&self, path: &str) -> Answer {
+        self.walk(path)?;
+        if self.at(path).is_some() { Err(libc::EEXIST) } else { Ok(()) }
+    }
+
+    /// Lower has a directory here that the view does not show, because it waits to be removed.
+    pub fn is_hidden_dir(&self, path: &str) -> bool {
+        self.upper.contains_key(path) && self.lower.is_dir(path)
+    }
+
+    /// The same, with nothing in its place.
+    fn is_removed_dir(&self, path: &str) -> bool {
+        self.is_hidden_dir(path) && self.upper[path].leaf.is_none()
+    }
+
+    /// Where what lay at a path is now, if a directory above it was renamed.
+    pub(super) fn moved_with_dirs(&self, path: &str) -> Option<Path> {
+        let step = |at: Path, (from, to): &(Path, Path)| match rebase(&at, from, to) {
+            // The directory itself was there.
+            Some(_) if at == *from => None,
+            Some(moved) => Some(moved),
+            // Nothing was there when a directory came to stand there.
+            None if is_within(&at, to) => None,
+            None => Some(at),
+        };
+        self.moved_dirs.iter().try_fold(path.to_owned(), step).filter(|to| to != path)
+    }
+
+    /// Where what lies at a path was before a directory above it was renamed.
+    pub fn left_with_dirs(&self, path: &str) -> Option<Path> {
+        let back = |at: Path, (from, to): &(Path, Path)| rebase(&at, to, from).unwrap_or(at);
+        let was = self.moved_dirs.iter().rev().fold(path.to_owned(), back);
+        (self.moved_with_dirs(&was).as_deref() == Some(path)).then_some(was)
+    }
+
+    pub fn has_orphans(&self) -> bool {
+        self.handles.values().any(|handle| matches!(handle.place, At::Orphan(_)))
+    }
+
+    fn is_used(&self, path: &str) -> bool {
+        self.anchors.get(path).is_some_and(|known| known.anchor != Anchor::Nothing)
+    }
+
+    /// Whether what is there came in this session, content and all.
+    fn is_fresh(&self, path: &str) -> bool {
+        self.anchors.get(path).is_some_and(|known| known.fresh && known.from.is_none())
+    }
+}
+
+/// What a program does with open files.
+impl Model {
+    pub fn open(&mut self, slot: usize, path: &str, truncates: bool) -> Answer {
+        self.walk(path)?;
+        let opened = self.lower.leaf(path).map(|leaf| leaf.stamp).filter(|_| !self.upper.contains_key(path));
+        let found = self.at(path);
+        match &found {
+            Some(Node::Dir) => return Err(libc::EISDIR),
+            Some(Node::Leaf(leaf)) if !leaf.thing.is_file() => return Err(libc::ELOOP),
+            Some(Node::Leaf(_)) => {}
+            None => self.add(path, Thing::File(Vec::new()), 0o644),
+        }
+        if truncates {
+            self.dirty(path, opened).thing = Thing::File(Vec::new());
+        }
+        let place = At::Path(path.to_owned());
+        let began = truncates || found.is_none();
+        self.handles.insert(slot, Handle { place, writes: true, written: false, began, opened });
+        Ok(())
+    }
+
+    pub fn write(&mut self, slot: usize, content: Vec<u8>) -> Answer {
+        let handle = self.handles.get_mut(&slot).ok_or(libc::EBADF)?;
+        handle.written = true;
+        match (&mut handle.place, handle.opened) {
+            (At::Orphan(bytes), _) => *bytes = content,
+            (At::Path(path), opened) => {
+                let path = path.clone();
+                self.dirty(&path, opened).thing = Thing::File(content);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn close(&mut self, slot: usize) -> Answer {
+        let mut handle = self.handles.get(&slot).cloned().ok_or(libc::EBADF)?;
+        let At::Path(path) = handle.place.clone() else {
+            self.handles.remove(&slot);
+            return Ok(());
+        };
+        let others =
+            |model: &Self| model.handles.iter().any(|(at, other)| *at != slot && other.is_at(&path) && other.written);
+        if handle.written {
+            (handle.written, handle.began) = (false, false);
+            self.handles.insert(slot, handle.clone());
+            if self.upper.contains_key(&path) && !others(self) {
+                self.settle(&path, &[]);
+            }
+        }
+        self.handles.remove(&slot);
+        if handle.is_unjudged() && self.upper.contains_key(&path) && !others(self) {
+            self.settle(&path, &[]);
+        }
+        self.evict(&path);
+        Ok(())
+    }
+
+    pub fn truncate(&mut self, path: &str, size: usize) -> Answer {
+        const SLOT: usize = usize::MAX;
+        self.walk(path)?;
+        if self.at(path).is_none() {
+            return Err(libc::ENOENT);
+        }
+        self.open(SLOT, path, false)?;
+        let mut content = self.content(SLOT).unwrap_or_default();
+        content.resize(size, 0);
+        self.write(SLOT, content)?;
+        self.close(SLOT)
+    }
+
+    /// The leaf that a write goes to: copied up from lower at the first one.
+    fn dirty(&mut self, path: &str, opened: Option<u64>) -> &mut Leaf {
+        let made = self.next();
+        let lower = self.lower.leaf(path).cloned();
+        let upper = self.upper.entry(path.to_owned()).or_insert_with(|| {
+            let below = lower.as_ref().map(|leaf| leaf.stamp);
+            Upper { moved_on: opened.is_some() && opened != below, ..Upper::of(lower, below, made) }
+        });
+        upper.is_landed = false;
+        upper.leaf.as_mut().expect("only files are written")
+    }
+
+    /// A new file or symlink: over a deletion that waits for review it is a modification (SPEC §4.3).
+    fn add(&mut self, path: &str, thing: Thing, mode: u32) {
+        let hidden = self.upper.remove(path);
+        let made = self.next();
+        let leaf = Leaf { thing, mode, inode: made, stamp: made };
+        let (below, held) = hidden.map_or((None, None), |hidden| (hidden.below, hidden.held));
+        self.upper.insert(path.to_owned(), Upper { held, ..Upper::of(Some(leaf), below, made) });
+    }
+}
+
+impl Upper {
+    fn of(leaf: Option<Leaf>, below: Option<u64>, made: u64) -> Self {
+        Self { leaf, below, held: None, moved_on: false, is_landed: false, made }
+    }
+
+    /// Nothing was there before.
+    fn is_new(&self) -> bool {
+        self.below.is_none() && self.held.as_ref().is_none_or(|held| held.base.is_none())
+    }
+}
+
+/// What a program does with names.
+impl Model {
+    pub fn unlink(&mut self, path: &str) -> Answer {
+        self.walk(path)?;
+        match self.at(path) {
+            None => return Err(libc::ENOENT),
+            Some(Node::Dir) => return Err(libc::EISDIR),
+            Some(Node::Leaf(_)) => {}
+        }
+        self.orphan(path);
+        self.delete(path);
+        Ok(())
+    }
+
+    fn delete(&mut self, path: &str) {
+        if self.is_hidden_dir(path) {
+            return self.hide_dir(path);
+        }
+        let made = self.next();
+        let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
+        let whiteout = match self.upper.remove(path) {
+            Some(upper) if upper.is_new() => return,
+            Some(upper) => Upper { leaf: None, moved_on: false, is_landed: false, made, ..upper },
+            None => Upper::of(None, below, made),
+        };
+        self.upper.insert(path.to_owned(), whiteout);
+        self.settle(path, &[]);
+    }
+
+    /// Who has the file open keeps it; it has no name any more.
+    fn orphan(&mut self, path: &str) {
+        let content = self.at(path).and_then(|node| Some(node.leaf()?.thing.bytes().to_vec())).unwrap_or_default();
+        for handle in self.handles.values_mut().filter(|handle| handle.is_at(path)) {
+            handle.place = At::Orphan(content.clone());
+        }
+    }
+
+    pub fn mkdir(&mut self, path: &str) -> Answer {
+        self.free(path)?;
+        if self.is_hidden_dir(path) {
+            self.upper.remove(path);
+        } else if self.upper.contains_key(path) {
+            // The deletion of a file waits for review here.
+            return Err(libc::EBUSY);
+        }
+        self.lower.put(path, Node::Dir);
+        self.created(path);
+        Ok(())
+    }
+
+    fn created(&mut self, path: &str) {
+        let known = self.anchors.entry(path.to_owned());
+        let known = known.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None });
+        known.fresh = known.anchor == Anchor::Nothing;
+    }
+
+    pub fn rmdir(&mut self, path: &str) -> Answer {
+        self.walk(path)?;
+        match self.at(path) {
+            None => return Err(libc::ENOENT),
+            Some(Node::Leaf(_)) => return Err(libc::ENOTDIR),
+            Some(Node::Dir) => {}
+        }
+        if self.view().keys().any(|child| parent(child) == path) {
+            return Err(libc::ENOTEMPTY);
+        }
+        if self.upper.keys().any(|child| parent(child) == path) {
+            self.hide_dir(path);
+        } else {
+            self.lower.remove(path);
+        }
+        self.left(path);
+        Ok(())
+    }
+
+    /// Deletions in it wait for review, and it with them.
+    fn hide_dir(&mut self, path: &str) {
+        let held = Held { kind: ChangeKind::Structure, base: None, new: None, reasons: vec![Reason::Parent] };
+        let made = self.next();
+        self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(None, None, made) });
+    }
+
+    fn left(&mut self, path: &str) {
+        if let Some(known) = self.anchors.get_mut(path) {
+            (known.fresh, known.from) = (false, None);
+        }
+    }
+
+    pub fn symlink(&mut self, path: &str, target: &str) -> Answer {
+        self.free(path)?;
+        let leaves = crate::overlay::compare::leaves_project(&super::path(path), target.as_bytes());
+        let is_judged = self.upper.contains_key(path) || self.is_used(path) || leaves;
+        self.add(path, Thing::Symlink(target.as_bytes().to_vec()), 0o777);
+        if is_judged {
+            self.settle(path, &[]);
+        } else if let Some(upper) = self.upper.remove(path) {
+            self.lower.put(path, Node::Leaf(upper.leaf.expect("just made")));
+            self.created(path);
+        }
+        Ok(())
+    }
+
+    pub fn chmod(&mut self, path: &str, mode: u32) -> Answer {
+        self.walk(path)?;
+        match self.at(path) {
+            None => return Err(libc::ENOENT),
+            Some(Node::Dir) => return Ok(()),
+            Some(Node::Leaf(_)) => {}
+        }
+        let upper = self.upper.get_mut(path);
+        let is_below = upper.as_ref().is_none_or(|upper| upper.is_landed);
+        if let Some(leaf) = upper.and_then(|upper| upper.leaf.as_mut()) {
+            leaf.mode = mode;
+        }
+        if is_below && let Some(leaf) = self.lower.leaf_mut(path) {
+            leaf.mode = mode;
+        }
+        Ok(())
+    }
+}
+
+/// Renames.
+impl Model {
+    pub fn rename(&mut self, from: &str, to: &str, kind: RenameKind) -> Answer {
+        self.walk(from)?;
+        self.walk(to)?;
+        if let Some(answer) = self.kernel_says(from, to, kind) {
+            return answer;
+        }
+        let source = self.at(from).ok_or(libc::ENOENT)?;
+        let target = self.at(to);
+        match (source, target) {
+            (Node::Leaf(_), Some(Node::Leaf(_))) if kind == RenameKind::Exchange => self.exchange(from, to),
+            (Node::Dir, Some(Node::Dir)) if kind == RenameKind::Exchange => {
+                let lifted = self.lift(&[(from, to), (to, from)]);
+                self.move_tree(from, ASIDE);
+                self.move_tree(to, from);
+                self.move_tree(ASIDE, to);
+                for known in self.anchors.values_mut() {
+                    if let Some(was) = known.from.as_ref().and_then(|came| rebase(came, ASIDE, from)) {
+                        known.from = Some(was);
+                    }
+                }
+                self.anchors.retain(|path, _| !is_within(path, ASIDE));
+                for path in lifted {
+                    self.settle(&path, &[]);
+                }
+                Ok(())
+            }
+            _ if kind == RenameKind::Exchange => Err(libc::EINVAL),
+            (Node::Dir, Some(Node::Leaf(_))) => Err(libc::ENOTDIR),
+            (Node::Leaf(_), Some(Node::Dir)) => Err(libc::EISDIR),
+            (Node::Dir, target) => self.rename_dir(from, to, target.is_some()),
+            (Node::Leaf(_), target) => self.rename_leaf(from, to, target.is_some()),
+        }
+    }
+
+    /// What the kernel answers by itself, before it asks a file system.
+    pub fn kernel_says(&self, from: &str, to: &str, kind: RenameKind) -> Option<Answer> {
+        self.at(from)?;
+        match (kind, self.at(to)) {
+            (RenameKind::Exchange, None) => Some(Err(libc::ENOENT)),
+            (RenameKind::NoReplace, Some(_)) => Some(Err(libc::EEXIST)),
+            _ if from == to => Some(Ok(())),
+            _ if is_within(to, from) => Some(Err(libc::EINVAL)),
+            (RenameKind::Exchange, _) if is_within(from, to) => Some(Err(libc::EINVAL)),
+            _ if is_within(from, to) => Some(Err(libc::ENOTEMPTY)),
+            _ => None,
+        }
+    }
+
+    fn rename_leaf(&mut self, from: &str, to: &str, is_over: bool) -> Answer {
+        let is_judged = is_over || self.upper.contains_key(to) || self.is_used(to);
+        if is_over {
+            self.orphan(to);
+        }
+        self.move_handles(from, to);
+        match (self.upper.contains_key(from), is_judged) {
+            (_, false) => self.move_free(from, to),
+            (false, true) => self.move_over(from, to),
+            (true, true) => self.move_upper_over(from, to),
+        }
+        Ok(())
+    }
+
+    fn move_handles(&mut self, from: &str, to: &str) {
+        for handle in self.handles.values_mut() {
+            if let At::Path(path) = &mut handle.place
+                && let Some(moved) = rebase(path, from, to)
+            {
+                *path = moved;
+            }
+        }
+    }
+
+    /// To a path that was always free: what lower has moves, and what is held or unfinished with it.
+    fn move_free(&mut self, from: &str, to: &str) {
+        if let Some(leaf) = self.lower.leaf(from).cloned() {
+            self.lower.rename(from, to);
+            if let Some(window) = self.windows.remove(from) {
+                self.windows.insert(to.to_owned(), window);
+            }
+            self.anchors_moved(from, to, leaf.inode);
+        }
+        if let Some(upper) = self.upper.remove(from) {
+            self.upper.insert(to.to_owned(), upper);
+            self.evict(to);
+        }
+    }
+
+    fn anchors_moved(&mut self, from: &str, to: &str, inode: u64) {
+        let is_fresh = self.is_fresh(from);
+        let moved = Anchor::Moved { to: to.to_owned(), inode };
+        let unknown = Known { anchor: moved.clone(), fresh: false, by_dir: false, from: None };
+        let source = self.anchors.entry(from.to_owned()).or_insert(unknown);
+        (source.fresh, source.by_dir) = (false, false);
+        let came_from = source.from.take().or(Some(from.to_owned())).filter(|came| !is_fresh && came != to);
+        let is_home = self.moved_with_dirs(to).as_deref() == Some(from);
+        let anchor = if is_home { moved } else { Anchor::Nothing };
+        let unknown = Known { anchor, fresh: false, by_dir: false, from: None };
+        self.anchors.retain(|path, known| path != to || !known.by_dir);
+        let target = self.anchors.entry(to.to_owned()).or_insert(unknown);
+        let came_from = came_from.filter(|_| target.anchor == Anchor::Nothing);
+        (target.fresh, target.from) = (is_fresh || came_from.is_some(), came_from);
+        self.retarget(from, to);
+    }
+
+    fn retarget(&mut self, from: &str, to: &str) {
+        for known in self.anchors.values_mut() {
+            if let Anchor::Moved { to: at, .. } = &mut known.anchor
+                && let Some(moved) = rebase(at, from, to)
+            {
+                *at = moved;
+            }
+        }
+    }
+
+    /// A file of lower over something: the target is judged by its content, and it goes when that lands.
+    fn move_over(&mut self, from: &str, to: &str) {
+        let Some(leaf) = self.lower.leaf(from).cloned() else { return };
+        let made = self.next();
+        self.take_target(to, leaf.clone(), made);
+        let made = self.next();
+        self.upper.insert(from.to_owned(), Upper::of(None, Some(leaf.stamp), made));
+        if self.judge(to, &[]) {
+            self.upper.remove(from);
+            self.lower.remove(from);
+            self.carried(from, to);
+        } else if self.loses_nothing(from) {
+            // A temporary file leaves no trace.
+            self.upper.remove(from);
+            self.lower.remove(from);
+            self.left(from);
+        } else {
+            self.settle(from, &[Reason::Parent]);
+        }
+    }
+
+    /// What used to be at the source is at the target now, so that nothing else can be made there unreviewed.
+    fn carried(&mut self, from: &str, to: &str) {
+        let Some(inode) = self.lower.leaf(to).map(|leaf| leaf.inode) else { return };
+        let moved = Anchor::Moved { to: to.to_owned(), inode };
+        for known in self.anchors.values_mut() {
+            if matches!(&known.anchor, Anchor::Moved { to: at, .. } if at == from) {
+                known.anchor = moved.clone();
+            }
+        }
+        let known = Known { anchor: moved, fresh: false, by_dir: false, from: None };
+        let known = self.anchors.entry(from.to_owned()).or_insert(known);
+        (known.fresh, known.from, known.by_dir) = (false, None, false);
+    }
+
+    /// A changed file over something: the target is judged, and what the source was based on is deleted.
+    fn move_upper_over(&mut self, from: &str, to: &str) {
+        let Some(source) = self.upper.remove(from) else { return };
+        let Some(leaf) = source.leaf else { return };
+        self.take_target(to, leaf, source.made);
+        if self.lower.leaf(from).is_some() {
+            self.delete(from);
+        }
+        self.settle(to, &[]);
+    }
+
+    /// What stands at the target from now on, with the base of what stood there.
+    fn take_target(&mut self, to: &str, leaf: Leaf, made: u64) {
+        let (below, held) = match self.upper.remove(to) {
+            Some(upper) => (upper.below, upper.held),
+            None => (self.lower.leaf(to).map(|leaf| leaf.stamp), None),
+        };
+        self.upper.insert(to.to_owned(), Upper { held, ..Upper::of(Some(leaf), below, made) });
+    }
+
+    fn exchange(&mut self, from: &str, to: &str) -> Answer {
+        let (a, b) = (self.at(from), self.at(to));
+        let (Some(Node::Leaf(a)), Some(Node::Leaf(b))) = (a, b) else { return Err(libc::EINVAL) };
+        let (first, second) = (self.next(), self.next());
+        self.take_target(from, b, first);
+        self.take_target(to, a, second);
+        for handle in self.handles.values_mut() {
+            match &mut handle.place {
+                At::Path(path) if path == from => *path = to.to_owned(),
+                At::Path(path) if path == to => *path = from.to_owned(),
+                At::Path(_) | At::Orphan(_) => {}
+            }
+        }
+        self.settle(from, &[]);
+        self.settle(to, &[]);
+        Ok(())
+    }
+
+    fn rename_dir(&mut self, from: &str, to: &str, is_over: bool) -> Answer {
+        if is_over && self.view().keys().any(|child| parent(child) == to) {
+            return Err(libc::ENOTEMPTY);
+        }
+        if self.upper.keys().any(|path| path == to || parent(path) == to) {
+            // Deletions wait for review there.
+            return Err(libc::EBUSY);
+        }
+        let lifted = self.lift(&[(from, to)]);
+        self.move_tree(from, to);
+        for path in lifted {
+            self.settle(&path, &[]);
+        }
+        Ok(())
+    }
+
+    /// What came in this session and comes with a directory to where something else is or was: as if nobody had judged
+    /// it yet. Gives where it comes to.
+    fn lift(&mut self, moves: &[(&str, &str)]) -> Vec<Path> {
+        let along = |(from, to): &(&str, &str)| -> Vec<(Path, Path)> {
+            let paths = self.leaves_below(from).into_iter();
+            paths.filter_map(|(path, _)| Some((rebase(&path, from, to)?, path))).collect()
+        };
+        let mut along: Vec<(Path, Path)> = moves.iter().flat_map(along).collect();
+        along.retain(|(moved, path)| self.is_used_by_another(path, moved) || self.has_older(moved));
+        for (_, path) in &along {
+            assert!(self.is_fresh(path), "{path} is older and would take the place of something");
+            let made = self.next();
+            let leaf = self.lower.remove(path).and_then(|node| node.leaf().cloned());
+            self.left(path);
+            self.windows.remove(path);
+            let upper = self.upper.remove(path).unwrap_or_else(|| Upper::of(leaf, None, made));
+            self.upper.insert(path.clone(), Upper { below: None, is_landed: false, ..upper });
+        }
+        along.into_iter().map(|(moved, _)| moved).collect()
+    }
+
+    fn is_used_by_another(&self, path: &str, moved: &str) -> bool {
+        let comes_back = self.moved_with_dirs(moved).as_deref() == Some(path);
+        !comes_back
+            && self.anchors.get(moved).is_some_and(|known| match &known.anchor {
+                Anchor::Nothing => false,
+                Anchor::Content(_) => true,
+                Anchor::Moved { to, .. } => to != path && (!known.by_dir || self.lower.leaf(to).is_some()),
+            })
+    }
+
+    fn has_older(&self, path: &str) -> bool {
+        self.lower.leaf(path).is_some() && !self.is_fresh(path)
+    }
+
+    /// A directory with all that is in it, held or not.
+    fn move_tree(&mut self, from: &str, to: &str) {
+        self.move_handles(from, to);
+        let leaves: Vec<(Path, u64)> = self.leaves_below(from);
+        self.moved_dirs.push((from.to_owned(), to.to_owned()));
+        self.lower.rename(from, to);
+        for (path, known) in self.anchors.iter_mut().filter(|(path, known)| !known.by_dir && is_within(path, to)) {
+            // Free until now: what comes with the directory is older than its name.
+            if known.anchor == Anchor::Nothing {
+                (known.fresh, known.from) = (true, rebase(path, to, from));
+            }
+        }
+        self.retarget(from, to);
+        let moved: Vec<Path> = self.upper.keys().filter(|path| is_within(path, from)).cloned().collect();
+        for path in moved {
+            if let (Some(new), Some(upper)) = (rebase(&path, from, to), self.upper.remove(&path)) {
+                self.upper.insert(new, upper);
+            }
+        }
+        for (path, inode) in leaves {
+            if let Some(new) = rebase(&path, from, to) {
+                self.moved_with_dir(path, new, inode);
+            }
+        }
+        self.move_fresh(from, to);
+    }
+
+    pub fn leaves_below(&self, dir: &str) -> Vec<(Path, u64)> {
+        let leaf = |path: Path| Some((self.lower.leaf(&path)?.inode, path));
+        self.lower.within(dir).into_iter().filter_map(leaf).map(|(inode, path)| (path, inode)).collect()
+    }
+
+    fn moved_with_dir(&mut self, from: Path, to: Path, inode: u64) {
+        if let Some(window) = self.windows.remove(&from) {
+            self.windows.insert(to.clone(), window);
+        }
+        let comes_back =
+            |known: &Known| known.by_dir && matches!(known.anchor, Anchor::Moved { inode: at, .. } if at == inode);
+        if self.anchors.get(&to).is_some_and(comes_back) {
+            self.anchors.remove(&to);
+        }
+        self.anchors.entry(from).or_insert(Known {
+            anchor: Anchor::Moved { to, inode },
+            fresh: false,
+            by_dir: true,
+            from: None,
+        });
+    }
+
+    fn move_fresh(&mut self, from: &str, to: &str) {
+        let fresh = self.anchors.iter_mut().filter(|(path, known)| known.fresh && is_within(path, from));
+        let moved: Vec<(Path, Option<Path>)> = fresh
+            .filter_map(|(path, known)| {
+                known.fresh = false;
+                Some((rebase(path, from, to)?, known.from.take()))
+            })
+            .collect();
+        for (path, came_from) in moved {
+            let known = self.anchors.entry(path);
+            let known = known.or_insert(Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: None });
+            (known.fresh, known.from) = (true, came_from);
+        }
+    }
+
+    /// Whether a directory would bring a file to where another is or used to be: it may be refused, and programs copy.
+    pub fn takes_used_paths(&self, from: &str, to: &str) -> bool {
+        let is_taken = |path: &Path, moved: &Path| {
+            let both = [self.lower.get(path), self.lower.get(moved)];
+            self.is_used(moved) || (path != from && both.iter().all(Option::is_some) && both != [Some(&Node::Dir); 2])
+        };
+        let moved = self.lower.within(from).into_iter().filter_map(|path| Some((rebase(&path, from, to)?, path)));
+        moved.into_iter().any(|(moved, path)| is_taken(&path, &moved))
+    }
+}
+
+/// What a person does.
+impl Model {
+    /// A held removal of a directory, or what takes its place, takes the deletions in it along.
+    fn with_children(&self, paths: &[Path]) -> Vec<Path> {
+        let all = self.held().map(|(held, _)| held);
+        all.filter(|held| paths.iter().any(|path| is_within(held, path))).cloned().collect()
+    }
+
+    pub fn confirm(&mut self, paths: &[Path]) -> Result<(), ErrorCode> {
+        let all = self.with_children(paths);
+        if all.iter().any(|path| self.handles.values().any(|handle| handle.is_at(path) && handle.is_unjudged())) {
+            return Err(ErrorCode::Busy);
+        }
+        let files = all.iter().filter(|path| !self.is_removed_dir(path));
+        let landing = files.map(|path| Ok((path.clone(), self.landable(path)?)));
+        let landing: Vec<(Path, Option<Leaf>)> = landing.collect::<Result<_, ErrorCode>>()?;
+        // What is in a directory lands before what takes its place.
+        for (path, leaf) in landing.into_iter().rev() {
+            self.make_parents(&path);
+            if self.lower.is_dir(&path) {
+                self.lower.remove(&path);
+            }
+            self.replace(&path, leaf.clone());
+            let anchor = leaf.map_or(Anchor::Nothing, |leaf| Anchor::Content(leaf.thing));
+            self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None });
+            self.windows.remove(&path);
+            self.ended(&path);
+        }
+        let mut dirs: Vec<Path> = self.upper.keys().filter(|path| self.is_removed_dir(path)).cloned().collect();
+        while let Some(dir) = dirs.pop() {
+            if self.lower.within(&dir).len() == 1 {
+                self.upper.remove(&dir);
+                self.lower.remove(&dir);
+            }
+        }
+        Ok(())
+    }
+
+    /// What lands: the held content, or what it comes to together with what somebody else did below (SPEC §9).
+    fn landable(&self, path: &str) -> Result<Option<Leaf>, ErrorCode> {
+        let upper = &self.upper[path];
+        let present = self.lower.leaf(path);
+        let base = upper.held.as_ref().and_then(|held| held.base.clone());
+        let thing = present.map(|leaf| leaf.thing.clone());
+        let is_as_based = match (upper.below, present) {
+            (None, None) => true,
+            (Some(stamp), Some(present)) => stamp == present.stamp || Some(&present.thing) == base.as_ref(),
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
+        if is_as_based || new == thing {
+            return Ok(upper.leaf.clone());
+        }
+        let (Some(base), Some(present), Some(new)) = (base, present, new) else { return Err(ErrorCode::Conflict) };
+        let is_text = |thing: &Thing| diff::classify(Some(thing.bytes())) == diff::Side::Text;
+        if ![&base, &present.thing, &new].into_iter().all(|thing| thing.is_file() && is_text(thing)) {
+            return Err(ErrorCode::Conflict);
+        }
+        match diff::merge(base.bytes(), present.thing.bytes(), new.bytes()) {
+            Merge::Clean(merged) => Ok(Some(Leaf { thing: Thing::File(merged), ..present.clone() })),
+            Merge::Conflict { .. } => Err(ErrorCode::Conflict),
+        }
+    }
+
+    fn make_parents(&mut self, path: &str) {
+        let dir = parent(path);
+        if self.lower.get(dir).is_none() {
+            self.make_parents(dir);
+            self.lower.put(dir, Node::Dir);
+        }
+    }
+
+    pub fn discard(&mut self, paths: &[Path]) {
+        for path in self.with_children(paths) {
+            let shown = self.lower.leaf(&path).is_some_and(|leaf| leaf.thing.is_file());
+            if !shown {
+                self.orphan(&path);
+            }
+            self.upper.remove(&path);
+            // What is there again is in directories that are there again.
+            let mut dir = parent(&path);
+            while !dir.is_empty() {
+                if self.is_removed_dir(dir) {
+                    self.upper.remove(dir);
+                }
+                dir = parent(dir);
+            }
+        }
+    }
+
+    /// The daemon is killed, and another recovers what it left.
+    pub fn remount(&mut self) {
+        self.handles.clear();
+        self.windows.clear();
+        self.anchors.retain(|_, known| !known.by_dir);
+        self.moved_dirs.clear();
+        self.upper.retain(|_, upper| !upper.is_landed);
+        let mut unfinished: Vec<(u64, Path)> = Vec::new();
+        for (path, upper) in &self.upper {
+            let now = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
+            let judged = upper.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure || held.new == now);
+            if !judged {
+                unfinished.push((upper.made, path.clone()));
+            }
+        }
+        unfinished.sort();
+        for (_, path) in unfinished {
+            self.settle(&path, &[Reason::Interrupted]);
+        }
+    }
+}
+
+/// What somebody else does below.
+impl Model {
+    pub fn outside_write(&mut self, path: &str, content: Vec<u8>) {
+        let stamp = self.next();
+        match self.lower.leaf_mut(path) {
+            Some(leaf) => (leaf.thing, leaf.stamp) = (Thing::File(content), stamp),
+            None => {
+                let leaf = Leaf { thing: Thing::File(content), mode: 0o644, inode: stamp, stamp };
+                self.lower.put(path, Node::Leaf(leaf));
+            }
+        }
+    }
+
+    pub fn outside_remove(&mut self, path: &str) {
+        if !self.upper.contains_key(path) {
+            self.orphan(path);
+        }
+        self.lower.remove(path);
+    }
+}
