@@ -64,14 +64,19 @@ impl Overlay {
         let target = state.anchors.entry(to.clone()).or_insert(Known { anchor, fresh: false, from: None });
         let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
         (target.fresh, target.from) = (made_here || came_from.is_some(), came_from);
-        for known in state.anchors.values_mut() {
+        let mut changed = Vec::new();
+        for (path, known) in &mut state.anchors {
+            let mut follows = false;
             if let AnchorState::Moved { to: at, .. } = &mut known.anchor
                 && at == from
             {
-                *at = to.clone();
+                (*at, follows) = (to.clone(), true);
+            }
+            if follows || path == from || path == to {
+                changed.push(known.as_anchor(path));
             }
         }
-        [from, to].iter().map(|path| state.anchors[*path].as_anchor(path)).collect()
+        changed
     }
 
     /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
