@@ -12,6 +12,7 @@
 mod anchors;
 mod backups;
 mod boot;
+mod check;
 mod checkpoint;
 mod content;
 mod database;
@@ -40,6 +41,7 @@ use crate::sys::tree::{Place, Tree};
 
 pub use anchors::{Anchor, AnchorState};
 pub use backups::Backup;
+pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
 pub use events::{Event, EventDraft};
 pub use journal::{Epilogue, Fate};
