@@ -414,6 +414,11 @@ impl Overlay {
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
         }
+        if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
+            // It went with the holding.
+            self.state.lock().uppers.remove(whiteout);
+            return Ok(());
+        }
         if !self.is_fresh(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent);
         }

@@ -102,7 +102,7 @@ impl Overlay {
         landing: &mut Landing<'_>,
     ) -> Reviewed<bool> {
         let fault = |err: Error| failed(path, &err);
-        self.make_parents(path).map_err(fault)?;
+        landing.make_parents(&self.lower, path).map_err(|err| fault(err.into()))?;
         let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
         let keeps = kept.is_some();
         if let Some(content) = kept {

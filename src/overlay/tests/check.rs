@@ -120,3 +120,14 @@ fn an_id_superseded_by_one_that_nobody_knows_is_found() {
     );
     assert_eq!(kinds(&bench), [FaultKind::Verdict]);
 }
+
+#[test]
+fn a_journal_that_names_our_own_directory_is_not_followed() {
+    let mut bench = bench();
+    let steps = r#"{"path":{"path":".fettle/stage/x"},"expect":null,"act":{"Link":{"of":{"path":"b"}}}}"#;
+    let epilogue = r#"{"drop":[],"save":[],"verdicts":[],"anchors":[],"events":[]}"#;
+    let intent = format!(r#"{{"steps":[{steps}],"backups":[],"epilogue":{epilogue}}}"#);
+    tamper(&mut bench, &format!("INSERT INTO intent (row) VALUES ('{intent}')"));
+    assert_eq!(kinds(&bench), []);
+    assert_eq!(bench.held().len(), 1);
+}
