@@ -242,7 +242,7 @@ impl Overlay {
             }
             applied
         };
-        let names = applied.finish()?;
+        let names = self.finish(applied)?;
         for landable in landables.iter() {
             self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
         }
@@ -318,7 +318,7 @@ impl Overlay {
         }
         let mut landing = Landing::new(&self.store, Durability::Synced);
         landing.remove_dir(&self.lower, &dir)?;
-        landing.promise(epilogue)?.apply()?.finish()?;
+        self.finish(landing.promise(epilogue)?.apply()?)?;
         self.state.lock().uppers.remove(row.id);
         self.empty_hidden_dirs(&dir)
     }

@@ -10,7 +10,7 @@ use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
-use crate::store::{self, Applied, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
+use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -46,7 +46,7 @@ impl Overlay {
             state.source_went(job);
         }
         drop(state);
-        removed.map(Applied::finish).transpose()?;
+        removed.map(|applied| self.finish(applied)).transpose()?;
         self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);
         Ok(Settled::Held(id))
     }

@@ -310,7 +310,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let copy = NewContent::File { file: &file, like: &file, meta };
         landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
-        landing.promise(Epilogue::default())?.apply()?.finish()?;
+        self.finish(landing.promise(Epilogue::default())?.apply()?)?;
         self.state.lock().epoch += 1;
         self.remember_below(path)
     }

@@ -53,7 +53,7 @@ impl Overlay {
             state.put_back(&to, &applied.outcomes);
             applied
         };
-        applied.finish()?;
+        self.finish(applied)?;
         comparison.present = self.present_side(path)?;
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Overlay {
             state.uncovered(&covered, [ours, theirs]);
             (applied, judged)
         };
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(judged.then_some(covered.by))
     }
 

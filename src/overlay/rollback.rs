@@ -62,7 +62,7 @@ impl Overlay {
             applied.outcomes.iter().for_each(|outcome| state.restored(&outcome.path, outcome.meta.as_ref()));
             applied
         };
-        let names = applied.finish().map_err(whole)?;
+        let names = self.finish(applied).map_err(whole)?;
         for (index, name) in replaced.into_iter().zip(names) {
             outcomes[index].backup = Some(name);
         }

@@ -227,7 +227,7 @@ impl Overlay {
         landing.remove(&self.lower, source, *stamp)?;
         let mut applied = landing.promise(Epilogue::default())?.apply()?;
         applied.epilogue().anchors.extend(self.state.lock().left(source));
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(())
     }
 

@@ -265,6 +265,7 @@ impl Applied<'_> {
     }
 
     /// Records what was done and removes what waited. Gives the names of the backups.
+    /// [`Error::Unrecorded`] when lower stays new and the database does not know; after any other error all is old.
     pub fn finish(mut self) -> Result<Vec<String>> {
         if self.work.durability == Durability::Synced {
             // Before the intent goes: a crash after that no longer repeats what was done.
@@ -279,17 +280,24 @@ impl Applied<'_> {
         self.work.applied = 0;
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
-        let (names, sweep) = self.work.store.database.lock().write_notes(|tx| {
+        let recorded = self.work.store.database.lock().write_notes(|tx| {
             let names = journal::fulfil(tx, id, intent)?;
             made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
             Ok((names, super::recovery::note_sweep(tx, &waiting)?))
-        })?;
+        });
+        let (names, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
-        staged.iter().try_for_each(Staged::remove_waiting)?;
         let mut gone = emptied.iter();
-        gone.try_for_each(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")))?;
-        self.work.store.swept(sweep);
-        self.work.store.dirs_gone(&intent.emptied)?;
+        let cleared = staged
+            .iter()
+            .try_for_each(Staged::remove_waiting)
+            .and_then(|()| gone.try_for_each(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}"))))
+            .and_then(|()| self.work.store.dirs_gone(&intent.emptied));
+        match cleared {
+            Ok(()) => self.work.store.swept(sweep),
+            // It is done all the same, and the notes stay: the next start removes what is left.
+            Err(err) => log::error!("clear up after a landing: {err}"),
+        }
         Ok(names)
     }
 }

@@ -65,6 +65,9 @@ pub enum Error {
     Damaged { path: String, what: String },
     #[error("{path} is in use by {holder}")]
     Locked { path: String, holder: String },
+    /// The next start will finish it; until then nothing more may be written.
+    #[error("the project has changed and that could not be recorded: {0}")]
+    Unrecorded(Box<Error>),
     #[error("{path} changed below while it was about to be replaced")]
     Conflict { path: String },
 }
@@ -82,6 +85,7 @@ impl Error {
                 libc::ENOSPC
             }
             Self::Database(_) | Self::Damaged { .. } => libc::EIO,
+            Self::Unrecorded(cause) => cause.errno(),
             Self::Locked { .. } | Self::Conflict { .. } => libc::EBUSY,
         }
     }

@@ -19,14 +19,29 @@ fn kinds(bench: &Bench) -> Vec<FaultKind> {
     faults.into_iter().map(|fault| fault.kind).collect()
 }
 
-/// Runs a statement on the database of a project that nobody has open, and opens it.
-fn tamper(bench: &mut Bench, statement: &str) {
+/// Runs a statement on the database of a project that nobody has open, and opens it. Gives how many rows it changed.
+fn run_sql(bench: &mut Bench, statement: &str) -> usize {
     bench.overlay = None;
     let state = std::fs::File::open(bench.lower_path(".fettle")).unwrap();
     let database = crate::sys::sqlite::open_database(std::os::fd::AsFd::as_fd(&state), "fettle.db").unwrap();
-    assert!(database.execute(statement, []).unwrap() > 0, "{statement}");
+    let changed = database.execute(statement, []).unwrap();
     drop(database);
     bench.remount();
+    changed
+}
+
+fn tamper(bench: &mut Bench, statement: &str) {
+    assert!(run_sql(bench, statement) > 0, "{statement}");
+}
+
+/// No landing can be recorded any more, though each can be begun.
+fn refuse_records(bench: &mut Bench) {
+    run_sql(bench, "CREATE TRIGGER refused BEFORE DELETE ON intent BEGIN SELECT RAISE(ABORT, 'refused'); END");
+}
+
+/// As a start after the fault has gone.
+fn allow_records(bench: &mut Bench) {
+    run_sql(bench, "DROP TRIGGER refused");
 }
 
 fn held_file(bench: &Bench) -> PathBuf {
@@ -130,4 +145,42 @@ fn a_journal_that_names_our_own_directory_is_not_followed() {
     tamper(&mut bench, &format!("INSERT INTO intent (row) VALUES ('{intent}')"));
     assert_eq!(kinds(&bench), []);
     assert_eq!(bench.held().len(), 1);
+}
+
+#[test]
+fn a_landing_that_cannot_be_recorded_stops_writing_and_is_finished_by_the_next_start() {
+    let mut bench = Bench::new();
+    bench.put("b", "one\ntwo\n");
+    refuse_records(&mut bench);
+    let handle = bench.open_for_save("b");
+    bench.view().write(handle, 0, b"one\nthree\n").unwrap();
+    assert!(bench.view().flush(handle, &ME).is_err());
+    let fault = bench.view().fault().unwrap();
+    assert!(fault.contains("could not be recorded"), "{fault}");
+    let (parent, name) = bench.parent("c");
+    let create = bench.view().create(parent, name, 0o644, OpenFlags::from_raw(libc::O_WRONLY), &ME);
+    assert_eq!(create.map(|_| ()).unwrap_err().code(), libc::EROFS);
+    allow_records(&mut bench);
+    assert_eq!((bench.lower("b").as_deref(), bench.read("b").as_deref()), (Some("one\nthree\n"), Some("one\nthree\n")));
+    assert_eq!(bench.view().store().backups().unwrap().len(), 1);
+    assert_eq!(kinds(&bench), []);
+}
+
+#[test]
+fn a_held_rename_that_cannot_be_recorded_keeps_the_content() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    refuse_records(&mut bench);
+    // A save of it would be refused itself: it is put there below, and made fresh by hand.
+    bench.put("a.tmp", "rewritten\n");
+    bench.view().state.lock().anchors.insert(
+        crate::model::RelPath::parse(b"a.tmp").unwrap(),
+        Known { anchor: crate::store::AnchorState::Nothing, fresh: true, from: None },
+    );
+    assert!(bench.try_rename("a.tmp", "a").is_err());
+    assert!(bench.view().fault().is_some());
+    allow_records(&mut bench);
+    assert_eq!((bench.read("a").as_deref(), bench.lower("a")), (Some("rewritten\n"), Some(lines(100))));
+    assert_eq!(bench.lower("a.tmp"), None);
+    assert_eq!(kinds(&bench), []);
 }
