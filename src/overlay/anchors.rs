@@ -103,6 +103,11 @@ impl Overlay {
 }
 
 impl Known {
+    /// Content and all came in this session.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh && self.from.is_none()
+    }
+
     pub(super) fn as_anchor(&self, path: &RelPath) -> Anchor {
         Anchor { path: path.clone(), state: self.anchor.clone(), fresh: self.fresh, from: self.from.clone() }
     }
@@ -110,7 +115,7 @@ impl Known {
 
 impl State {
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
-        self.anchors.get(path).is_some_and(|known| known.fresh && known.from.is_none())
+        self.anchors.get(path).is_some_and(Known::is_fresh)
     }
 
     /// Anchors after a landing on `path` that replaced something, or was `judged_against` what used to be there: of the

@@ -7,10 +7,10 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
-use super::{Error, Overlay, Result};
+use super::{Error, Known, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
-use crate::store::{self, Epilogue, Fate, Held, UpperId, UpperRow, Writer};
+use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -25,19 +25,47 @@ impl Overlay {
             let superseded = |old| (old, comparison.path.clone(), Fate::Superseded { by: id.clone() });
             epilogue.verdicts.extend(before.map(superseded));
         }
+        let removal = self.promise_removal(job, &epilogue)?;
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
         }
-        self.store.record_epilogue(&epilogue)?;
+        let removed = match removal {
+            Some(promised) => Some(promised.apply()?),
+            None => {
+                self.store.record_epilogue(&epilogue)?;
+                None
+            }
+        };
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
             upper.row = row;
             upper.saved = true;
             upper.moved_on = false;
         }
+        if removed.is_some() {
+            state.source_went(job);
+        }
         drop(state);
+        removed.map(|applied| self.finish(applied)).transpose()?;
         self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);
         Ok(Settled::Held(id))
+    }
+
+    /// What came in this session and was renamed over something leaves no trace: it goes with the holding of the target,
+    /// both or neither. An older source is held like the target.
+    fn promise_removal(&self, job: &Job, epilogue: &Epilogue) -> Result<Option<Promised<'_>>> {
+        let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
+        let known = self.state.lock().anchors.get(source).filter(|known| known.is_fresh()).cloned();
+        let Some(known) = known else { return Ok(None) };
+        if job.synced {
+            // The source is the only copy on disk, and it goes.
+            self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
+        }
+        let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
+        landing.remove(&self.lower, source, *stamp)?;
+        let mut epilogue = epilogue.clone();
+        epilogue.anchors.push(Known { fresh: false, from: None, ..known }.as_anchor(source));
+        Ok(Some(landing.promise(epilogue)?))
     }
 
     /// The entry as it waits for review, its base kept.
@@ -138,5 +166,18 @@ impl Overlay {
             *upper = Upper { dirty: false, ..Upper::written(row) };
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// The source of a rename went with the holding of its target.
+    fn source_went(&mut self, job: &Job) {
+        self.epoch += 1;
+        if let Some((source, _)) = &job.takes_along {
+            self.left(source);
+        }
+        if let Some(upper) = self.uppers.get_mut(job.row.id) {
+            upper.takes_along = None;
+        }
     }
 }

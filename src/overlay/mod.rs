@@ -4,7 +4,7 @@
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`],
 //! [`rename`] and [`carry`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
 //! has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and
-//! [`rollback`]. Begin with [`Overlay`].
+//! [`rollback`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -14,6 +14,7 @@
 mod anchors;
 mod attributes;
 mod carry;
+mod check;
 mod compare;
 mod confirm;
 mod copy_up;

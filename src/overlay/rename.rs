@@ -13,7 +13,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
@@ -297,6 +297,8 @@ impl Overlay {
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
+            // The source went already, and the journal tells: the next start finishes it.
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
@@ -436,13 +438,18 @@ impl Overlay {
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
         }
+        if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
+            // It went with the holding.
+            self.state.lock().uppers.remove(whiteout);
+            return Ok(());
+        }
         if !self.loses_nothing(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, &from.path, meta.stamp())?;
         let anchors = self.state.lock().left(&from.path).into_iter().collect();
-        landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()?;
+        self.finish(landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?)?;
         self.state.lock().uppers.remove(whiteout);
         Ok(())
     }
