@@ -12,7 +12,7 @@ use super::nodes::{Node, NodeId};
 use super::open::{Backing, HandleId};
 use super::settle::Claim;
 use super::uppers::Upper;
-use super::{Caller, Error, Overlay, Result};
+use super::{Caller, Error, Overlay, ROOT, Result};
 use crate::model::{RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::UpperId;
@@ -59,7 +59,7 @@ impl Attributes {
 
 impl Overlay {
     pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
-        let inode = self.state.lock().nodes.number(node);
+        let inode = self.state.lock().nodes.shown_inode(node);
         Ok(Attributes::new(inode, self.meta_of(node)?))
     }
 
@@ -468,6 +468,13 @@ impl SetTime {
             Self::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
             Self::At(time) => file::to_timespec(time),
         }
+    }
+}
+
+impl super::nodes::Nodes {
+    /// The inode number that programs see.
+    pub fn shown_inode(&self, node: NodeId) -> u64 {
+        if node == ROOT { self.root_inode } else { node.0 }
     }
 }
 
