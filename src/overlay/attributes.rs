@@ -304,23 +304,14 @@ impl Overlay {
         flags: XattrFlags,
         caller: &Caller,
     ) -> Result<()> {
-        self.unlanded_meanwhile(node, || self.set_inode_xattr(node, name, value, flags, caller))
-    }
-
-    fn set_inode_xattr(
-        &self,
-        node: NodeId,
-        name: &OsStr,
-        value: &[u8],
-        flags: XattrFlags,
-        caller: &Caller,
-    ) -> Result<()> {
-        let inode = self.inode_for_xattr(node, name, caller)?;
-        inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
-        if name == ACCESS_ACL {
-            inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
-        }
-        self.xattrs_settled(&inode)
+        self.unlanded_meanwhile(node, || {
+            let inode = self.inode_for_xattr(node, name, caller)?;
+            inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
+            if name == ACCESS_ACL {
+                inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
+            }
+            self.xattrs_settled(&inode)
+        })
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
