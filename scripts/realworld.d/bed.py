@@ -113,7 +113,10 @@ class Mount:
         self.pid = None
 
     def kill(self):
-        """SIGKILL to the daemon; returns when it is gone."""
+        """SIGKILL to the daemon, and to its watchdog before, which would start another; returns when it is gone."""
+        parent = int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()[1])
+        if is_fettlefs(parent, self.binary):
+            os.kill(parent, signal.SIGKILL)
         watch = os.pidfd_open(self.pid)
         signal.pidfd_send_signal(watch, signal.SIGKILL)
         # Readable when the process has ended.

@@ -339,7 +339,7 @@ impl Filesystem for Adapter {
     ) {
         let done = self.door.attempt("readdirplus", |view| {
             self.door.listings.read_plus(view, (ino, handle, offset), |next, name, shown| {
-                reply.add(INodeNo(shown.inode), next, name, &shown.ttl, &shown.attr, GENERATION)
+                reply.add(shown.attr.ino, next, name, &shown.ttl, &shown.attr, GENERATION)
             })
         });
         reply.answer(done);

@@ -86,7 +86,7 @@ impl Answer<()> for ReplyDirectoryPlus {
 impl Answer<Shown> for ReplyEntry {
     fn answer(self, done: Result<Shown, Errno>) {
         match done {
-            Ok(shown) => self.entry_with_ttls(&shown.ttl, &shown.entry_ttl, &shown.attr, GENERATION),
+            Ok(shown) => self.entry(&shown.ttl, &shown.attr, GENERATION),
             // Without a lifetime: a name that is missing may appear below, and the next open must find it (SPEC §2).
             Err(errno) => self.error(errno),
         }

@@ -6,7 +6,7 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::control::VirtualMeta;
 use crate::model::Timestamp;
-use crate::overlay::{Attributes, Entry, SetTime};
+use crate::overlay::{Attributes, SetTime};
 use crate::sys::file::{FileKind, Meta};
 
 /// How long the kernel may answer from memory. What changes below shows within a second (SPEC §2), and no longer would
@@ -18,26 +18,13 @@ pub const DESK_TTL: Duration = Duration::ZERO;
 /// Attributes, and for how long they hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// Where an entry is told, `ino` is the node id: fuser takes it from there, and has no other place for it.
     pub attr: FileAttr,
-    /// The inode number that programs see.
-    pub inode: u64,
     pub ttl: Duration,
-    /// How long the name stands for this node.
-    pub entry_ttl: Duration,
 }
 
 impl From<Attributes> for Shown {
     fn from(Attributes { inode, meta }: Attributes) -> Self {
-        Self { attr: file_attr(inode, &meta), inode, ttl: TTL, entry_ttl: TTL }
-    }
-}
-
-impl From<Entry> for Shown {
-    fn from(Entry { node, attributes: Attributes { inode, meta } }: Entry) -> Self {
-        // With a node id in the number's place, the kernel has to ask for the attributes before it shows them.
-        let ttl = if inode == node.0 { TTL } else { Duration::ZERO };
-        Self { attr: file_attr(node.0, &meta), inode, ttl, entry_ttl: TTL }
+        Self { attr: file_attr(inode, &meta), ttl: TTL }
     }
 }
 
@@ -61,7 +48,7 @@ impl Shown {
             blksize: 4096,
             flags: 0,
         };
-        Self { attr, inode: node, ttl: DESK_TTL, entry_ttl: DESK_TTL }
+        Self { attr, ttl: DESK_TTL }
     }
 }
 

@@ -126,7 +126,7 @@ pub fn from_offset(entries: &[Listed], offset: u64) -> impl Iterator<Item = (u64
 
 fn entries(view: &View, dir: INodeNo) -> Result<Vec<Listed>> {
     let listed = view.list(dir)?;
-    let number = |ino| view.attributes(ino).map(|shown| shown.inode);
+    let number = |ino| view.attributes(ino).map(|shown| shown.attr.ino.0);
     let mut entries = Vec::with_capacity(listed.len() + 2);
     entries.push(Listed { name: ".".into(), inode: number(dir)?, kind: FileType::Directory });
     entries.push(Listed { name: "..".into(), inode: number(view.parent(dir))?, kind: FileType::Directory });
@@ -134,7 +134,7 @@ fn entries(view: &View, dir: INodeNo) -> Result<Vec<Listed>> {
         // Programs leave out entries without a number.
         if entry.inode == 0 {
             let Some(shown) = present(view.lookup(dir, &entry.name))? else { continue };
-            entry.inode = shown.inode;
+            entry.inode = shown.attr.ino.0;
             view.forget(shown.attr.ino, 1);
         }
         entries.push(entry);

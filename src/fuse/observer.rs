@@ -2,8 +2,7 @@
 //! directory is told by a thread of its own, since the request that holds them may be the one being answered.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ const CATCH_UP_MAX: Duration = super::attr::TTL;
 
 enum Forget {
     Content(NodeId),
-    Node(NodeId),
     Entry(NodeId, OsString),
     /// Not for the kernel: says that all before it was told.
     CaughtUp(Sender<()>),
@@ -59,12 +57,11 @@ impl Teller {
 
 impl Queue {
     /// Until no teller is left.
-    pub fn run(self, notifier: &Notifier, device: &File) {
+    pub fn run(self, notifier: &Notifier) {
         for forget in self.0 {
             match forget {
                 // From the first byte to the last.
                 Forget::Content(node) => told("content", notifier.inval_inode(INodeNo(node.0), 0, 0)),
-                Forget::Node(node) => told("a node", prune(device, node)),
                 Forget::Entry(parent, name) => told("an entry", notifier.inval_entry(INodeNo(parent.0), &name)),
                 Forget::CaughtUp(done) => {
                     if done.send(()).is_err() {
@@ -92,32 +89,8 @@ impl Observer for KernelCache {
         self.teller.put(Forget::Content(node));
     }
 
-    fn node_unneeded(&self, node: NodeId) {
-        self.teller.put(Forget::Node(node));
-    }
-
     fn entry_changed(&self, parent: NodeId, name: &OsStr) {
         self.teller.put(Forget::Entry(parent, name.to_owned()));
-    }
-}
-
-/// `FUSE_NOTIFY_PRUNE`, since Linux 6.18 (`fuse_notify_prune_out` in <linux/fuse.h>; fuser 0.18.0 has no call for it). It
-/// takes no lock of a directory. An older kernel refuses it, and forgets when it likes.
-fn prune(mut device: &File, node: NodeId) -> io::Result<()> {
-    const PRUNE: u32 = 9;
-    const BYTES: u32 = 16 + 16 + 8;
-    // Length, code and request of the header; count, padding and spare of the notification; the node.
-    let message = [
-        &BYTES.to_ne_bytes()[..],
-        &PRUNE.to_ne_bytes(),
-        &0_u64.to_ne_bytes(),
-        &1_u32.to_ne_bytes(),
-        &[0; 12],
-        &node.0.to_ne_bytes(),
-    ];
-    match device.write(&message.concat()) {
-        Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        written => written.map(|_whole| ()),
     }
 }
 

@@ -41,11 +41,11 @@ pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>, passing: P
         Passing::ByDaemon => None,
     };
     let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()), stack_depth);
-    let device_too = device.try_clone()?;
+    let asked = device.try_clone()?;
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
     // Asked for here and once: every file would get the same answer.
-    overlay.set_passes_through(match stack_depth.map(|_| try_passthrough(device_too.as_fd())) {
+    overlay.set_passes_through(match stack_depth.map(|_| try_passthrough(asked.as_fd())) {
         Some(Ok(())) => true,
         Some(Err(err)) => {
             log::debug!("the kernel does not read and write files by itself: {err}");
@@ -53,10 +53,11 @@ pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>, passing: P
         }
         None => false,
     });
+    drop(asked);
     let notifier = session.notifier();
     overlay.observe(Box::new(KernelCache::new(notifier.clone(), teller)));
     let told_by = notifier.clone();
-    thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&told_by, &device_too.into()))?;
+    thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&told_by))?;
     let (sender, ended) = channel();
     thread::Builder::new().name("session".to_owned()).spawn(move || {
         if sender.send(session.run()).is_err() {

@@ -48,7 +48,7 @@ impl View {
     pub fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<Shown> {
         match node(parent) {
             Whose::Overlay(ROOT) if name == STATE_DIR_NAME => self.attributes(INodeNo(DESK_ROOT)),
-            Whose::Overlay(parent) => Ok(self.overlay.lookup(parent, name)?.into()),
+            Whose::Overlay(parent) => Ok(self.overlay.lookup(parent, name)?.attributes.into()),
             Whose::Desk(parent) => {
                 let (node, meta) = at_desk(self.desk.lookup(parent, name))?;
                 Ok(Shown::of_desk(node, &meta))
@@ -95,11 +95,11 @@ impl View {
     }
 
     pub fn mknod(&self, parent: INodeNo, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.mknod(place(parent, name)?, name, mode, device, caller)?.into())
+        Ok(self.overlay.mknod(place(parent, name)?, name, mode, device, caller)?.attributes.into())
     }
 
     pub fn mkdir(&self, parent: INodeNo, name: &OsStr, mode: u32, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.mkdir(place(parent, name)?, name, mode, caller)?.into())
+        Ok(self.overlay.mkdir(place(parent, name)?, name, mode, caller)?.attributes.into())
     }
 
     pub fn unlink(&self, parent: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -111,7 +111,7 @@ impl View {
     }
 
     pub fn symlink(&self, parent: INodeNo, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.symlink(place(parent, name)?, name, target, caller)?.into())
+        Ok(self.overlay.symlink(place(parent, name)?, name, target, caller)?.attributes.into())
     }
 
     pub fn rename(
@@ -127,7 +127,7 @@ impl View {
 
     pub fn link(&self, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, caller: &Caller) -> Result<Shown> {
         let entry = self.overlay.link(file(ino)?, place(new_parent, new_name)?, new_name, caller)?;
-        Ok(entry.into())
+        Ok(entry.attributes.into())
     }
 
     pub fn open(&self, ino: INodeNo, flags: i32, caller: &Caller) -> Result<OpenedFile> {
@@ -157,7 +157,7 @@ impl View {
         // Its close is judged however it was opened, so every flush is wanted.
         let flags = cache_flags(&opened);
         let opened = OpenedFile { handle: FileHandle(opened.handle.0), flags, passed: opened.passed };
-        Ok((entry.into(), opened))
+        Ok((entry.attributes.into(), opened))
     }
 
     pub fn read(&self, handle: FileHandle, offset: u64, size: usize, caller: &Caller) -> Result<Vec<u8>> {

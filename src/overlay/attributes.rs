@@ -12,7 +12,7 @@ use super::nodes::{Node, NodeId};
 use super::open::{Backing, HandleId};
 use super::settle::Claim;
 use super::uppers::Upper;
-use super::{Caller, Error, Overlay, Result};
+use super::{Caller, Error, Overlay, ROOT, Result};
 use crate::model::{RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::UpperId;
@@ -59,7 +59,7 @@ impl Attributes {
 
 impl Overlay {
     pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
-        let inode = self.state.lock().nodes.number(node);
+        let inode = self.state.lock().nodes.shown_inode(node);
         Ok(Attributes::new(inode, self.meta_of(node)?))
     }
 
@@ -304,23 +304,14 @@ impl Overlay {
         flags: XattrFlags,
         caller: &Caller,
     ) -> Result<()> {
-        self.unlanded_meanwhile(node, || self.set_inode_xattr(node, name, value, flags, caller))
-    }
-
-    fn set_inode_xattr(
-        &self,
-        node: NodeId,
-        name: &OsStr,
-        value: &[u8],
-        flags: XattrFlags,
-        caller: &Caller,
-    ) -> Result<()> {
-        let inode = self.inode_for_xattr(node, name, caller)?;
-        inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
-        if name == ACCESS_ACL {
-            inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
-        }
-        self.xattrs_settled(&inode)
+        self.unlanded_meanwhile(node, || {
+            let inode = self.inode_for_xattr(node, name, caller)?;
+            inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
+            if name == ACCESS_ACL {
+                inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
+            }
+            self.xattrs_settled(&inode)
+        })
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -468,6 +459,13 @@ impl SetTime {
             Self::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
             Self::At(time) => file::to_timespec(time),
         }
+    }
+}
+
+impl super::nodes::Nodes {
+    /// The inode number that programs see.
+    pub fn shown_inode(&self, node: NodeId) -> u64 {
+        if node == ROOT { self.root_inode } else { node.0 }
     }
 }
 

@@ -229,7 +229,7 @@ impl Overlay {
     fn tell_landed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
-            self.tell_number(node);
+            self.tell(|observer| observer.attributes_changed(node));
         }
     }
 }

@@ -150,7 +150,7 @@ impl Overlay {
             Origin::Upper(id, meta) => (meta, state.shared_inode(*id)),
         };
         let node = state.nodes.resolve(parent, name, meta, lower);
-        Ok(Entry { node, attributes: Attributes::new(state.nodes.number(node), *meta) })
+        Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
@@ -179,7 +179,7 @@ impl Overlay {
         }
         for entry in &mut entries {
             if let Some(node) = state.nodes.child(dir, &entry.name) {
-                entry.inode = state.nodes.number(node);
+                entry.inode = state.nodes.shown_inode(node);
             }
         }
         Ok(entries)

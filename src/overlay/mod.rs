@@ -89,8 +89,6 @@ pub trait Observer: Send + Sync {
     fn attributes_changed(&self, node: NodeId);
     /// Content of a node changed other than through the mount.
     fn content_changed(&self, node: NodeId);
-    /// The kernel would do better to ask for a node anew, if nobody uses it.
-    fn node_unneeded(&self, node: NodeId);
     /// A name appeared, went, or stands for another node.
     fn entry_changed(&self, parent: NodeId, name: &std::ffi::OsStr);
 }

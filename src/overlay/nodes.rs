@@ -1,12 +1,9 @@
 //! Which inode the kernel speaks of, and what its names are.
 //!
-//! A node id is what the kernel calls an inode, for as long as it knows it. The number that programs see is lower's, and
-//! most often the same; a landing gives a path another inode below, and the node's number then follows it, so that
-//! git's index holds on both sides of the mount. A number that another node shows is replaced by a synthetic one. A node
-//! lives while the kernel knows it, a file is open on it, or a child of it lives.
+//! A node id is the inode number that programs see. It is lower's, unless that number is taken by a node that still
+//! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
 //!
-//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name; no two nodes
-//! show one number.
+//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -34,8 +31,6 @@ const SYNTHETIC_FIRST: u64 = 1 << 51;
 #[derive(Debug)]
 pub(super) struct Node {
     pub kind: FileKind,
-    /// The inode number that programs see.
-    number: u64,
     /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
     pub names: Vec<(NodeId, OsString)>,
     /// References the kernel holds.
@@ -53,9 +48,6 @@ pub(super) struct Node {
     pub removed: Option<Meta>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     pub left: Option<Arc<File>>,
-    /// An empty file keeps the number it was made with. GNU tar makes one where a symlink is to come, closes it, and
-    /// knows it again by its number; and git has nothing to hash.
-    keeps_number: bool,
 }
 
 impl Node {
@@ -68,10 +60,11 @@ pub(super) struct Nodes {
     nodes: HashMap<NodeId, Node>,
     children: HashMap<(NodeId, OsString), NodeId>,
     by_lower: HashMap<InodeKey, NodeId>,
-    /// Nodes that show another number than their id.
-    renumbered: HashMap<u64, NodeId>,
+    /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
+    kept: HashMap<InodeKey, NodeId>,
     synthetic_next: u64,
     device: u64,
+    pub root_inode: u64,
 }
 
 impl Nodes {
@@ -79,7 +72,6 @@ impl Nodes {
         let meta = Meta::of(lower.root())?;
         let root = Node {
             kind: FileKind::Directory,
-            number: meta.inode,
             names: Vec::new(),
             // The kernel never forgets the root.
             lookups: 1,
@@ -90,15 +82,15 @@ impl Nodes {
             cached: None,
             removed: None,
             left: None,
-            keeps_number: false,
         };
         Ok(Self {
             nodes: HashMap::from([(ROOT, root)]),
             children: HashMap::new(),
             by_lower: HashMap::from([(meta.key(), ROOT)]),
-            renumbered: HashMap::from([(meta.inode, ROOT)]),
+            kept: HashMap::new(),
             synthetic_next: SYNTHETIC_FIRST,
             device: meta.device,
+            root_inode: meta.inode,
         })
     }
 
@@ -203,17 +195,9 @@ impl Nodes {
     }
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
-        let number = self.free_number(meta.device, meta.inode);
-        let id = match self.nodes.contains_key(&NodeId(number)) {
-            false => NodeId(number),
-            true => NodeId(self.synthetic()),
-        };
-        if number != id.0 {
-            self.renumbered.insert(number, id);
-        }
+        let id = self.free_number(meta, lower);
         let node = Node {
             kind: meta.kind,
-            number,
             names: Vec::new(),
             lookups: 0,
             children: 0,
@@ -223,7 +207,6 @@ impl Nodes {
             cached: None,
             removed: None,
             left: None,
-            keeps_number: false,
         };
         self.nodes.insert(id, node);
         if let Some(key) = lower {
@@ -232,51 +215,16 @@ impl Nodes {
         id
     }
 
-    fn free_number(&mut self, device: u64, inode: u64) -> u64 {
-        match self.may_show(device, inode) && self.shower(inode).is_none() {
-            true => inode,
-            false => self.synthetic(),
-        }
-    }
-
-    /// Whether an inode number of lower can be told as it is: node ids may be made of it.
-    fn may_show(&self, device: u64, inode: u64) -> bool {
-        device == self.device && inode != ROOT.0 && inode < SYNTHETIC_FIRST
-    }
-
-    /// The node that shows a number.
-    fn shower(&self, number: u64) -> Option<NodeId> {
-        let own = self.nodes.get(&NodeId(number)).filter(|node| node.number == number).map(|_| NodeId(number));
-        own.or_else(|| self.renumbered.get(&number).copied())
-    }
-
-    fn synthetic(&mut self) -> u64 {
-        self.synthetic_next += 1;
-        self.synthetic_next
-    }
-
-    /// The inode number that programs see.
-    pub fn number(&self, id: NodeId) -> u64 {
-        self.nodes.get(&id).map_or(id.0, |node| node.number)
-    }
-
-    /// Whether a node's number is not its id, and nobody has it open.
-    pub fn is_renumbered_and_closed(&self, id: NodeId) -> bool {
-        self.nodes.get(&id).is_some_and(|node| node.number != id.0 && !node.is_open())
-    }
-
-    /// Shows lower's number from now on. Whoever has the file open must go on seeing the number it had: `tail -F` takes
-    /// another one for another file.
-    pub fn renumber(&mut self, id: NodeId) {
-        let Some(key) = self.nodes.get(&id).filter(|node| !node.keeps_number).and_then(|node| node.lower) else {
-            return;
-        };
-        let may = self.may_show(key.device, key.inode) && self.shower(key.inode).is_none();
-        let Some(node) = self.nodes.get_mut(&id).filter(|_| may) else { return };
-        self.renumbered.remove(&node.number);
-        node.number = key.inode;
-        if key.inode != id.0 {
-            self.renumbered.insert(key.inode, id);
+    fn free_number(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
+        let kept = lower.and_then(|key| self.kept.get(&key).copied());
+        let own = (meta.device == self.device && meta.inode != ROOT.0 && meta.inode < SYNTHETIC_FIRST)
+            .then_some(NodeId(meta.inode));
+        match kept.or(own) {
+            Some(id) if !self.nodes.contains_key(&id) => id,
+            _ => {
+                self.synthetic_next += 1;
+                NodeId(self.synthetic_next)
+            }
         }
     }
 
@@ -330,21 +278,12 @@ impl Nodes {
         {
             self.by_lower.remove(&key);
         }
-        let is_open = node.is_open();
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
+            if key.inode != id.0 {
+                self.kept.insert(key, id);
+            }
         }
-        if !is_open {
-            self.renumber(id);
-        }
-    }
-
-    /// Lower has another inode for a node now, of this many bytes.
-    pub fn landed(&mut self, id: NodeId, meta: Option<&Meta>) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.keeps_number = meta.is_some_and(|meta| meta.size == 0);
-        }
-        self.set_lower(id, meta.map(Meta::key));
     }
 
     /// The full key of a lower inode that some node stands for. Looks at all of them: for hard links only.
@@ -379,21 +318,11 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
-    pub fn set_open(&mut self, id: NodeId, open: Arc<OpenFile>) {
+    pub fn set_open(&mut self, id: NodeId, open: Option<Arc<OpenFile>>) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.open = Some(open);
+            node.open = open;
         }
-    }
-
-    /// Nobody has it open any more. Gives whether its number is another than its id, which may be since now.
-    pub fn closed(&mut self, id: NodeId) -> bool {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.open = None;
-        }
-        self.renumber(id);
-        let renumbered = self.number(id) != id.0;
         self.drop_if_unneeded(id);
-        renumbered
     }
 
     /// What the kernel cached of the content is of no use once it reads lower itself.
@@ -418,9 +347,6 @@ impl Nodes {
                 return;
             }
             let Some(node) = self.nodes.remove(&id) else { return };
-            if node.number != id.0 {
-                self.renumbered.remove(&node.number);
-            }
             if let Some(key) = node.lower
                 && self.by_lower.get(&key) == Some(&id)
             {

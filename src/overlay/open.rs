@@ -362,7 +362,7 @@ impl Overlay {
                 (None, _) => return Err(Error::Errno(libc::ESTALE)),
             };
             open.claim(flags.access);
-            state.nodes.set_open(node, open.clone());
+            state.nodes.set_open(node, Some(open.clone()));
             open
         };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
@@ -521,7 +521,7 @@ impl Overlay {
             let open = OpenFile::new(entry.node, Backing::Upper(upper.id, Arc::new(upper.file)));
             open.dirty.store(true, Ordering::SeqCst);
             open.claim(flags.access);
-            state.nodes.set_open(entry.node, open.clone());
+            state.nodes.set_open(entry.node, Some(open.clone()));
             open
         };
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
@@ -699,11 +699,6 @@ impl Overlay {
             // Still unjudged: the release tries again, and nothing is lost meanwhile.
             handle.written.store(true, Ordering::SeqCst);
         }
-        if matches!(settled, Ok(Settled::Landed)) && open.handles.load(Ordering::SeqCst) == 1 {
-            // Whoever stats the file after this close must see the number that stays.
-            self.state.lock().nodes.renumber(open.node);
-            self.tell(|observer| observer.attributes_changed(open.node));
-        }
         match settled? {
             Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
             Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
@@ -752,23 +747,11 @@ impl Overlay {
         }
         if last {
             let mut state = self.state.lock();
-            let closed = open.handles.load(Ordering::SeqCst) == 0 && state.nodes.closed(open.node);
-            drop(state);
-            if closed {
-                self.tell_number(open.node);
+            if open.handles.load(Ordering::SeqCst) == 0 {
+                state.nodes.set_open(open.node, None);
             }
         }
         Ok(())
-    }
-
-    /// A node may show another inode number than it did. The kernel lists it only once it has forgotten the node and
-    /// asked anew: fuser has one field for number and id in a listing. While the file is open it must not forget.
-    pub(super) fn tell_number(&self, node: NodeId) {
-        let forgets = self.state.lock().nodes.is_renumbered_and_closed(node);
-        self.tell(|observer| observer.attributes_changed(node));
-        if forgets {
-            self.tell(|observer| observer.node_unneeded(node));
-        }
     }
 
     /// Marks a release as under way until the guard is dropped; taken when the request is read.

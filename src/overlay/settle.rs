@@ -268,7 +268,7 @@ impl State {
         self.epoch += 1;
         let path = job.row.names[0].clone();
         if let Some(node) = self.nodes.at(&path) {
-            self.nodes.landed(node, meta);
+            self.nodes.set_lower(node, meta.map(Meta::key));
             if let Some(meta) = meta {
                 self.nodes.set_cached(node, meta.stamp());
             }
