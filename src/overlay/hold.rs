@@ -92,7 +92,8 @@ impl Overlay {
         comparison.reasons.sort();
         comparison.reasons.dedup();
         let kind = comparison.kind();
-        let id = self.unused_id(&ChangeId::full(&comparison.path, kind, old, new), job.row.id)?;
+        let full = ChangeId::full(&comparison.path, kind, old, new);
+        let id = self.state.lock().unused_id(&full, job.row.id, &[])?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
@@ -125,17 +126,6 @@ impl Overlay {
             event.uid = Some(actor.uid);
         })
     }
-
-    /// The first digits of `full` that no other live change has.
-    pub(super) fn unused_id(&self, full: &str, own: UpperId) -> Result<ChangeId> {
-        let state = self.state.lock();
-        let others = || state.uppers.iter().filter(|upper| upper.row.id != own);
-        let taken = |digits: &str| {
-            others().filter_map(|upper| upper.row.held.as_ref()).any(|held| held.id.as_str().starts_with(digits))
-        };
-        let length = (ID_DIGITS..full.len()).find(|length| !taken(&full[..*length])).unwrap_or(full.len());
-        ChangeId::parse(&full[..length]).ok_or(Error::Errno(libc::EIO))
-    }
 }
 
 impl Overlay {
@@ -149,7 +139,7 @@ impl Overlay {
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
         row.held = Some(Held {
-            id: self.unused_id(&full, id)?,
+            id: self.state.lock().unused_id(&full, id, &[])?,
             kind: ChangeKind::Structure,
             reasons: vec![reason],
             insertions: 0,
@@ -170,6 +160,16 @@ impl Overlay {
 }
 
 impl State {
+    /// The first digits of `full` that no other live change has, nor any of `also`.
+    pub(super) fn unused_id(&self, full: &str, own: UpperId, also: &[UpperRow]) -> Result<ChangeId> {
+        let others = || self.uppers.iter().map(|upper| &upper.row).chain(also).filter(|row| row.id != own);
+        let taken = |digits: &str| {
+            others().filter_map(|row| row.held.as_ref()).any(|held| held.id.as_str().starts_with(digits))
+        };
+        let length = (ID_DIGITS..full.len()).find(|length| !taken(&full[..*length])).unwrap_or(full.len());
+        ChangeId::parse(&full[..length]).ok_or(Error::Errno(libc::EIO))
+    }
+
     /// The source of a rename went with the holding of its target.
     fn source_went(&mut self, job: &Job) {
         self.epoch += 1;

@@ -277,6 +277,8 @@ impl Store {
                 "what it had when the session began is not kept".to_owned()
             });
         }
+        let moved = self.load_moved_dirs();
+        found.check(moved.is_ok(), FaultKind::Database, &"moved_dir", || "has a row that is no path".to_owned());
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use super::{Context, Error, Result};
 use crate::sys::sqlite;
 
 /// Raised when a table changes its meaning; a newer one is refused, not guessed at.
-const SCHEMA_VERSION: i64 = 3;
+const SCHEMA_VERSION: i64 = 4;
 
 /// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
 /// use. `content` has its rows apart from its keys: comparing keys must not read whole contents.
@@ -33,6 +33,11 @@ CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT
 /// What version 3 added: directories that are to go once they are empty.
 const SINCE_2: &str = "
 CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
+";
+
+/// What version 4 added: directories renamed in this session.
+const SINCE_3: &str = "
+CREATE TABLE moved_dir (id INTEGER PRIMARY KEY, old BLOB NOT NULL, new BLOB NOT NULL) STRICT;
 ";
 
 const FILE: &str = "fettle.db";
@@ -74,8 +79,9 @@ impl Database {
             connection.execute_batch(&whole).map_err(|err| damaged(err.to_string()))
         };
         match version {
-            0 => make(&format!("{SCHEMA}{SINCE_2}"))?,
-            2 => make(SINCE_2)?,
+            0 => make(&format!("{SCHEMA}{SINCE_2}{SINCE_3}"))?,
+            2 => make(&format!("{SINCE_2}{SINCE_3}"))?,
+            3 => make(SINCE_3)?,
             SCHEMA_VERSION => {}
             other => {
                 return Err(damaged(format!(

@@ -62,6 +62,9 @@ pub struct Epilogue {
     pub save: Vec<UpperRow>,
     pub verdicts: Vec<(ChangeId, RelPath, Fate)>,
     pub anchors: Vec<Anchor>,
+    /// Directories that were renamed, from and to, in order.
+    #[serde(default)]
+    pub moved_dirs: Vec<(RelPath, RelPath)>,
     pub events: Vec<EventDraft>,
 }
 
@@ -72,6 +75,7 @@ impl Epilogue {
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
         self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
+        self.moved_dirs.iter().try_for_each(|(from, to)| anchors::put_moved_dir(tx, from, to))?;
         self.events.iter().try_for_each(|draft| events::put(tx, draft, backups))
     }
 }
@@ -98,8 +102,13 @@ pub(super) enum Act {
         #[serde(default)]
         looks: Option<(Looks, Looks)>,
     },
-    /// The entry goes to another name, where nothing is.
+    /// The entry, with the content that is expected, goes to another name, where nothing is.
     Move { to: RelPath },
+    /// The entry, whatever is written to it meanwhile, goes to where nothing is, or something without content: an empty
+    /// directory of mode `onto`, a FIFO.
+    Relocate { to: RelPath, onto: Option<u32> },
+    /// The entry and the one at `to`, which is `with`, change places, whatever is written to them meanwhile.
+    Exchange { to: RelPath, with: Stamp },
     /// The path becomes one more name of what is at `of` by then.
     Link { of: RelPath },
 }
@@ -140,7 +149,7 @@ impl Step {
     /// The second path it names.
     pub fn other(&self) -> Option<&RelPath> {
         match &self.act {
-            Act::Move { to } | Act::Link { of: to } => Some(to),
+            Act::Move { to } | Act::Relocate { to, .. } | Act::Exchange { to, .. } | Act::Link { of: to } => Some(to),
             Act::Place { .. } | Act::Remove { .. } | Act::Rewrite { .. } => None,
         }
     }

@@ -160,6 +160,25 @@ impl<'a> Landing<'a> {
         self.two_paths(tree, from, Some(expect), Act::Move { to: to.clone() })
     }
 
+    /// Renames within lower what somebody may be writing to, to where nothing is, or something without content: for a
+    /// directory an empty one of mode `onto`.
+    pub fn relocate(
+        &mut self,
+        tree: &Tree,
+        from: &RelPath,
+        to: &RelPath,
+        expect: Stamp,
+        onto: Option<u32>,
+    ) -> Result<()> {
+        self.two_paths(tree, from, Some(expect), Act::Relocate { to: to.clone(), onto })
+    }
+
+    /// Two entries of lower change places.
+    pub fn exchange(&mut self, tree: &Tree, one: (&RelPath, Stamp), other: (&RelPath, Stamp)) -> Result<()> {
+        let act = Act::Exchange { to: other.0.clone(), with: other.1 };
+        self.two_paths(tree, one.0, Some(one.1), act)
+    }
+
     /// Gives what an earlier step puts at `of` one more name, which is free.
     pub fn link(&mut self, tree: &Tree, path: &RelPath, of: &RelPath) -> Result<()> {
         self.two_paths(tree, path, None, Act::Link { of: of.clone() })
@@ -395,7 +414,9 @@ impl Staged {
         let other = step.other().map(|other| tree.place(other)).transpose().doing(doing)?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
-            Act::Rewrite { .. } | Act::Move { .. } | Act::Link { .. } => None,
+            Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
+                None
+            }
         };
         Ok(Self { step, place, waiting, other, new: None })
     }
@@ -411,6 +432,16 @@ impl Staged {
             Act::Move { .. } => {
                 self.check_expected()?;
                 self.place.rename(self.other(), RenameFlags::NOREPLACE).doing(|| self.doing("rename"))
+            }
+            Act::Relocate { onto, .. } => {
+                self.check_inodes()?;
+                // Over a directory the kernel makes sure that it is empty.
+                let flags = if onto.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+                self.place.rename(self.other(), flags).doing(|| self.doing("rename"))
+            }
+            Act::Exchange { .. } => {
+                self.check_inodes()?;
+                self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(|| self.doing("exchange"))
             }
             Act::Link { .. } => match self.other().link(&self.place) {
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
@@ -429,6 +460,13 @@ impl Staged {
             Act::Remove { .. } => self.waiting().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
             Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
             Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Relocate { onto, .. } => {
+                self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
+                let is_dir = self.place.stat().doing(doing)?.is_some_and(|meta| meta.is_dir());
+                let onto = onto.filter(|_| is_dir);
+                onto.map_or(Ok(()), |mode| self.other().make_dir(Mode::from_raw_mode(mode))).doing(doing)
+            }
+            Act::Exchange { .. } => self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(doing),
             Act::Link { .. } => self.place.unlink().doing(doing),
         }
     }
@@ -477,6 +515,16 @@ impl Staged {
         if same { Ok(()) } else { Err(self.conflict()) }
     }
 
+    /// What is renamed may be written to meanwhile; it only must be the same thing.
+    fn check_inodes(&self) -> Result<()> {
+        let here = self.place.stat().doing(|| self.doing("check"))?;
+        let other_is_it = match &self.step.act {
+            Act::Exchange { with, .. } => is_inode(&self.stat_other()?, with),
+            _ => true,
+        };
+        if other_is_it && self.is_expected_inode(&here) { Ok(()) } else { Err(self.conflict()) }
+    }
+
     fn write_in_place(&self, store: &Store, digest: Digest, looks: Option<Looks>) -> Result<()> {
         let doing = || self.doing("write");
         let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound).map_err(Into::into).doing(doing)?;
@@ -503,7 +551,7 @@ impl Staged {
 
     pub fn outcome(&self) -> Result<StepOutcome> {
         let (path, place) = match (&self.step.act, &self.other) {
-            (Act::Move { to }, Some(target)) => (to, target),
+            (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
             _ => (&self.step.path, &self.place),
         };
         Ok(StepOutcome { path: path.clone(), meta: place.stat().doing(|| self.doing("stat"))? })
@@ -528,6 +576,9 @@ impl Staged {
         let doing = || self.doing("examine");
         let here = self.place.stat().doing(doing)?;
         let as_expected = match (self.step.expect, &here) {
+            (Some(_), Some(_)) if matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. }) => {
+                self.is_expected_inode(&here)
+            }
             (Some(expect), Some(meta)) => same_entry(meta, &expect),
             (None, None) => true,
             _ => false,
@@ -536,7 +587,10 @@ impl Staged {
             Act::Place { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Remove { .. } => here.is_none(),
             Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
-            Act::Move { .. } => !self.is_expected_inode(&here) && self.is_expected_inode(&self.stat_other()?),
+            Act::Move { .. } | Act::Relocate { .. } => {
+                !self.is_expected_inode(&here) && self.is_expected_inode(&self.stat_other()?)
+            }
+            Act::Exchange { .. } => self.is_expected_inode(&self.stat_other()?),
             Act::Link { .. } => self.stat_other()?.zip(here).is_some_and(|(of, here)| of.key() == here.key()),
         };
         Ok(match (done, as_expected) {
@@ -550,10 +604,7 @@ impl Staged {
     }
 
     fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
-        match (here, self.step.expect) {
-            (Some(meta), Some(expect)) => (meta.device, meta.inode) == (expect.device, expect.inode),
-            _ => false,
-        }
+        self.step.expect.is_some_and(|expect| is_inode(here, &expect))
     }
 
     fn holds(&self, digest: Digest) -> Result<bool> {
@@ -570,7 +621,12 @@ impl Staged {
     pub fn write_again(&self, store: &Store) -> Result<()> {
         match &self.step.act {
             Act::Rewrite { new, looks, .. } => self.write_in_place(store, *new, looks.map(|(_, new)| new)),
-            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Link { .. } => Ok(()),
+            Act::Place { .. }
+            | Act::Remove { .. }
+            | Act::Move { .. }
+            | Act::Relocate { .. }
+            | Act::Exchange { .. }
+            | Act::Link { .. } => Ok(()),
         }
     }
 
@@ -606,6 +662,10 @@ pub(super) enum Progress {
 fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
     let stamp = meta.stamp();
     (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
+}
+
+fn is_inode(meta: &Option<Meta>, expect: &Stamp) -> bool {
+    meta.is_some_and(|meta| (meta.device, meta.inode) == (expect.device, expect.inode))
 }
 
 fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
