@@ -229,6 +229,28 @@ const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n"],
     },
     Scenario {
+        name: "a held file is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| bench.unlink("a"),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a held deletion is made anew as a symlink",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.unlink("a");
+        },
+        act: |bench| {
+            bench.view().symlink(ROOT, OsStr::new("a"), OsStr::new("b"), &ME).unwrap();
+        },
+        precious: &["old 99\n"],
+    },
+    Scenario {
         name: "a small edit is renamed over its file",
         rule: Rule::AllOrNothing,
         ready: |bench| {
