@@ -55,8 +55,8 @@ use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
 use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Writer};
-use crate::sys::tree::Tree;
 use crate::sys::process;
+use crate::sys::tree::Tree;
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
