@@ -11,7 +11,7 @@ use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, risky_git_config_change};
 use crate::policy::settings::Window as WindowSetting;
 use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
-use crate::store::{AnchorState, Below};
+use crate::store::{AnchorState, Below, Writer};
 use crate::sys::file::{FileKind, Meta};
 
 /// What a change is judged against.
@@ -127,7 +127,7 @@ impl Overlay {
     }
 
     /// Gathers every reason to hold. Touches nothing.
-    pub(super) fn compare(&self, job: &Job, old: Side, new: Side, present: Side) -> Comparison {
+    pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Comparison {
         let policy = self.policy();
         let path = job.row.names[0].clone();
         let facts = facts(&old, &new);
@@ -146,7 +146,7 @@ impl Overlay {
         }
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
-        match self.action(&comparison.path, kind) {
+        match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             Action::GitConfig => return comparison.judged_as_git_config(),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.

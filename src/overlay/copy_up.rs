@@ -10,9 +10,8 @@ use super::open::{Backing, OpenFile};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Base, Below, UpperId, UpperRow, What};
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{self, Meta};
 use crate::sys::xattr;
 
 /// What a copy-up needs of the old content.
@@ -177,18 +176,6 @@ impl Overlay {
         drop(state);
         Ok(self.store.drop_upper_file(id)?)
     }
-
-    /// What a rule says of writes to `path`.
-    pub(super) fn action(&self, path: &RelPath, kind: FileKind) -> Action {
-        let entry = match kind {
-            FileKind::Directory => RuleEntry::Dir,
-            FileKind::Symlink => RuleEntry::Symlink,
-            FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
-                RuleEntry::File
-            }
-        };
-        self.policy().action(&self.lower, path, entry)
-    }
 }
 
 /// Times of the inode itself do not matter: a chmod is no new content.
@@ -216,6 +203,15 @@ fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool)
 impl Upper {
     /// An entry that is being written and that the database knows.
     pub fn written(row: UpperRow) -> Self {
-        Self { row, dirty: true, saved: true, busy: false, synced: false, moved_on: false, takes_along: None }
+        Self {
+            row,
+            dirty: true,
+            saved: true,
+            busy: false,
+            synced: false,
+            moved_on: false,
+            because: Vec::new(),
+            takes_along: None,
+        }
     }
 }

@@ -34,6 +34,7 @@ impl Overlay {
             upper.row = row;
             upper.saved = true;
             upper.moved_on = false;
+            upper.because.clear();
         }
         drop(state);
         self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);

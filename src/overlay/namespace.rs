@@ -65,7 +65,7 @@ impl Overlay {
     ) -> Result<Entry> {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
-        self.check_creation(&path, kind)?;
+        self.check_creation(&path, kind, caller)?;
         let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
@@ -74,8 +74,8 @@ impl Overlay {
         self.lookup(parent, name)
     }
 
-    fn check_creation(&self, path: &RelPath, kind: FileKind) -> Result<()> {
-        match self.action(path, kind) {
+    fn check_creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<()> {
+        match self.action_by(path, kind, &self.writer(caller)) {
             Action::Deny | Action::Freeze => return Err(self.denied(path)),
             Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => {}
         }
@@ -129,7 +129,7 @@ impl Overlay {
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
-        let action = self.action(&path, FileKind::Symlink);
+        let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
@@ -158,7 +158,7 @@ impl Overlay {
         let place = self.store.upper_place(id)?;
         heritage.give_below(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
         self.add_upper(id, path, What::Symlink)?;
-        self.settle(id, &caller.writer())
+        self.settle(id, &self.writer(caller))
     }
 
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
@@ -170,9 +170,11 @@ impl Overlay {
         let replaces_deleted = matches!(self.origin(&path)?, Origin::Hidden(_));
         let used = replaces_deleted || self.is_used_by_another(&source, &path)?;
         if !replaces_deleted {
-            self.check_creation(&path, FileKind::Regular)?;
+            self.check_creation(&path, FileKind::Regular, caller)?;
         }
-        let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
+        let by = self.writer(caller);
+        let action = |path| self.action_by(path, FileKind::Regular, &by);
+        let (old, new) = (action(&source), action(&path));
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
             return Err(self.denied(if old == Action::Freeze { &source } else { &path }));
         }
@@ -181,12 +183,12 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
-            match self.settle(id, &caller.writer())? {
+            match self.settle(id, &self.writer(caller))? {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if used => {
                     let (copy, what) = self.copy_of_upper(id)?;
                     self.add_upper(copy, &path, what)?;
-                    self.settle(copy, &caller.writer())?;
+                    self.settle(copy, &self.writer(caller))?;
                     return self.lookup(parent, name);
                 }
                 Settled::Held(_) | Settled::Postponed => {
@@ -230,7 +232,7 @@ impl Overlay {
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
         let (id, what) = self.copy_to_upper(source)?;
         self.add_upper(id, path, what)?;
-        self.settle(id, &caller.writer())
+        self.settle(id, &self.writer(caller))
     }
 
     fn copy_of_upper(&self, id: UpperId) -> Result<(UpperId, What)> {
@@ -274,7 +276,7 @@ impl Overlay {
             Origin::Lower(meta) | Origin::Upper(_, meta) => *meta,
         };
         let kind = was.kind;
-        match (self.action(&path, kind), origin) {
+        match (self.action_by(&path, kind, &self.writer(caller)), origin) {
             (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
             (Action::Pass, Origin::Lower(_)) => self.lower.place(&path)?.unlink()?,
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
@@ -302,7 +304,7 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle(id, &caller.writer()) {
+        match self.settle(id, &self.writer(caller)) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -439,7 +441,7 @@ impl Overlay {
         self.orphan(path, row.id, |store| store.replace_upper(row.id, &whiteout))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;
-        self.settle(id, &caller.writer()).map(|_| ())
+        self.settle(id, &self.writer(caller)).map(|_| ())
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -450,7 +452,7 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        if matches!(self.action(&path, FileKind::Directory), Action::Deny | Action::Freeze) {
+        if matches!(self.action_by(&path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
         let hidden = self.hidden_below(&path)?;
@@ -484,7 +486,7 @@ impl Overlay {
     /// A directory whose removal waits for review is made anew, as git does at every switch of branches: lower has it
     /// still. What was deleted in it stays hidden and held.
     fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
-        if matches!(self.action(path, FileKind::Directory), Action::Deny | Action::Freeze) {
+        if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
             return Err(self.denied(path));
         }
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;

@@ -283,7 +283,7 @@ impl Overlay {
     pub(super) fn part_from_passed(&self, before: &Policy) -> Result<()> {
         let files = self.state.lock().nodes.files();
         for (node, path) in files {
-            let passed = before.action(&self.lower, &path, RuleEntry::File) == Action::Pass;
+            let passed = before.action(&self.lower, &path, RuleEntry::File, None) == Action::Pass;
             if !passed || self.action(&path, FileKind::Regular) == Action::Pass {
                 continue;
             }

@@ -13,7 +13,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What, Writer};
 use crate::sys::RenameFlags;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
@@ -63,9 +63,10 @@ impl Overlay {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }
-        let from = self.end(parent, name, None)?;
+        let by = self.writer(caller);
+        let from = self.end(parent, name, None, &by)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
-        let to = self.end(new_parent, new_name, Some(kind))?;
+        let to = self.end(new_parent, new_name, Some(kind), &by)?;
         self.check_rename(&from, &to)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&from, &to, caller);
@@ -83,7 +84,7 @@ impl Overlay {
         }
     }
 
-    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>) -> Result<End> {
+    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>, by: &Writer) -> Result<End> {
         let path = match made_as {
             Some(_) => self.new_path(parent, name)?,
             None => self.state.lock().nodes.child_path(parent, name)?,
@@ -91,7 +92,7 @@ impl Overlay {
         let origin = self.origin_by_name(&path)?;
         let mut end = End { parent, name: name.to_owned(), path, origin, action: Action::Auto };
         let kind = end.kind().or(made_as).unwrap_or(FileKind::Regular);
-        end.action = self.action(&end.path, kind);
+        end.action = self.action_by(&end.path, kind, by);
         Ok(end)
     }
 
@@ -295,16 +296,16 @@ impl Overlay {
         drop(claimed);
         self.renamed(from, to);
         self.rebind(&to.path, upper);
-        let settled = match self.settle(upper, &caller.writer()) {
+        let settled = match self.settle(upper, &self.writer(caller)) {
             Ok(settled) => settled,
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.settle_because(upper, &caller.writer(), vec![Reason::Backup])?,
+            Err(_) => self.settle_because(upper, &self.writer(caller), vec![Reason::Backup])?,
         };
         match settled {
             Settled::Landed | Settled::Unchanged | Settled::Held(_) if gated => {
-                self.settle(whiteout, &caller.writer()).map(|_| ())
+                self.settle(whiteout, &self.writer(caller)).map(|_| ())
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
                 self.state.lock().uppers.remove(whiteout);
@@ -517,11 +518,12 @@ impl Overlay {
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         {
             let mut state = self.state.lock();
-            let synced = state.uppers.remove(id).is_some_and(|source| source.synced);
+            let source = state.uppers.remove(id);
+            let (synced, because) = source.map(|source| (source.synced, source.because)).unwrap_or_default();
             let row = UpperRow { what: row.what.clone(), ..target };
             self.store.save_upper(&row)?;
             // Still claimed, until the claim is dropped.
-            state.uppers.insert(Upper { busy: true, synced, ..Upper::written(row) });
+            state.uppers.insert(Upper { busy: true, synced, because, ..Upper::written(row) });
         }
         drop((first, claimed, second));
         self.renamed(from, to);
@@ -538,9 +540,9 @@ impl Overlay {
         }
         if let Some(meta) = below {
             let whiteout = self.hide(&from.path, &meta)?;
-            self.settle(whiteout, &caller.writer())?;
+            self.settle(whiteout, &self.writer(caller))?;
         }
-        self.settle(id, &caller.writer()).map(|_| ())
+        self.settle(id, &self.writer(caller)).map(|_| ())
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
@@ -559,7 +561,7 @@ impl Overlay {
             self.renamed(from, to);
             return Ok(());
         }
-        let lifted = self.lift(&self.survey(&moves)?, caller)?;
+        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
         if let Err(err) = self.move_dirs(from, to, &moves, flags) {
             self.settle_lifted(&lifted, caller)?;
             return Err(err);
@@ -648,7 +650,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EINVAL));
         }
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        let lifted = self.lift(&self.survey(&moves)?, caller)?;
+        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
         if let Err(err) = self.exchange_below(from, to) {
             self.settle_lifted(&lifted, caller)?;
             return Err(err);
@@ -664,9 +666,9 @@ impl Overlay {
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
-        let action = self.action(&dir.path, file.kind().unwrap_or(FileKind::Regular));
+        let action = self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller));
         let below = self.lower.stat(&file.path).doing(|| format!("stat {}", file.path))?;
-        let carried = self.survey(&[Move { from: &dir.path, to: &file.path }])?;
+        let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
         let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
         if !plain || self.is_used_by_another(&file.path, &dir.path)? {
             return Err(Error::Errno(libc::EXDEV));
@@ -720,8 +722,8 @@ impl Overlay {
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
-        self.settle(for_from, &caller.writer())?;
-        self.settle(for_to, &caller.writer()).map(|_| ())
+        self.settle(for_from, &self.writer(caller))?;
+        self.settle(for_to, &self.writer(caller)).map(|_| ())
     }
 
     /// What the view has at one end, as new upper content.

@@ -2,6 +2,7 @@
 
 mod findings;
 mod model;
+mod programs;
 mod stress;
 
 use std::ffi::OsStr;
