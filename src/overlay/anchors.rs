@@ -10,7 +10,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::Backing;
-use super::{Known, Overlay, Result, State, Window};
+use super::{Known, Overlay, Result, State, Went, Window};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::store::{Anchor, AnchorState, Below};
 use crate::sys::file::Meta;
@@ -44,39 +44,22 @@ impl Overlay {
     /// What was at `from` is at `to` now, a path that is as new or as old as it was.
     pub(super) fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         let mut state = self.state.lock();
-        if let Some(seen) = state.seen.remove(from) {
-            state.seen.insert(to.clone(), seen);
-        }
-        if let Some(window) = state.windows.remove(from) {
-            // A rename in between does not make one change two (SPEC §4.6).
-            state.windows.insert(to.clone(), window);
-        }
+        state.follow(from, to);
         let made_here = state.is_fresh(from);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let source = state.anchors.entry(from.clone());
-        let source = source.or_insert(Known { anchor: moved, fresh: false, from: None });
-        source.fresh = false;
+        let source = state.anchors.entry(from.clone()).or_insert_with(|| Known::of(moved));
+        (source.fresh, source.went) = (false, Some(Went { to: to.clone(), stamp: meta.stamp() }));
         let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
         // Back where it was before a directory was renamed: it is its own anchor.
         let is_home = state.moved_with_dir(to).as_ref() == Some(from);
         let home = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
         let anchor = if is_home { home } else { AnchorState::Nothing };
-        let target = state.anchors.entry(to.clone()).or_insert(Known { anchor, fresh: false, from: None });
+        let target = state.anchors.entry(to.clone()).or_insert_with(|| Known::of(anchor));
         let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
-        (target.fresh, target.from) = (made_here || came_from.is_some(), came_from);
-        let mut changed = Vec::new();
-        for (path, known) in &mut state.anchors {
-            let mut follows = false;
-            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-                && at == from
-            {
-                (*at, follows) = (to.clone(), true);
-            }
-            if follows || path == from || path == to {
-                changed.push(known.as_anchor(path));
-            }
-        }
-        changed
+        (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
+        let mut changed = state.retarget(from, to, None);
+        changed.extend([from.clone(), to.clone()]);
+        state.anchors_at(changed)
     }
 
     /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
@@ -103,8 +86,37 @@ impl Overlay {
 }
 
 impl Known {
+    pub(super) fn of(anchor: AnchorState) -> Self {
+        Self { anchor, fresh: false, from: None, went: None }
+    }
+
+    /// A path that was free.
+    pub(super) fn nothing() -> Self {
+        Self::of(AnchorState::Nothing)
+    }
+
     pub(super) fn as_anchor(&self, path: &RelPath) -> Anchor {
-        Anchor { path: path.clone(), state: self.anchor.clone(), fresh: self.fresh, from: self.from.clone() }
+        let Self { anchor, fresh, from, went } = self.clone();
+        Anchor { path: path.clone(), state: anchor, fresh, from, went }
+    }
+
+    /// Where what is remembered of a path is, and what it was when it went there.
+    fn places(&mut self) -> impl Iterator<Item = (&mut RelPath, &mut Stamp)> {
+        let anchor = match &mut self.anchor {
+            AnchorState::Moved { to, stamp } => Some((to, stamp)),
+            AnchorState::Nothing | AnchorState::Content { .. } => None,
+        };
+        anchor.into_iter().chain(self.went.as_mut().map(|went| (&mut went.to, &mut went.stamp)))
+    }
+
+    /// The same once what is at `place` has been replaced, and is kept as `digest`.
+    fn replaced_at(&self, place: &RelPath, digest: Digest) -> Option<Self> {
+        let mut known = self.clone();
+        if matches!(&known.anchor, AnchorState::Moved { to, .. } if to == place) {
+            known.anchor = AnchorState::Content { digest };
+        }
+        known.went = known.went.filter(|went| went.to != *place);
+        (known != *self).then_some(known)
     }
 }
 
@@ -129,8 +141,8 @@ impl State {
         };
         let came_with_dir = self.left_in_moved_dir(path).filter(|_| !self.anchors.contains_key(path));
         let unknown = match &came_with_dir {
-            Some(from) => Known { anchor: AnchorState::Nothing, fresh: true, from: Some(from.clone()) },
-            None => Known { anchor: first, fresh: false, from: None },
+            Some(from) => Known { fresh: true, from: Some(from.clone()), ..Known::nothing() },
+            None => Known::of(first),
         };
         let mut known = self.anchors.get(path).cloned().unwrap_or(unknown);
         if !existed {
@@ -138,6 +150,7 @@ impl State {
         }
         known.fresh &= exists;
         known.from = known.from.filter(|_| existed && exists);
+        known.went = None;
         changed.push(known.as_anchor(path));
         if let Some(digest) = replaced {
             changed.extend(self.anchors_moved_to(path, digest));
@@ -147,19 +160,16 @@ impl State {
 
     /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `digest`.
     pub(super) fn anchors_moved_to(&self, path: &RelPath, digest: Digest) -> Vec<Anchor> {
-        let moved = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path);
-        let anchor = AnchorState::Content { digest };
-        let pinned = |from: &RelPath, known: &Known| Known { anchor: anchor.clone(), ..known.clone() }.as_anchor(from);
         let with_dir = self.left_in_moved_dir(path).filter(|from| !self.anchors.contains_key(from));
-        let with_dir = with_dir.map(|from| Known { anchor: anchor.clone(), fresh: false, from: None }.as_anchor(&from));
-        let moved = self.anchors.iter().filter(|(_, known)| moved(known));
-        moved.map(|(from, known)| pinned(from, known)).chain(with_dir).collect()
+        let with_dir = with_dir.map(|from| Known::of(AnchorState::Content { digest }).as_anchor(&from));
+        let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, digest)?.as_anchor(from));
+        self.anchors.iter().filter_map(pinned).chain(with_dir).collect()
     }
 
     /// Anchors that a landing has brought, once lower has changed.
     pub(super) fn know(&mut self, anchors: Vec<Anchor>) {
-        for Anchor { path, state: anchor, fresh, from } in anchors {
-            self.anchors.insert(path, Known { anchor, fresh, from });
+        for Anchor { path, state: anchor, fresh, from, went } in anchors {
+            self.anchors.insert(path, Known { anchor, fresh, from, went });
         }
     }
 
@@ -174,12 +184,16 @@ impl State {
 
     /// Anchors once a renamed inode has its first name again: nothing is lost with the copy at the other.
     pub(super) fn anchors_put_back(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
-        let home = AnchorState::Moved { to: path.clone(), stamp };
+        let home = match self.anchors.get(path).map(|known| &known.anchor) {
+            // It is not what the path had first.
+            Some(anchor @ (AnchorState::Content { .. } | AnchorState::Nothing)) => anchor.clone(),
+            Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
+        };
         let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
         let fresh = there == AnchorState::Nothing;
         vec![
-            Known { anchor: home, fresh: false, from: None }.as_anchor(path),
-            Known { anchor: there, fresh, from: Some(path.clone()) }.as_anchor(to),
+            Known::of(home).as_anchor(path),
+            Known { fresh, from: Some(path.clone()), ..Known::of(there) }.as_anchor(to),
         ]
     }
 
@@ -192,8 +206,9 @@ impl State {
     }
 
     /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.
-    pub(super) fn put_back(&mut self, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
+    pub(super) fn put_back(&mut self, path: &RelPath, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
         self.epoch += 1;
+        self.follow(to, path);
         let Some((copy, file)) = copied else { return };
         self.touched(to, &moved.stamp(), &copy);
         let Some(node) = self.nodes.at(to) else { return };
@@ -220,19 +235,42 @@ impl State {
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let known = self.anchors.entry(source.clone());
-        let known = known.or_insert(Known { anchor: moved.clone(), fresh: false, from: None });
+        let mut changed = self.retarget(source, to, Some(meta.stamp()));
+        let known = self.anchors.entry(source.clone()).or_insert_with(|| Known::of(moved));
         (known.fresh, known.from) = (false, None);
+        known.went = Some(Went { to: to.clone(), stamp: meta.stamp() });
+        changed.push(source.clone());
+        self.anchors_at(changed)
+    }
+
+    /// What was at or below `from` is at `to` now; a copy of it, which has the `stamp`. Gives the paths that remember it.
+    fn retarget(&mut self, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Vec<RelPath> {
         let mut changed = Vec::new();
         for (path, known) in &mut self.anchors {
-            if matches!(&known.anchor, AnchorState::Moved { to: at, .. } if at == source) {
-                known.anchor = moved.clone();
+            let mut follows = false;
+            for (at, stamp) in known.places() {
+                let Some(moved) = at.rebase(from, to) else { continue };
+                (*at, *stamp, follows) = (moved, copy.unwrap_or(*stamp), true);
             }
-            if path == source || known.anchor == moved {
-                changed.push(known.as_anchor(path));
-            }
+            changed.extend(follows.then(|| path.clone()));
         }
         changed
+    }
+
+    fn anchors_at(&self, mut paths: Vec<RelPath>) -> Vec<Anchor> {
+        paths.sort();
+        paths.dedup();
+        paths.iter().filter_map(|path| Some(self.anchors.get(path)?.as_anchor(path))).collect()
+    }
+
+    /// What is known of a file is so of its new name: a rename in between does not make one change two (SPEC §4.6).
+    pub(super) fn follow(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(seen) = self.seen.remove(from) {
+            self.seen.insert(to.clone(), seen);
+        }
+        if let Some(window) = self.windows.remove(from) {
+            self.windows.insert(to.clone(), window);
+        }
     }
 
     /// Where what lay at a path is now, if a directory above it was renamed.
@@ -322,18 +360,11 @@ impl State {
                 known.from.take()
             });
             if let Some(moved) = path.rebase(from, to) {
-                let there = self.anchors.entry(moved);
-                let there = there.or_insert(Known { anchor: AnchorState::Nothing, fresh: true, from: None });
+                let there = self.anchors.entry(moved).or_insert_with(Known::nothing);
                 (there.fresh, there.from) = (true, came_from);
             }
         }
-        for known in self.anchors.values_mut() {
-            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-                && let Some(moved) = at.rebase(from, to)
-            {
-                *at = moved;
-            }
-        }
+        self.retarget(from, to, None);
     }
 
     /// Two directories in each other's place: as by way of a third name, which nobody can use.

@@ -286,7 +286,7 @@ impl Overlay {
         epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
         let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
         // Reviewed: from here on the path is judged against what was reviewed.
-        epilogue.anchors.push(Anchor { path: path.clone(), state, fresh: false, from: None });
+        epilogue.anchors.push(Known::of(state).as_anchor(path));
         epilogue.events.push(self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
             (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
@@ -358,7 +358,7 @@ impl State {
         let path = &row.names[0];
         self.restored(path, meta);
         let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
-        self.anchors.insert(path.clone(), Known { anchor: state, fresh: false, from: None });
+        self.anchors.insert(path.clone(), Known::of(state));
         self.windows.remove(path);
         if let (Some(meta), Some(seen)) = (meta, digest) {
             self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(seen) });

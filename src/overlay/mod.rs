@@ -52,7 +52,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, What, Writer};
+use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, What, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
@@ -160,6 +160,9 @@ struct Known {
     anchor: AnchorState,
     fresh: bool,
     from: Option<RelPath>,
+    /// Where what was last at the path went by a rename, while lower has nothing in its place. It need not be the anchor's
+    /// content: that may have changed in between.
+    went: Option<Went>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

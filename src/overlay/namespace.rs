@@ -104,8 +104,8 @@ impl Overlay {
                 return Ok(());
             }
             let known = state.anchors.entry(path.clone());
-            let known = known.or_insert(Known { anchor: AnchorState::Nothing, fresh: false, from: None });
-            (known.fresh, known.from) = (known.anchor == AnchorState::Nothing, from);
+            let known = known.or_insert_with(Known::nothing);
+            (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
             known.as_anchor(path)
         };
         self.record_structure(path, what, vec![anchor], caller)

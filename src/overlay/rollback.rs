@@ -7,13 +7,11 @@ use super::error::Context;
 use super::land::backup_of;
 use super::review::{Review, Reviewed, conflict, failed};
 use super::side::Side;
-use super::{Error, Overlay, Result};
+use super::{Error, Known, Overlay, Result};
 use crate::model::{BackupKind, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{
-    self, Anchor, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Landing, NewContent, Writer,
-};
+use crate::store::{self, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Landing, NewContent, Writer};
 use crate::sys::file::{FileKind, Meta};
 
 /// Where backups go, and what they may go over.
@@ -42,12 +40,7 @@ impl Overlay {
             if !how.review.dry_run && self.stage_rollback(backup, path, &present, how, &mut landing)? {
                 replaced.push(outcomes.len());
             }
-            epilogue.anchors.push(Anchor {
-                path: path.clone(),
-                state: AnchorState::Content { digest: backup.digest },
-                fresh: false,
-                from: None,
-            });
+            epilogue.anchors.push(Known::of(AnchorState::Content { digest: backup.digest }).as_anchor(path));
             epilogue.events.push(self.rolled_back_event(backup, path, how));
             outcomes.push(outcome);
         }
@@ -55,10 +48,12 @@ impl Overlay {
             return Ok(outcomes);
         }
         let whole = |err: store::Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {err}"));
+        let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue).map_err(whole)?;
         let applied = {
             let mut state = self.state.lock();
             let applied = promised.apply().map_err(whole)?;
+            state.know(anchors);
             applied.outcomes.iter().for_each(|outcome| state.restored(&outcome.path, outcome.meta.as_ref()));
             applied
         };

@@ -19,6 +19,13 @@ pub enum AnchorState {
     Moved { to: RelPath, stamp: Stamp },
 }
 
+/// Where what was last at a path went by a rename.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Went {
+    pub to: RelPath,
+    pub stamp: Stamp,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     pub path: RelPath,
@@ -28,6 +35,9 @@ pub struct Anchor {
     /// And is older all the same: it was renamed or linked here from this path, and only its name is new.
     #[serde(default)]
     pub from: Option<RelPath>,
+    /// The path is free, because what was there was renamed.
+    #[serde(default)]
+    pub went: Option<Went>,
 }
 
 impl Store {

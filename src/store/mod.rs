@@ -38,7 +38,7 @@ use crate::model::{Digest, RelPath};
 use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
-pub use anchors::{Anchor, AnchorState};
+pub use anchors::{Anchor, AnchorState, Went};
 pub use backups::Backup;
 pub use content::StagedContent;
 pub use events::{Event, EventDraft};

@@ -383,3 +383,38 @@ fn attributes_set_while_a_new_file_lands_at_its_release_stay() {
         assert_eq!([(shown.mode, shown.mtime), (below.mode, below.mtime)], [(0o604, at); 2], "{name}");
     }
 }
+
+/// Saves in slices of one changed line each, until one is held. Gives how many landed.
+fn slices(bench: &Bench, mut save: impl FnMut(&Bench, &str)) -> usize {
+    bench.put("a", &lines(100));
+    for count in 1..=40 {
+        save(bench, &changed(100, count));
+        if bench.held().iter().any(|row| row.names[0].to_string() == "a") {
+            return count - 1;
+        }
+    }
+    panic!("forty slices landed");
+}
+
+#[test]
+fn what_a_path_had_last_is_put_back_after_many_small_saves_by_renaming_it_away() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    let landed = slices(&bench, |bench, content| {
+        bench.rename("a", "a~");
+        bench.save("a", content);
+    });
+    assert_eq!(bench.read("a"), Some(changed(100, landed + 1)));
+    assert_eq!(bench.lower("a"), Some(changed(100, landed)));
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    assert_eq!(bench.read("a"), Some(changed(100, landed)));
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    let landed = slices(&bench, |bench, content| {
+        bench.rename("a", "a~");
+        bench.save("a", content);
+        bench.unlink("a~");
+    });
+    assert_eq!((bench.lower("a"), bench.read("a~")), (Some(changed(100, landed)), None));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, landed + 1)));
+    assert_eq!(bench.lower_names(), ["a"]);
+}

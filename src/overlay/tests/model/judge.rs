@@ -1,7 +1,7 @@
 //! Settling in the model: what a path was is compared with what it became, and it lands or is held (SPEC §4-§7).
 
 use super::reference::{Anchor, Held, Known, Model, Upper, Window, WindowLength};
-use super::tree::{Leaf, Node, Thing};
+use super::tree::{Leaf, Node, Path, Thing};
 use crate::model::{ChangeKind, Reason};
 use crate::overlay::compare::leaves_project;
 use crate::policy::risk::{RiskSide, RiskSubject, RiskSwitches, signals};
@@ -160,10 +160,10 @@ impl Model {
         };
         let before = self.anchors.get(path).cloned();
         let unknown = match self.left_with_dirs(path) {
-            Some(from) => Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: Some(from) },
+            Some(from) => Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: Some(from), went: None },
             None => {
                 let anchor = first.clone().map_or(Anchor::Nothing, Anchor::Content);
-                Known { anchor, fresh: false, by_dir: false, from: None }
+                Known { anchor, fresh: false, by_dir: false, from: None, went: None }
             }
         };
         self.replace(path, upper.leaf.clone());
@@ -176,7 +176,7 @@ impl Model {
         }
         known.fresh &= upper.leaf.is_some();
         known.from = known.from.filter(|_| existed && upper.leaf.is_some());
-        known.by_dir = false;
+        (known.by_dir, known.went) = (false, None);
         self.anchors.insert(path.to_owned(), known);
         let landed = self.lower.leaf(path).map(|leaf| leaf.stamp);
         let window = self.windows.entry(path.to_owned()).or_insert(Window { first, landed });
@@ -201,6 +201,7 @@ impl Model {
             if matches!(&known.anchor, Anchor::Moved { to, .. } if to == path) {
                 known.anchor = Anchor::Content(replaced.thing.clone());
             }
+            known.went = known.went.take().filter(|(to, _)| to != path);
         }
     }
 
@@ -240,9 +241,7 @@ impl Model {
 
     /// The old inode had been renamed away: lower has it back, and its other name becomes a copy (SPEC §4.3a).
     fn put_back(&mut self, path: &str) {
-        let Some(Anchor::Moved { to, inode }) = self.anchors.get(path).map(|known| known.anchor.clone()) else {
-            return;
-        };
+        let Some((to, inode)) = self.went_from(path) else { return };
         let is_free = self.upper[path].held.is_none() && self.lower.get(path).is_none();
         let Some(moved) = self.lower.leaf(&to).filter(|leaf| leaf.inode == inode).cloned() else { return };
         if !is_free || self.upper.contains_key(&to) || !moved.thing.is_file() {
@@ -257,12 +256,29 @@ impl Model {
         }
     }
 
-    /// The inode has its first name again: the path is its own anchor.
+    fn went_from(&self, path: &str) -> Option<(Path, u64)> {
+        let known = self.anchors.get(path)?;
+        match &known.anchor {
+            Anchor::Nothing => None,
+            Anchor::Content(_) => known.went.clone(),
+            Anchor::Moved { to, inode } => Some(known.went.clone().unwrap_or((to.clone(), *inode))),
+        }
+    }
+
+    /// The inode has its last name again: the path is its own anchor, unless it had something else first.
     fn anchors_put_back(&mut self, path: &str, to: &str, inode: u64) {
-        let home = Anchor::Moved { to: path.to_owned(), inode };
-        self.anchors.insert(path.to_owned(), Known { anchor: home, fresh: false, by_dir: false, from: None });
+        if let Some(window) = self.windows.remove(to) {
+            self.windows.insert(path.to_owned(), window);
+        }
+        let home = match &self.anchors[path].anchor {
+            Anchor::Moved { .. } => Anchor::Moved { to: path.to_owned(), inode },
+            first => first.clone(),
+        };
+        self.anchors
+            .insert(path.to_owned(), Known { anchor: home, fresh: false, by_dir: false, from: None, went: None });
         let there = self.anchors.entry(to.to_owned());
-        let there = there.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None });
+        let there =
+            there.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None, went: None });
         (there.fresh, there.from, there.by_dir) = (false, None, false);
     }
 
@@ -271,7 +287,7 @@ impl Model {
     fn uncover(&mut self, path: &str) -> Option<String> {
         let ours = self.upper.get(path)?;
         let is_made = ours.leaf.is_some() && ours.held.is_none() && ours.below.is_none();
-        let Anchor::Moved { to, inode } = self.anchors.get(path)?.anchor.clone() else { return None };
+        let (to, inode) = self.went_from(path)?;
         let (theirs, moved) = (self.upper.get(&to)?.clone(), self.lower.leaf(&to)?.clone());
         let is_covered = to != path && moved.inode == inode && theirs.below == Some(moved.stamp);
         if !is_made || !is_covered || self.lower.get(path).is_some() {
@@ -279,9 +295,6 @@ impl Model {
         }
         self.lower.rename(&to, path);
         self.anchors_put_back(path, &to, inode);
-        if let Some(window) = self.windows.remove(&to) {
-            self.windows.insert(path.to_owned(), window);
-        }
         if let Some(ours) = self.upper.get_mut(path) {
             (ours.below, ours.held) = (Some(moved.stamp), theirs.held);
         }
