@@ -1,7 +1,6 @@
-//! What paths had when the session began, where that content is now, and what landed a moment ago.
+//! What paths had when the session began, and where that content is now.
 //!
-//! An anchor says what a path is a modification of, though lower has nothing there any more; a window what several short
-//! writes in a row are one change against (SPEC §4.3, §4.6).
+//! An anchor says what a path is a modification of, though lower has nothing there any more (SPEC §4.3).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,16 +9,13 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::Backing;
-use super::{Known, Overlay, Result, State, Went, Window};
-use crate::model::{Digest, RelPath, Stamp};
-use crate::store::{Anchor, AnchorState, Below};
+use super::{Known, Overlay, Result, State, Went};
+use crate::model::{RelPath, Stamp};
+use crate::store::{Anchor, AnchorState, Below, Kept};
 use crate::sys::file::Meta;
 
 /// Begins as temporary names of ours do: nothing in the view can have it.
 const BETWEEN: &[u8] = b".fettle-tmp-exchanged";
-
-/// How many recent landings are remembered before old ones are looked through.
-const WINDOWS_MAX: usize = 4096;
 
 impl Overlay {
     /// What used to be at a path in this session, also by way of a directory that was renamed.
@@ -104,16 +100,16 @@ impl Known {
     fn places(&mut self) -> impl Iterator<Item = (&mut RelPath, &mut Stamp)> {
         let anchor = match &mut self.anchor {
             AnchorState::Moved { to, stamp } => Some((to, stamp)),
-            AnchorState::Nothing | AnchorState::Content { .. } => None,
+            AnchorState::Nothing | AnchorState::Content(_) => None,
         };
         anchor.into_iter().chain(self.went.as_mut().map(|went| (&mut went.to, &mut went.stamp)))
     }
 
-    /// The same once what is at `place` has been replaced, and is kept as `digest`.
-    fn replaced_at(&self, place: &RelPath, digest: Digest) -> Option<Self> {
+    /// The same once what is at `place` has been replaced, and is `kept`.
+    fn replaced_at(&self, place: &RelPath, kept: Kept) -> Option<Self> {
         let mut known = self.clone();
         if matches!(&known.anchor, AnchorState::Moved { to, .. } if to == place) {
-            known.anchor = AnchorState::Content { digest };
+            known.anchor = AnchorState::Content(kept);
         }
         known.went = known.went.filter(|went| went.to != *place);
         (known != *self).then_some(known)
@@ -131,12 +127,12 @@ impl State {
         &self,
         path: &RelPath,
         existed: bool,
-        (replaced, judged_against): (Option<Digest>, Option<Digest>),
+        (replaced, judged_against): (Option<Kept>, Option<Kept>),
         exists: bool,
     ) -> Vec<Anchor> {
         let mut changed = Vec::new();
         let first = match replaced.filter(|_| existed).or(judged_against) {
-            Some(digest) => AnchorState::Content { digest },
+            Some(kept) => AnchorState::Content(kept),
             None => AnchorState::Nothing,
         };
         let came_with_dir = self.left_in_moved_dir(path).filter(|_| !self.anchors.contains_key(path));
@@ -152,17 +148,17 @@ impl State {
         known.from = known.from.filter(|_| existed && exists);
         known.went = None;
         changed.push(known.as_anchor(path));
-        if let Some(digest) = replaced {
-            changed.extend(self.anchors_moved_to(path, digest));
+        if let Some(kept) = replaced {
+            changed.extend(self.anchors_moved_to(path, kept));
         }
         changed
     }
 
-    /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `digest`.
-    pub(super) fn anchors_moved_to(&self, path: &RelPath, digest: Digest) -> Vec<Anchor> {
+    /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `kept`.
+    pub(super) fn anchors_moved_to(&self, path: &RelPath, kept: Kept) -> Vec<Anchor> {
         let with_dir = self.left_in_moved_dir(path).filter(|from| !self.anchors.contains_key(from));
-        let with_dir = with_dir.map(|from| Known::of(AnchorState::Content { digest }).as_anchor(&from));
-        let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, digest)?.as_anchor(from));
+        let with_dir = with_dir.map(|from| Known::of(AnchorState::Content(kept)).as_anchor(&from));
+        let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, kept)?.as_anchor(from));
         self.anchors.iter().filter_map(pinned).chain(with_dir).collect()
     }
 
@@ -174,11 +170,11 @@ impl State {
     }
 
     /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
-    pub(super) fn pin_anchor(&mut self, path: &RelPath, digest: Digest) {
+    pub(super) fn pin_anchor(&mut self, path: &RelPath, kept: Kept) {
         if let Some(known) = self.anchors.get_mut(path)
             && matches!(known.anchor, AnchorState::Moved { .. })
         {
-            known.anchor = AnchorState::Content { digest };
+            known.anchor = AnchorState::Content(kept);
         }
     }
 
@@ -186,7 +182,7 @@ impl State {
     pub(super) fn anchors_put_back(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
         let home = match self.anchors.get(path).map(|known| &known.anchor) {
             // It is not what the path had first.
-            Some(anchor @ (AnchorState::Content { .. } | AnchorState::Nothing)) => anchor.clone(),
+            Some(anchor @ (AnchorState::Content(_) | AnchorState::Nothing)) => anchor.clone(),
             Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
         };
         let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
@@ -315,27 +311,13 @@ impl State {
             handles.for_each(|handle| handle.touched(before, &stamp));
         }
     }
-
-    pub(super) fn forget_old_windows(&mut self) {
-        if self.windows.len() > WINDOWS_MAX {
-            self.windows.retain(|_, window| window.last.elapsed().as_secs() < 60);
-        }
-    }
 }
 
 impl State {
     /// Anchors of what lay in a directory: the content they speak of is below its new name.
     pub(super) fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
         self.moved_dirs.push((from.clone(), to.clone()));
-        // Only of files that are there: what was deleted from a path stays with the path.
-        let moves = |(path, window): &(&RelPath, &Window)| path.is_within(from) && window.landed.is_some();
-        let windows: Vec<RelPath> = self.windows.iter().filter(moves).map(|(path, _)| path.clone()).collect();
-        for path in windows {
-            if let (Some(moved), Some(window)) = (path.rebase(from, to), self.windows.remove(&path)) {
-                // A rename in between does not make one change two (SPEC §4.6).
-                self.windows.insert(moved, window);
-            }
-        }
+        self.move_windows(from, to);
         let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
         for path in seen {
             if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {

@@ -158,7 +158,7 @@ impl Overlay {
         Ok(!comes_back
             && match self.anchor_of(moved)? {
                 Some(AnchorState::Moved { to, .. }) => to != *path,
-                Some(AnchorState::Content { .. }) => true,
+                Some(AnchorState::Content(_)) => true,
                 Some(AnchorState::Nothing) | None => false,
             })
     }
@@ -235,7 +235,7 @@ impl Overlay {
         };
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(None) };
-        upper.row.base = Base { below: Below::Nothing, digest: None };
+        upper.row.base = Base::of(Below::Nothing);
         (upper.dirty, upper.saved) = (true, true);
         self.store.save_upper(&upper.row)?;
         Ok(Some(id))

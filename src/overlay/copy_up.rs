@@ -77,7 +77,7 @@ impl Overlay {
             return Ok(false);
         }
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
-        let row = UpperRow { id, names: vec![path], what: What::File, base: Base { below, digest: None }, held: None };
+        let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None };
         self.store.save_upper(&row)?;
         let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
@@ -93,13 +93,7 @@ impl Overlay {
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
             self.changed.wait(&mut state);
         }
-        let mut row = UpperRow {
-            id,
-            names: vec![path.clone()],
-            what,
-            base: Base { below: Below::Nothing, digest: None },
-            held: None,
-        };
+        let mut row = UpperRow { id, names: vec![path.clone()], what, base: Base::of(Below::Nothing), held: None };
         let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         if let Some(hidden) = hidden {
             // Deleted and made again is a modification of what was there (SPEC §4.3).

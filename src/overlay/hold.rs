@@ -48,7 +48,7 @@ impl Overlay {
             self.store.keep_content(&content)?;
         }
         let mut row = job.row.clone();
-        row.base.digest = comparison.old.digest().doing(|| format!("hash {}", comparison.path))?;
+        row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
             row.base.below = comparison.below();
             if !job.row.base.is_shared() {

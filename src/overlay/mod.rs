@@ -40,12 +40,12 @@ mod side;
 #[cfg(test)]
 mod tests;
 mod uppers;
+mod windows;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -71,6 +71,7 @@ pub use settle::Settled;
 use nodes::Nodes;
 use open::Handle;
 use uppers::Uppers;
+use windows::Window;
 
 /// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,13 +145,6 @@ struct State {
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
-}
-
-struct Window {
-    first: Option<Digest>,
-    last: Instant,
-    /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
-    landed: Option<Stamp>,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
@@ -329,9 +323,9 @@ impl Overlay {
     /// Content that a held change or an anchor still needs.
     fn needed_content(&self) -> HashSet<Digest> {
         let state = self.state.lock();
-        let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest);
+        let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
         let anchors = state.anchors.values().filter_map(|known| match &known.anchor {
-            AnchorState::Content { digest } => Some(*digest),
+            AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
         held.chain(anchors).collect()

@@ -317,7 +317,7 @@ impl Overlay {
     pub(super) fn hide(&self, path: &RelPath, meta: &Meta) -> Result<UpperId> {
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
         let id = self.store.reserve_upper();
-        let base = Base { below, digest: None };
+        let base = Base::of(below);
         let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None };
         let mut state = self.state.lock();
         if state.uppers.at(path).is_some() {
@@ -350,7 +350,7 @@ impl Overlay {
         if self.lower.stat(path).doing(|| format!("stat {path}"))?.is_some_and(|meta| meta.is_dir()) {
             return self.hide_dir_again(path, row);
         }
-        let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
+        let existed = row.base.below != Below::Nothing || row.base.content.is_some();
         if !existed {
             return self.drop_new(path, &row);
         }

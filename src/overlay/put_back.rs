@@ -104,7 +104,7 @@ impl Overlay {
             (_, Some(AnchorState::Nothing) | None) => None,
             (Some(went), Some(_)) => Some(went),
             (None, Some(AnchorState::Moved { to, stamp })) => Some(Went { to, stamp }),
-            (None, Some(AnchorState::Content { .. })) => None,
+            (None, Some(AnchorState::Content(_))) => None,
         })
     }
 
@@ -145,10 +145,10 @@ impl Overlay {
 fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, UpperRow) {
     // It takes the place of this one name: the file's other names keep their content.
     let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-    let digest = theirs.base.digest.filter(|_| theirs.held.is_some());
-    let nothing = Base { below: Below::Nothing, digest: None };
+    let content = theirs.base.content.filter(|_| theirs.held.is_some());
+    let nothing = Base::of(Below::Nothing);
     (
-        UpperRow { base: Base { below, digest }, held: theirs.held.clone(), ..ours },
+        UpperRow { base: Base { below, content }, held: theirs.held.clone(), ..ours },
         UpperRow { base: nothing, held: None, ..theirs },
     )
 }

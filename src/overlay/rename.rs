@@ -355,13 +355,13 @@ impl Overlay {
     fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<UpperRow> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
-        let free = Base { below: Below::Nothing, digest: None };
+        let free = Base::of(Below::Nothing);
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
             // Takes the place of this one name; the file's other names keep their content.
             Origin::Lower(meta) => {
                 let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-                (Base { below, digest: None }, None)
+                (Base::of(below), None)
             }
             Origin::Hidden(old) | Origin::Upper(old, _) => {
                 let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
@@ -374,7 +374,7 @@ impl Overlay {
                         mode: meta.mode,
                         links: 1,
                     });
-                    return Ok(UpperRow { id, names, what, base: Base { below, digest: None }, held: None });
+                    return Ok(UpperRow { id, names, what, base: Base::of(below), held: None });
                 }
                 let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
                 self.orphan(&to.path, *old, |store| store.replace_upper(*old, &replacing))?;
@@ -492,7 +492,7 @@ impl Overlay {
         let mut row = row;
         let mut epilogue = Epilogue::default();
         if let Some(held) = &mut row.held {
-            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest, held.new);
+            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new);
             let old = std::mem::replace(&mut held.id, self.unused_id(&full, id)?);
             if old != held.id {
                 let fate = Fate::Superseded { by: held.id.clone() };

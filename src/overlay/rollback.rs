@@ -11,7 +11,9 @@ use super::{Error, Known, Overlay, Result};
 use crate::model::{BackupKind, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{self, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Landing, NewContent, Writer};
+use crate::store::{
+    self, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Kept, Landing, NewContent, Writer,
+};
 use crate::sys::file::{FileKind, Meta};
 
 /// Where backups go, and what they may go over.
@@ -40,7 +42,10 @@ impl Overlay {
             if !how.review.dry_run && self.stage_rollback(backup, path, &present, how, &mut landing)? {
                 replaced.push(outcomes.len());
             }
-            epilogue.anchors.push(Known::of(AnchorState::Content { digest: backup.digest }).as_anchor(path));
+            epilogue.anchors.push(
+                Known::of(AnchorState::Content(Kept { digest: backup.digest, symlink: backup.symlink }))
+                    .as_anchor(path),
+            );
             epilogue.events.push(self.rolled_back_event(backup, path, how));
             outcomes.push(outcome);
         }
@@ -178,11 +183,11 @@ impl Overlay {
         };
         let Some(mut row) = row.filter(|row| row.held.is_some()) else { return Ok(()) };
         let mut present = self.present_side(path)?;
-        let base = present.digest().doing(|| format!("hash {path}"))?;
+        let content = present.kept().doing(|| format!("hash {path}"))?;
         if let Some(meta) = present.meta {
             row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         }
-        row.base.digest = base;
+        row.base.content = content;
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }

@@ -279,7 +279,7 @@ impl State {
         upper.because.clear();
         upper.row.held = None;
         upper.takes_along = None;
-        upper.row.base.digest = None;
+        upper.row.base.content = None;
         upper.row.base.below = match meta {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
             None => Below::Nothing,

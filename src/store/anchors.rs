@@ -5,16 +5,16 @@
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
-use super::upper::{parse_row, to_row};
+use super::upper::{Kept, parse_row, to_row};
 use super::{Result, Store};
-use crate::model::{Digest, RelPath, Stamp};
+use crate::model::{RelPath, Stamp};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnchorState {
     /// The path was free: whatever is there now came in this session.
     Nothing,
     /// Its content is kept.
-    Content { digest: Digest },
+    Content(Kept),
     /// Its inode was renamed, and has this name now; `stamp` says whether it is still the same content.
     Moved { to: RelPath, stamp: Stamp },
 }

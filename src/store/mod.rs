@@ -46,7 +46,7 @@ pub use journal::{Epilogue, Fate};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
 pub use recovery::Recovered;
-pub use upper::{Base, Below, Held, UpperFile, UpperId, UpperRow, What, Writer};
+pub use upper::{Base, Below, Held, Kept, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;

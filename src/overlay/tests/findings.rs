@@ -418,3 +418,61 @@ fn what_a_path_had_last_is_put_back_after_many_small_saves_by_renaming_it_away()
     assert_eq!(bench.lower("a"), Some(changed(100, landed + 1)));
     assert_eq!(bench.lower_names(), ["a"]);
 }
+
+#[test]
+fn small_saves_each_by_another_name_of_the_file_are_one_change() {
+    for window in ["60s", "session"] {
+        let bench = Bench::with(&[(Key::Window, window)]);
+        bench.put("a", &lines(100));
+        let mut count = 0;
+        while bench.held().is_empty() {
+            count += 1;
+            assert!(count <= 40, "forty slices landed: {window}");
+            bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).unwrap();
+            let name = format!("c{count}");
+            bench.rename("b", &name);
+            bench.save(&name, &changed(100, count));
+        }
+        assert_eq!(bench.lower("a"), Some(changed(100, 20)), "{window}");
+    }
+}
+
+#[test]
+fn an_outside_edit_is_what_the_session_is_judged_against_from_then_on() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    bench.put("a", &lines(300));
+    bench.save("a", &changed(300, 1));
+    assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(changed(300, 1))));
+    for count in 2..=41 {
+        bench.save("a", &changed(300, count));
+    }
+    assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(changed(300, 39))));
+}
+
+fn symlink(bench: &Bench, path: &str, target: &str) {
+    bench.view().symlink(ROOT, OsStr::new(path), OsStr::new(target), &ME).unwrap();
+}
+
+#[test]
+fn a_file_with_a_symlinks_target_for_content_is_another_thing() {
+    for window in ["0", "60s", "session"] {
+        let bench = Bench::with(&[(Key::Window, window)]);
+        bench.put("t", "t\n");
+        std::os::unix::fs::symlink("t", bench.lower_path("a")).unwrap();
+        bench.unlink("a");
+        assert_eq!((bench.held().len(), bench.lower("a")), (0, None), "{window}");
+        write(&bench, "a", "t");
+        assert_eq!(bench.reasons(), [Reason::Type], "{window}");
+        write(&bench, "a", "t2");
+        assert_eq!(
+            (bench.reasons(), bench.held()[0].held.as_ref().unwrap().kind),
+            (vec![Reason::Type], ChangeKind::Type)
+        );
+        bench.confirm(&[bench.only_id()]).unwrap();
+        bench.unlink("a");
+        symlink(&bench, "a", "t2");
+        assert_eq!(bench.reasons(), [Reason::Type], "{window}");
+    }
+}

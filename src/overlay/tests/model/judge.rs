@@ -78,26 +78,42 @@ impl Model {
     fn window_first(&mut self, path: &str) -> Option<Option<Thing>> {
         match self.window {
             WindowLength::Each => None,
-            WindowLength::Session => match &self.anchors.get(path)?.anchor {
-                Anchor::Content(thing) => Some(Some(thing.clone())),
-                Anchor::Nothing => match &self.anchors[path].from {
-                    // Older than its name: against what it was under the other.
-                    Some(from) => match &self.anchors.get(from)?.anchor {
-                        Anchor::Content(thing) => Some(Some(thing.clone())),
-                        Anchor::Nothing | Anchor::Moved { .. } => None,
-                    },
-                    None => Some(None),
-                },
-                Anchor::Moved { .. } => None,
-            },
-            WindowLength::Long => {
-                let window = self.windows.get(path)?;
-                if window.landed == self.lower.leaf(path).map(|leaf| leaf.stamp) {
-                    return Some(window.first.clone());
+            WindowLength::Session => match self.open_window(path) {
+                Some(Err(())) => {
+                    let left = self.lower.leaf(path).map(|leaf| leaf.thing.clone());
+                    let anchor = left.map_or(Anchor::Nothing, Anchor::Content);
+                    let known = Known { anchor, fresh: false, by_dir: false, from: None, went: None };
+                    self.anchors.insert(path.to_owned(), known);
+                    None
                 }
-                self.windows.remove(path);
-                None
-            }
+                Some(Ok(first)) => Some(self.anchor_first(path).unwrap_or(first)),
+                None => self.anchor_first(path),
+            },
+            WindowLength::Long => self.open_window(path)?.ok(),
+        }
+    }
+
+    /// What the window of a path began with; an error when somebody else has ended it.
+    fn open_window(&mut self, path: &str) -> Option<Result<Option<Thing>, ()>> {
+        let window = self.windows.get(path)?;
+        if window.landed == self.lower.leaf(path).map(|leaf| leaf.stamp) {
+            return Some(Ok(window.first.clone()));
+        }
+        self.windows.remove(path);
+        Some(Err(()))
+    }
+
+    fn anchor_first(&self, path: &str) -> Option<Option<Thing>> {
+        let known = self.anchors.get(path)?;
+        match (&known.anchor, &known.from) {
+            (Anchor::Content(thing), _) => Some(Some(thing.clone())),
+            (Anchor::Nothing, None) => Some(None),
+            // Older than its name: against what it was under the other.
+            (Anchor::Nothing, Some(from)) => match &self.anchors.get(from)?.anchor {
+                Anchor::Content(thing) => Some(Some(thing.clone())),
+                Anchor::Nothing | Anchor::Moved { .. } => None,
+            },
+            (Anchor::Moved { .. }, _) => None,
         }
     }
 
