@@ -365,23 +365,34 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Another name of the inode that `row` was written through, as far as the kernel has looked it up.
+    /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
+    /// has not, which is looked for.
     fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         let names = {
             let state = self.state.lock();
-            let node = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok());
-            let names = node.into_iter().flat_map(|node| &node.names);
-            let paths = names.filter_map(|(parent, name)| state.nodes.child_path(*parent, name).ok());
-            paths.filter(|name| name != path).collect::<Vec<_>>()
+            state.nodes.at(path).map(|node| state.nodes.paths(node)).transpose()?.unwrap_or_default()
         };
-        for name in names {
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+        for name in names.into_iter().filter(|name| name != path) {
             let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
-            if meta.is_some_and(|meta| (meta.device, meta.inode) == (stamp.device, stamp.inode)) {
+            if meta.as_ref().is_some_and(is_it) {
                 return Ok(Some(name));
             }
         }
-        Ok(None)
+        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+            Some(meta) if is_it(&meta) && self.as_linked(meta).links > 1 => self.find_other_name(path, &meta),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn find_other_name(&self, path: &RelPath, meta: &Meta) -> Result<Option<RelPath>> {
+        // One that is held as deleted or replaced is no name of the file in the view.
+        let is_shown = |name: &RelPath| name != path && self.state.lock().uppers.at(name).is_none();
+        let found = self.judged_name_below(meta, is_shown)?;
+        // Whoever has the file open by the name that goes has it open by this one.
+        found.iter().try_for_each(|name| self.learn_name(name))?;
+        Ok(found)
     }
 
     /// It landed between the look and the lock.

@@ -451,6 +451,29 @@ fn an_outside_edit_is_what_the_session_is_judged_against_from_then_on() {
     assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(changed(300, 39))));
 }
 
+#[test]
+fn a_held_change_goes_on_under_a_name_that_nobody_has_looked_up() {
+    for gone in ["deleted", "replaced"] {
+        let bench = hard_linked();
+        let handle = bench.view().open(bench.node("a").unwrap(), OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap();
+        match gone {
+            "deleted" => bench.unlink("a"),
+            _ => {
+                write(&bench, "tmp", &changed(100, 1));
+                bench.rename("tmp", "a");
+            }
+        }
+        assert_eq!(bench.read("b"), Some(changed(100, 60)), "{gone}");
+        assert_eq!(bench.lower("b"), Some(lines(100)), "{gone}");
+        bench.view().write(handle.handle, 0, b"new!").unwrap();
+        bench.close(handle.handle);
+        let held = bench.held();
+        let change = held.iter().find(|row| row.names == [RelPath::parse(b"b").unwrap()]).unwrap();
+        bench.confirm(&[change.held.as_ref().unwrap().id.clone()]).unwrap();
+        assert_eq!(&bench.lower("b").unwrap()[..6], "new!0\n", "{gone}");
+    }
+}
+
 fn symlink(bench: &Bench, path: &str, target: &str) {
     bench.view().symlink(ROOT, OsStr::new(path), OsStr::new(target), &ME).unwrap();
 }
