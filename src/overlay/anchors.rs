@@ -2,6 +2,7 @@
 //!
 //! An anchor says what a path is a modification of, though lower has nothing there any more (SPEC §4.3).
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -37,27 +38,6 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// What was at `from` is at `to` now, a path that is as new or as old as it was.
-    pub(super) fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
-        let mut state = self.state.lock();
-        state.follow(from, to);
-        let made_here = state.is_fresh(from);
-        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let source = state.anchors.entry(from.clone()).or_insert_with(|| Known::of(moved));
-        (source.fresh, source.went) = (false, Some(Went { to: to.clone(), stamp: meta.stamp() }));
-        let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
-        // Back where it was before a directory was renamed: it is its own anchor.
-        let is_home = state.moved_with_dir(to).as_ref() == Some(from);
-        let home = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let anchor = if is_home { home } else { AnchorState::Nothing };
-        let target = state.anchors.entry(to.clone()).or_insert_with(|| Known::of(anchor));
-        let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
-        (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
-        let mut changed = state.retarget(from, to, None);
-        changed.extend([from.clone(), to.clone()]);
-        state.anchors_at(changed)
-    }
-
     /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
     /// something that was renamed or linked here.
     pub(super) fn loses_nothing(&self, path: &RelPath) -> bool {
@@ -82,6 +62,11 @@ impl Overlay {
 }
 
 impl Known {
+    /// Content and all came in this session.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh && self.from.is_none()
+    }
+
     pub(super) fn of(anchor: AnchorState) -> Self {
         Self { anchor, fresh: false, from: None, went: None }
     }
@@ -96,13 +81,21 @@ impl Known {
         Anchor { path: path.clone(), state: anchor, fresh, from, went }
     }
 
-    /// Where what is remembered of a path is, and what it was when it went there.
-    fn places(&mut self) -> impl Iterator<Item = (&mut RelPath, &mut Stamp)> {
-        let anchor = match &mut self.anchor {
-            AnchorState::Moved { to, stamp } => Some((to, stamp)),
+    /// The same once what was at or below `from` is at `to`; a copy of it, which has the stamp `copy`. None where that is
+    /// not what is remembered.
+    fn retargeted(&self, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Option<Self> {
+        let went = |at: &RelPath, stamp: Stamp| Some((at.rebase(from, to)?, copy.unwrap_or(stamp)));
+        let anchor = match &self.anchor {
+            AnchorState::Moved { to: at, stamp } => went(at, *stamp),
             AnchorState::Nothing | AnchorState::Content(_) => None,
         };
-        anchor.into_iter().chain(self.went.as_mut().map(|went| (&mut went.to, &mut went.stamp)))
+        let anchor = anchor.map(|(to, stamp)| AnchorState::Moved { to, stamp });
+        let last = self.went.as_ref().and_then(|last| went(&last.to, last.stamp)).map(|(to, stamp)| Went { to, stamp });
+        if anchor.is_none() && last.is_none() {
+            return None;
+        }
+        let known = self.clone();
+        Some(Self { anchor: anchor.unwrap_or(known.anchor), went: last.or(known.went), ..known })
     }
 
     /// The same once what is at `place` has been replaced, and is `kept`.
@@ -118,7 +111,7 @@ impl Known {
 
 impl State {
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
-        self.anchors.get(path).is_some_and(|known| known.fresh && known.from.is_none())
+        self.anchors.get(path).is_some_and(Known::is_fresh)
     }
 
     /// Anchors after a landing on `path` that replaced something, or was `judged_against` what used to be there: of the
@@ -204,7 +197,7 @@ impl State {
     /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.
     pub(super) fn put_back(&mut self, path: &RelPath, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
         self.epoch += 1;
-        self.follow(to, path);
+        self.recent_moved(to, path);
         let Some((copy, file)) = copied else { return };
         self.touched(to, &moved.stamp(), &copy);
         let Some(node) = self.nodes.at(to) else { return };
@@ -231,26 +224,12 @@ impl State {
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let mut changed = self.retarget(source, to, Some(meta.stamp()));
+        let mut changed = retarget(&mut self.anchors, source, to, Some(meta.stamp()));
         let known = self.anchors.entry(source.clone()).or_insert_with(|| Known::of(moved));
         (known.fresh, known.from) = (false, None);
         known.went = Some(Went { to: to.clone(), stamp: meta.stamp() });
         changed.push(source.clone());
         self.anchors_at(changed)
-    }
-
-    /// What was at or below `from` is at `to` now; a copy of it, which has the `stamp`. Gives the paths that remember it.
-    fn retarget(&mut self, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Vec<RelPath> {
-        let mut changed = Vec::new();
-        for (path, known) in &mut self.anchors {
-            let mut follows = false;
-            for (at, stamp) in known.places() {
-                let Some(moved) = at.rebase(from, to) else { continue };
-                (*at, *stamp, follows) = (moved, copy.unwrap_or(*stamp), true);
-            }
-            changed.extend(follows.then(|| path.clone()));
-        }
-        changed
     }
 
     fn anchors_at(&self, mut paths: Vec<RelPath>) -> Vec<Anchor> {
@@ -259,27 +238,9 @@ impl State {
         paths.iter().filter_map(|path| Some(self.anchors.get(path)?.as_anchor(path))).collect()
     }
 
-    /// What is known of a file is so of its new name: a rename in between does not make one change two (SPEC §4.6).
-    pub(super) fn follow(&mut self, from: &RelPath, to: &RelPath) {
-        if let Some(seen) = self.seen.remove(from) {
-            self.seen.insert(to.clone(), seen);
-        }
-        if let Some(window) = self.windows.remove(from) {
-            self.windows.insert(to.clone(), window);
-        }
-    }
-
     /// Where what lay at a path is now, if a directory above it was renamed.
     pub(super) fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
-        let moved = |at: RelPath, (from, to): &(RelPath, RelPath)| match at.rebase(from, to) {
-            // The directory itself was there, and no content that anything could be a change of.
-            Some(_) if at == *from => None,
-            Some(moved) => Some(moved),
-            // Nothing was there when a directory came to stand there.
-            None if at.is_within(to) => None,
-            None => Some(at),
-        };
-        self.moved_dirs.iter().try_fold(path.clone(), moved).filter(|to| to != path)
+        moved_with_dir(&self.moved_dirs, path)
     }
 
     /// Where what lies at `path` was before a directory above it was renamed.
@@ -313,10 +274,70 @@ impl State {
     }
 }
 
+/// Anchors that a rename changes are told before it happens: they are in its intent, and known once lower has changed.
 impl State {
-    /// Anchors of what lay in a directory: the content they speak of is below its new name.
-    pub(super) fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
-        self.moved_dirs.push((from.clone(), to.clone()));
+    /// What is at `from` comes to stand at `to`, a path that is as new or as old as it was.
+    pub(super) fn anchors_moved(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let moved = moved_file(&self.anchors, &self.moved_dirs, (from, to), meta);
+        moved.iter().map(|(path, known)| known.as_anchor(path)).collect()
+    }
+
+    /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name.
+    pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath) -> Vec<Anchor> {
+        let mut now = self.anchors.clone();
+        move_dir(&mut now, from, to);
+        self.changed_to(now)
+    }
+
+    /// Two directories in each other's place, by way of a third name, which nobody can use.
+    pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath) -> Vec<Anchor> {
+        let mut now = self.anchors.clone();
+        exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, from, to));
+        let between = between();
+        now.retain(|path, _| !path.is_within(&between));
+        for known in now.values_mut() {
+            if let Some(was) = known.from.as_ref().and_then(|from| from.rebase(&between, one)) {
+                known.from = Some(was);
+            }
+        }
+        self.changed_to(now)
+    }
+
+    /// A directory takes the path of a file, of which nothing is forgotten by that; the file, if it is `below`, takes that
+    /// of the directory.
+    pub(super) fn anchors_exchanged(&self, file: &RelPath, dir: &RelPath, below: Option<&Meta>) -> Vec<Anchor> {
+        let mut now = self.anchors.clone();
+        let known = now.remove(file);
+        move_dir(&mut now, dir, file);
+        now.remove(file);
+        now.extend(known.map(|known| (file.clone(), known)));
+        if let Some(meta) = below {
+            let mut moved_dirs = self.moved_dirs.clone();
+            moved_dirs.push((dir.clone(), file.clone()));
+            let moved = moved_file(&now, &moved_dirs, (file, dir), meta);
+            now.extend(moved);
+        }
+        self.changed_to(now)
+    }
+
+    fn changed_to(&self, now: HashMap<RelPath, Known>) -> Vec<Anchor> {
+        let changed = now.iter().filter(|(path, known)| self.anchors.get(*path) != Some(*known));
+        changed.map(|(path, known)| known.as_anchor(path)).collect()
+    }
+
+    /// What was seen of a file and landed from it a moment ago is known of it under its new name.
+    pub(super) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(seen) = self.seen.remove(from) {
+            self.seen.insert(to.clone(), seen);
+        }
+        if let Some(window) = self.windows.remove(from) {
+            // A rename in between does not make one change two (SPEC §4.6).
+            self.windows.insert(to.clone(), window);
+        }
+    }
+
+    /// A directory was renamed, and what was known a moment ago of the files in it is known of them there.
+    pub(super) fn dir_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.move_windows(from, to);
         let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
         for path in seen {
@@ -324,55 +345,89 @@ impl State {
                 self.seen.insert(moved, seen);
             }
         }
-        for (path, known) in self.anchors.iter_mut().filter(|(path, _)| path.is_within(to)) {
-            // Free until now: what comes with the directory is older than its name.
-            if known.anchor == AnchorState::Nothing {
-                (known.fresh, known.from) = (true, path.rebase(to, from));
-            }
-        }
-        let fresh: Vec<RelPath> = self
-            .anchors
-            .iter()
-            .filter(|(path, known)| known.fresh && path.is_within(from))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in fresh {
-            let came_from = self.anchors.get_mut(&path).and_then(|known| {
-                known.fresh = false;
-                known.from.take()
-            });
-            if let Some(moved) = path.rebase(from, to) {
-                let there = self.anchors.entry(moved).or_insert_with(Known::nothing);
-                (there.fresh, there.from) = (true, came_from);
-            }
-        }
-        self.retarget(from, to, None);
+        self.moved_dirs.push((from.clone(), to.clone()));
     }
+}
 
-    /// Two directories in each other's place: as by way of a third name, which nobody can use.
-    pub(super) fn exchanged_dirs(&mut self, one: &RelPath, other: &RelPath) {
-        let between = RelPath::parse(BETWEEN).expect("a plain name");
-        self.moved_dir(one, &between);
-        self.moved_dir(other, one);
-        self.moved_dir(&between, other);
-        self.anchors.retain(|path, _| !path.is_within(&between));
-        for known in self.anchors.values_mut() {
-            if let Some(was) = known.from.as_ref().and_then(|from| from.rebase(&between, one)) {
-                known.from = Some(was);
-            }
+/// The renames, one after the other, by which two directories come to be in each other's place.
+pub(super) fn exchange_moves(one: &RelPath, other: &RelPath) -> [(RelPath, RelPath); 3] {
+    [(one.clone(), between()), (other.clone(), one.clone()), (between(), other.clone())]
+}
+
+fn between() -> RelPath {
+    RelPath::parse(BETWEEN).expect("a plain name")
+}
+
+/// What is known anew once what was at `from`, which is `meta`, is at `to`.
+fn moved_file(
+    anchors: &HashMap<RelPath, Known>,
+    moved_dirs: &[(RelPath, RelPath)],
+    (from, to): (&RelPath, &RelPath),
+    meta: &Meta,
+) -> Vec<(RelPath, Known)> {
+    let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
+    let known =
+        |path: &RelPath, otherwise: AnchorState| anchors.get(path).cloned().unwrap_or_else(|| Known::of(otherwise));
+    let made_here = anchors.get(from).is_some_and(Known::is_fresh);
+    let mut source = known(from, moved.clone());
+    (source.fresh, source.went) = (false, Some(Went { to: to.clone(), stamp: meta.stamp() }));
+    let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
+    // Back where it was before a directory was renamed: it is its own anchor.
+    let is_home = moved_with_dir(moved_dirs, to).as_ref() == Some(from);
+    let mut target = known(to, if is_home { moved } else { AnchorState::Nothing });
+    let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
+    (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
+    let others = anchors.iter().filter(|(path, _)| *path != from && *path != to);
+    let others = others.filter_map(|(path, known)| Some((path.clone(), known.retargeted(from, to, None)?)));
+    let both = [(from.clone(), source), (to.clone(), target)];
+    let both = both.map(|(path, known)| (path, known.retargeted(from, to, None).unwrap_or(known)));
+    others.chain(both).collect()
+}
+
+/// What lay in a directory lies in another, which was free or empty.
+fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath) {
+    for (path, known) in anchors.iter_mut().filter(|(path, _)| path.is_within(to)) {
+        // Free until now: what comes with the directory is older than its name.
+        if known.anchor == AnchorState::Nothing {
+            (known.fresh, known.from) = (true, path.rebase(to, from));
         }
     }
-
-    /// A directory takes the path of a file, of which nothing is forgotten by that.
-    pub(super) fn moved_dir_over_file(&mut self, dir: &RelPath, file: &RelPath) {
-        let known = self.anchors.remove(file);
-        self.moved_dir(dir, file);
-        self.anchors.remove(file);
-        self.anchors.extend(known.map(|known| (file.clone(), known)));
+    let is_fresh = |(path, known): &(&RelPath, &Known)| known.fresh && path.is_within(from);
+    let fresh: Vec<RelPath> = anchors.iter().filter(is_fresh).map(|(path, _)| path.clone()).collect();
+    for path in fresh {
+        let came_from = anchors.get_mut(&path).and_then(|known| {
+            known.fresh = false;
+            known.from.take()
+        });
+        if let Some(moved) = path.rebase(from, to) {
+            let there = anchors.entry(moved).or_insert_with(Known::nothing);
+            (there.fresh, there.from) = (true, came_from);
+        }
     }
+    retarget(anchors, from, to, None);
+}
 
-    pub(super) fn anchors_within(&self, dir: &RelPath) -> Vec<Anchor> {
-        let within = self.anchors.iter().filter(|(path, _)| path.is_within(dir));
-        within.map(|(path, known)| known.as_anchor(path)).collect()
+/// What was at or below `from` is at `to` now; a copy of it, which has the stamp `copy`. Gives the paths that remember it.
+fn retarget(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Vec<RelPath> {
+    let mut changed = Vec::new();
+    for (path, known) in anchors {
+        if let Some(now) = known.retargeted(from, to, copy) {
+            *known = now;
+            changed.push(path.clone());
+        }
     }
+    changed
+}
+
+/// Where what lay at a path is now, if a directory above it was renamed.
+fn moved_with_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
+    let moved = |at: RelPath, (from, to): &(RelPath, RelPath)| match at.rebase(from, to) {
+        // The directory itself was there, and no content that anything could be a change of.
+        Some(_) if at == *from => None,
+        Some(moved) => Some(moved),
+        // Nothing was there when a directory came to stand there.
+        None if at.is_within(to) => None,
+        None => Some(at),
+    };
+    moved_dirs.iter().try_fold(path.clone(), moved).filter(|to| to != path)
 }

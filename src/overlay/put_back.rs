@@ -56,7 +56,7 @@ impl Overlay {
             state.put_back(path, &to, &moved, copied);
             applied
         };
-        applied.finish()?;
+        self.finish(applied)?;
         comparison.present = self.present_side(path)?;
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Overlay {
             state.uncovered(&covered, [ours, theirs]);
             (applied, judged)
         };
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(judged.then_some(covered.by))
     }
 
@@ -163,7 +163,7 @@ impl State {
     /// Lower has a path's old inode again; nothing is below what covered it.
     fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
         self.epoch += 1;
-        self.follow(&covered.to, &covered.path);
+        self.recent_moved(&covered.to, &covered.path);
         if let Some(node) = self.nodes.at(&covered.to) {
             self.nodes.set_lower(node, None);
         }

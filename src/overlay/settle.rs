@@ -237,7 +237,7 @@ impl Overlay {
             None => state.left(source).into_iter().collect(),
         });
         drop(state);
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
+mod check;
+mod crash;
 mod findings;
 mod model;
 mod programs;
@@ -20,7 +22,9 @@ use crate::sys::RenameFlags;
 const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
 
 struct Bench {
-    dir: tempfile::TempDir,
+    dir: PathBuf,
+    /// Removed with the bench; none where somebody else looks after the directory.
+    _scratch: Option<tempfile::TempDir>,
     overlay: Option<Overlay>,
     flags: Vec<(Key, String)>,
     grants: Grants,
@@ -32,20 +36,29 @@ impl Bench {
     }
 
     fn with(flags: &[(Key, &str)]) -> Self {
-        Self::at(tempfile::tempdir().unwrap(), flags)
+        Self::within(tempfile::tempdir().unwrap(), flags)
     }
 
-    fn at(dir: tempfile::TempDir, flags: &[(Key, &str)]) -> Self {
+    fn within(scratch: tempfile::TempDir, flags: &[(Key, &str)]) -> Self {
         let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
-        let mut bench = Self { dir, overlay: None, flags, grants: Grants::default() };
+        let dir = scratch.path().to_owned();
+        let mut bench = Self { dir, _scratch: Some(scratch), overlay: None, flags, grants: Grants::default() };
         bench.remount();
         bench
+    }
+
+    /// On a directory that is there already, whatever state it is in.
+    fn at(dir: &std::path::Path) -> (Self, Recovered) {
+        let (flags, grants) = (Vec::new(), Grants::default());
+        let mut bench = Self { dir: dir.to_owned(), _scratch: None, overlay: None, flags, grants };
+        let recovered = bench.remount();
+        (bench, recovered)
     }
 
     /// As after a kill: nothing is told to the old view.
     fn remount(&mut self) -> Recovered {
         self.overlay = None;
-        let lower = Tree::open(self.dir.path()).unwrap();
+        let lower = Tree::open(&self.dir).unwrap();
         let store = Store::open(&lower, &Location::default()).unwrap();
         let flags = Layer::flags(self.flags.clone()).unwrap();
         let source = RuleSource { flags, ..RuleSource::default() };
@@ -60,7 +73,7 @@ impl Bench {
     }
 
     fn lower_path(&self, path: &str) -> PathBuf {
-        self.dir.path().join(path)
+        self.dir.join(path)
     }
 
     fn put(&self, path: &str, content: &str) {
@@ -140,7 +153,7 @@ impl Bench {
 
     /// What lower has, but for our own directory: nothing may be left behind there.
     fn lower_names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let entries = std::fs::read_dir(&self.dir).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.filter(|name| name != ".fettle").collect();
         names.sort();

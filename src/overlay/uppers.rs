@@ -136,13 +136,13 @@ impl Uppers {
         }
     }
 
-    /// The entry is called `to` where it was called `from`.
-    pub fn rename(&mut self, id: UpperId, from: &RelPath, to: &RelPath) {
-        self.take_name(from, id);
-        self.put_name(to, id);
-        if let Some(upper) = self.entries.get_mut(&id) {
-            upper.row.names.iter_mut().filter(|name| *name == from).for_each(|name| *name = to.clone());
-        }
+    /// The entry as it is called and held from now on. What it is based on stays.
+    pub fn set_row(&mut self, row: UpperRow) {
+        let Some(upper) = self.entries.get_mut(&row.id) else { return };
+        let (id, new) = (row.id, row.names.clone());
+        let old = std::mem::replace(&mut upper.row, row).names;
+        old.iter().for_each(|name| self.take_name(name, id));
+        new.iter().for_each(|name| self.put_name(name, id));
     }
 
     pub fn add_name(&mut self, id: UpperId, name: &RelPath) {

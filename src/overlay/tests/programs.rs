@@ -32,7 +32,7 @@ fn other() -> Caller {
 fn bench(rules: &str) -> Bench {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join(".fettle.toml"), rules).unwrap();
-    Bench::at(dir, &[])
+    Bench::within(dir, &[])
 }
 
 fn rule(pattern: &str, action: &str) -> String {
