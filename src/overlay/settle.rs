@@ -274,7 +274,6 @@ impl State {
             }
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
-        upper.synced = false;
         upper.moved_on = false;
         upper.because.clear();
         upper.row.held = None;

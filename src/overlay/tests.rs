@@ -178,6 +178,13 @@ impl Bench {
         self.view().confirm(ids, &HOW).map_err(|err| err.code)
     }
 
+    /// Whether what lands an entry's content is to be durable.
+    fn is_synced(&self, path: &str) -> bool {
+        let state = self.view().state.lock();
+        let id = state.uppers.at(&RelPath::parse(path.as_bytes()).unwrap()).unwrap();
+        state.uppers.get(id).unwrap().synced
+    }
+
     fn stage_files(&self) -> usize {
         std::fs::read_dir(self.lower_path(".fettle/stage")).unwrap().count()
     }
@@ -278,6 +285,23 @@ fn a_new_file_lands_and_is_invisible_below_until_it_is_closed() {
     bench.close(handle);
     assert_eq!(bench.lower("n"), Some(lines(500)));
     assert!(bench.held().is_empty());
+}
+
+/// Programs sync a temporary file, close it, and rename it: often before the kernel has let go of the handle.
+#[test]
+fn what_was_synced_stays_so_through_a_rename_before_the_release() {
+    let bench = Bench::new();
+    bench.put("f", &lines(50));
+    let handle = bench.open_for_save("f.tmp");
+    bench.view().write(handle, 0, changed(50, 2).as_bytes()).unwrap();
+    bench.view().fsync(handle, false).unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+    bench.rename("f.tmp", "f");
+    assert_eq!(bench.lower("f"), Some(changed(50, 2)));
+    assert!(bench.is_synced("f"));
+    bench.view().write(handle, 0, b"L").unwrap();
+    assert!(!bench.is_synced("f"));
+    bench.close(handle);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(super) struct Upper {
     pub saved: bool,
     /// Being judged or reviewed: nobody else may touch it.
     pub busy: bool,
-    /// An fsync was asked for since the last landing: the next one must be durable.
+    /// An fsync was asked for of this content: what lands it must be durable, also once more under another name.
     pub synced: bool,
     /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.
     pub moved_on: bool,
