@@ -214,6 +214,7 @@ impl State {
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
         self.seen.remove(path);
+        self.windows.remove(path);
         let known = self.anchors.get_mut(path)?;
         (known.fresh, known.from) = (false, None);
         Some(known.as_anchor(path))
@@ -223,6 +224,7 @@ impl State {
     /// now on, and paths whose content had been renamed to `source` before.
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
+        self.windows.remove(source);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
         let mut changed = retarget(&mut self.anchors, source, to, Some(meta.stamp()));
         let known = self.anchors.entry(source.clone()).or_insert_with(|| Known::of(moved));

@@ -97,7 +97,8 @@ impl State {
             Some(window) if window.is_as_left(stamp) => Found::Open { first: window.first, age: window.last.elapsed() },
             Some(_) => {
                 self.windows.remove(path);
-                Found::Ended
+                // What is made where nothing is any more is a change of what was there, whoever removed it.
+                if present.exists() { Found::Ended } else { Found::None }
             }
         }
     }

@@ -100,7 +100,8 @@ impl Model {
             return Some(Ok(window.first.clone()));
         }
         self.windows.remove(path);
-        Some(Err(()))
+        // What is made where nothing is any more is a change of what was there, whoever removed it.
+        self.lower.get(path).map(|_| Err(()))
     }
 
     fn anchor_first(&self, path: &str) -> Option<Option<Thing>> {

@@ -57,7 +57,7 @@ pub struct Known {
     pub anchor: Anchor,
     /// What is there now came in this session.
     pub fresh: bool,
-    /// Known by the rename of a directory, which a killed daemon forgets.
+    /// Known by the rename of a directory alone.
     pub by_dir: bool,
     /// Where older content that is there now came from. While something is there, no deletion here loses anything.
     pub from: Option<Path>,
@@ -103,7 +103,7 @@ pub struct Model {
     pub anchors: BTreeMap<Path, Known>,
     pub windows: BTreeMap<Path, Window>,
     pub window: WindowLength,
-    /// Directories that were renamed, oldest first. A killed daemon forgets them.
+    /// Directories that were renamed, oldest first.
     pub moved_dirs: Vec<(Path, Path)>,
     /// Content that lower lost by our doing: there must be a backup of each.
     pub replaced: Vec<Vec<u8>>,
@@ -414,6 +414,7 @@ impl Model {
     }
 
     fn left(&mut self, path: &str) {
+        self.windows.remove(path);
         if let Some(known) = self.anchors.get_mut(path) {
             (known.fresh, known.from) = (false, None);
         }
@@ -597,6 +598,7 @@ impl Model {
     /// What used to be at the source is at the target now, so that nothing else can be made there unreviewed.
     fn carried(&mut self, from: &str, to: &str) {
         let Some(inode) = self.lower.leaf(to).map(|leaf| leaf.inode) else { return };
+        self.windows.remove(from);
         let moved = Anchor::Moved { to: to.to_owned(), inode };
         for known in self.anchors.values_mut() {
             if matches!(&known.anchor, Anchor::Moved { to: at, .. } if at == from) {
@@ -872,8 +874,6 @@ impl Model {
     pub fn remount(&mut self) {
         self.handles.clear();
         self.windows.clear();
-        self.anchors.retain(|_, known| !known.by_dir);
-        self.moved_dirs.clear();
         self.upper.retain(|_, upper| !upper.is_landed);
         let mut unfinished: Vec<(u64, Path)> = Vec::new();
         for (path, upper) in &self.upper {
