@@ -4,6 +4,7 @@ mod check;
 mod crash;
 mod findings;
 mod model;
+mod programs;
 mod stress;
 
 use std::ffi::OsStr;

@@ -218,7 +218,7 @@ impl Store {
                 let unique = ids.insert(&held.id);
                 found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());
                 check_held(found, row, content);
-                let base = row.base.digest.is_none_or(|digest| contents.contains(&digest));
+                let base = row.base.digest().is_none_or(|digest| contents.contains(&digest));
                 found.check(base, FaultKind::Content, &about, || "what it was based on is not kept".to_owned());
             }
         }
@@ -273,7 +273,7 @@ impl Store {
     fn check_anchors(&self, found: &mut Findings, contents: &HashSet<Digest>) -> Result<()> {
         for (_, anchor) in self.rows::<Anchor>(found, "anchor", "SELECT hex(path), row FROM anchor")? {
             let kept = match anchor.state {
-                AnchorState::Content { digest } => contents.contains(&digest),
+                AnchorState::Content(kept) => contents.contains(&kept.digest),
                 AnchorState::Nothing | AnchorState::Moved { .. } => true,
             };
             found.check(kept, FaultKind::Content, &anchor.path, || {
@@ -367,7 +367,7 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
             format!("{} has other content than was held", row.names[0])
         });
     }
-    let base = row.base.digest.filter(|_| held.kind != ChangeKind::Structure);
+    let base = row.base.digest().filter(|_| held.kind != ChangeKind::Structure);
     let full = ChangeId::full(&row.names[0], held.kind, base, held.new);
     let named = about.len() >= ID_DIGITS && full.starts_with(&about);
     found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));

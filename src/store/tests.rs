@@ -166,7 +166,7 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
 fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
     let upper = bench.store().create_upper().unwrap();
-    let base = Base { below: Below::Nothing, digest: None };
+    let base = Base::of(Below::Nothing);
     let row = UpperRow { id: upper.id, names: vec![path("a")], what: What::File, base, held: None };
     bench.store().save_upper(&row).unwrap();
     bench.store().drop_upper_file(upper.id).unwrap();

@@ -644,7 +644,7 @@ fn past(bench: &Bench) -> Vec<String> {
     let anchor = |(path, known): (&RelPath, &Known)| {
         let had = match &known.anchor {
             AnchorState::Moved { to, .. } => format!("is at {to}"),
-            AnchorState::Content { digest } => format!("is kept as {digest}"),
+            AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
             AnchorState::Nothing => "was free".to_owned(),
         };
         format!("{path} {had}, fresh: {}, from: {:?}", known.fresh, known.from)
