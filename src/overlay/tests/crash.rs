@@ -647,7 +647,8 @@ fn past(bench: &Bench) -> Vec<String> {
             AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
             AnchorState::Nothing => "was free".to_owned(),
         };
-        format!("{path} {had}, fresh: {}, from: {:?}", known.fresh, known.from)
+        let went = known.went.as_ref().map(|went| &went.to);
+        format!("{path} {had}, fresh: {}, from: {:?}, went: {went:?}", known.fresh, known.from)
     };
     let moved = state.moved_dirs.iter().map(|(from, to)| format!("{from} -> {to}"));
     anchors.into_iter().map(anchor).chain(moved).collect()
