@@ -225,19 +225,22 @@ impl State {
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
         self.windows.remove(source);
-        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let mut changed = retarget(&mut self.anchors, source, to, Some(meta.stamp()));
-        let known = self.anchors.entry(source.clone()).or_insert_with(|| Known::of(moved));
-        (known.fresh, known.from) = (false, None);
-        known.went = Some(Went { to: to.clone(), stamp: meta.stamp() });
-        changed.push(source.clone());
-        self.anchors_at(changed)
+        let changed = self.anchors_carried(source, to, meta);
+        self.know(changed.clone());
+        changed
     }
 
-    fn anchors_at(&self, mut paths: Vec<RelPath>) -> Vec<Anchor> {
-        paths.sort();
-        paths.dedup();
-        paths.iter().filter_map(|path| Some(self.anchors.get(path)?.as_anchor(path))).collect()
+    /// What `carried` is going to know: an intent has it before lower changes.
+    pub(super) fn anchors_carried(&self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let stamp = meta.stamp();
+        let followed = |known: &Known| known.retargeted(source, to, Some(stamp));
+        let was = self.anchors.get(source).cloned();
+        let was = was.unwrap_or_else(|| Known::of(AnchorState::Moved { to: to.clone(), stamp }));
+        let known = followed(&was).unwrap_or(was);
+        let left = Known { fresh: false, from: None, went: Some(Went { to: to.clone(), stamp }), ..known };
+        let others = self.anchors.iter().filter(|(path, _)| *path != source);
+        let others = others.filter_map(|(path, known)| Some(followed(known)?.as_anchor(path)));
+        others.chain([left.as_anchor(source)]).collect()
     }
 
     /// Where what lay at a path is now, if a directory above it was renamed.
@@ -406,19 +409,11 @@ fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath)
             (there.fresh, there.from) = (true, came_from);
         }
     }
-    retarget(anchors, from, to, None);
-}
-
-/// What was at or below `from` is at `to` now; a copy of it, which has the stamp `copy`. Gives the paths that remember it.
-fn retarget(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Vec<RelPath> {
-    let mut changed = Vec::new();
-    for (path, known) in anchors {
-        if let Some(now) = known.retargeted(from, to, copy) {
+    for known in anchors.values_mut() {
+        if let Some(now) = known.retargeted(from, to, None) {
             *known = now;
-            changed.push(path.clone());
         }
     }
-    changed
 }
 
 /// Where what lay at a path is now, if a directory above it was renamed.

@@ -261,6 +261,26 @@ const SCENARIOS: &[Scenario] = &[
         precious: &["old 7\n", "small edit\n"],
     },
     Scenario {
+        name: "an older file is renamed over another",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &small("old"));
+        },
+        act: |bench| bench.rename("b", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "an older file of the same content is renamed over another",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &lines("old", 40));
+        },
+        act: |bench| bench.rename("b", "a"),
+        precious: &["old 7\n"],
+    },
+    Scenario {
         name: "a large rewrite is renamed over its file",
         rule: Rule::AllOrNothing,
         ready: |bench| {
