@@ -237,7 +237,7 @@ impl Overlay {
             None => state.left(source).into_iter().collect(),
         });
         drop(state);
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(())
     }
 
@@ -274,7 +274,6 @@ impl State {
             }
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
-        upper.synced = false;
         upper.moved_on = false;
         upper.row.held = None;
         upper.takes_along = None;
