@@ -41,7 +41,10 @@ impl Overlay {
         for (id, path) in idle {
             // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
             let settled = self.settle(id, &Writer::default());
-            let settled = settled.or_else(|_| self.settle_because(id, &Writer::default(), vec![Reason::Backup]));
+            let settled = settled.or_else(|err| {
+                log::warn!("{path} cannot land and is held: {err}");
+                self.settle_because(id, &Writer::default(), vec![Reason::Backup])
+            });
             let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
                 Settled::Landed => (Done::Landed, None),
                 Settled::Held(id) => (Done::Held, Some(id)),

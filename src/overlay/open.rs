@@ -260,7 +260,7 @@ impl Overlay {
                 Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
                 found => found?,
             };
-            if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
+            if flags.may_change() && self.is_refused(&path, action, caller) {
                 return Err(self.denied(&path));
             }
             let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
@@ -285,6 +285,12 @@ impl Overlay {
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
+    }
+
+    /// Whether a rule keeps a program from changing a file; `strictest` is what the rules say of any program.
+    fn is_refused(&self, path: &RelPath, strictest: Action, caller: &Caller) -> bool {
+        let refuses = |action| matches!(action, Action::Deny | Action::Freeze);
+        refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
     }
 
     fn open_passed(
@@ -438,8 +444,8 @@ impl Overlay {
             node,
             // Reading needs nobody's name.
             opener: match flags.access {
-                Access::Write => caller.opener(),
-                Access::Read => caller.writer(),
+                Access::Read if !flags.truncates() => caller.writer(),
+                Access::Read | Access::Write => caller.opener(),
             },
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
@@ -471,7 +477,7 @@ impl Overlay {
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
             return self.create_existing(parent, name, flags, caller);
         }
-        let action = self.action(&path, FileKind::Regular);
+        let action = self.action_by(&path, FileKind::Regular, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
@@ -573,12 +579,27 @@ impl Overlay {
         let under_way = open.begin_write();
         let file = self.writable(open, keep, *handle.opened.lock())?;
         // Before the bytes: a judgement under way must not take this handle for done.
-        handle.written.store(true, Ordering::SeqCst);
+        if !handle.written.swap(true, Ordering::SeqCst) {
+            self.note_program(handle, open);
+        }
         let result = change(&file);
         // And after them: a close of another descriptor may have judged meanwhile, without them.
         handle.written.store(true, Ordering::SeqCst);
         drop(under_way);
         Ok(result?)
+    }
+
+    /// What a rule says of the program behind a handle counts, whoever closes last and has the content judged.
+    fn note_program(&self, handle: &Handle, open: &OpenFile) {
+        if !self.policy().names_programs() {
+            return;
+        }
+        let (Some(id), Ok(path)) = (open.upper(), self.path_of(open.node)) else { return };
+        if let Action::Hold(source) = self.action_on_content(&path, FileKind::Regular, &handle.opener)
+            && let Some(upper) = self.state.lock().uppers.get_mut(id)
+        {
+            upper.because.push(source.reason());
+        }
     }
 
     /// Where the open itself empties the file. Without that there is no handle.
@@ -598,6 +619,7 @@ impl Overlay {
         let _under_way = open.begin_write();
         let file = self.writable(open, Keep::Nothing, *handle.opened.lock())?;
         handle.began.store(true, Ordering::SeqCst);
+        self.note_program(handle, open);
         file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
     }
 
