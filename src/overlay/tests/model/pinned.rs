@@ -147,3 +147,19 @@ fn what_was_renamed_over_something_is_what_the_session_judges_its_old_path_again
 fn what_lay_in_a_renamed_directory_is_known_after_a_kill() {
     check(EACH, &[Exchange("d/s", "e"), OpenEmptied(0, "d/s/a"), Remount]);
 }
+
+#[test]
+fn what_somebody_else_removed_is_gone_also_for_who_has_it_open() {
+    check(EACH, &[Open(0, "d/a"), OutsideRemove("d/a"), Write(0, Base)]);
+}
+
+#[test]
+fn a_held_file_that_was_renamed_may_come_back() {
+    check(EACH, &[Rename("d/s/a", "e/a"), Save("e/a", Many(0)), Save("a", Base), Rename("e/a", "d/s/a")]);
+}
+
+#[test]
+fn who_has_a_replaced_file_open_reads_what_another_writes_to_it() {
+    let opens = [OpenEmptied(2, "d/b"), Open(0, "d/b"), Write(2, Base)];
+    check(EACH, &[&opens[..], &[Rename("a", "d/b"), Write(0, Line(0))]].concat());
+}
