@@ -55,8 +55,8 @@ use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
 use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, What, Writer};
+use crate::sys::process;
 use crate::sys::tree::Tree;
-use crate::sys::{file, process};
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
@@ -224,8 +224,9 @@ impl Overlay {
     /// Whether an entry has content that nobody has judged. A held one tells by its hash: its id names other content.
     fn is_interrupted(&self, row: &UpperRow) -> bool {
         let Some(held) = &row.held else { return true };
-        let now = || -> Result<Option<Digest>> { Ok(Some(file::digest(&self.store.open_upper(row.id)?)?)) };
-        row.what == What::File && now().is_ok_and(|now| now != held.new)
+        // Content that cannot be read is left as it is: it is told when somebody looks at it.
+        let now = self.row_side(row).map(|mut side| side.digest());
+        matches!(now, Ok(Ok(now)) if now != held.new)
     }
 
     /// Who is told when what the kernel may have cached changes. Once, when the mount stands.

@@ -25,6 +25,8 @@ pub enum FaultKind {
     Upper,
     /// A held change is not what its id names.
     Held,
+    /// What a path had when the session began would be forgotten by a restart.
+    Anchor,
     /// Content that something refers to is gone or is not what its hash says.
     Content,
     /// Something is there that nothing refers to.
@@ -66,6 +68,7 @@ impl FaultKind {
             Self::Database => "database",
             Self::Upper => "upper",
             Self::Held => "held",
+            Self::Anchor => "anchor",
             Self::Content => "content",
             Self::Orphan => "orphan",
             Self::Temporary => "temporary",
@@ -282,11 +285,18 @@ impl Store {
         Ok(())
     }
 
+    /// Whether a landing has been begun and is not recorded.
+    pub fn is_landing(&self) -> Result<bool> {
+        Ok(self.pending()? > 0)
+    }
+
+    fn pending(&self) -> Result<i64> {
+        let database = self.database.lock();
+        Ok(database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?)
+    }
+
     fn check_intents(&self, found: &mut Findings) -> Result<()> {
-        let pending: i64 = {
-            let database = self.database.lock();
-            database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?
-        };
+        let pending = self.pending()?;
         found.check(pending == 0, FaultKind::Intent, &"journal", || {
             format!("{pending} landings were begun and neither finished nor undone")
         });

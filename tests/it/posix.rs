@@ -7,27 +7,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{Output, Scratch, mounted_scratch};
+use crate::harness::{Output, Scratch, mounted_scratch, script};
 
-/// What every script begins with. It stands in an empty directory.
+/// What every script begins with, besides what all scripts do. It stands in an empty directory.
 const PRELUDE: &str = r#"
-import os, sys, errno, stat, mmap, fcntl, ctypes, subprocess, threading
-libc = ctypes.CDLL(None, use_errno=True)
-def raises(name, call, *args, **named):
-    try:
-        call(*args, **named)
-    except OSError as err:
-        assert err.errno == getattr(errno, name), (name, err)
-    else:
-        raise AssertionError("no " + name)
-def renameat2(a, b, flags):
-    if libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), flags) != 0:
-        err = ctypes.get_errno()
-        raise OSError(err, os.strerror(err))
-def put(path, data=b""):
-    with open(path, "wb") as f: f.write(data)
-def get(path):
-    with open(path, "rb") as f: return f.read()
 def mode(path): return stat.S_IMODE(os.lstat(path).st_mode)
 def as_user(uid, call, groups=()):
     "What `call` raises is ours; it runs as somebody else."
@@ -47,9 +30,7 @@ os.umask(0o022)
 
 fn python(scratch: &Scratch, dir: &Path, script: &str) -> Output {
     fs::create_dir(dir).expect("a directory to work in");
-    let mut command = scratch.command("python3");
-    command.args(["-SE", "-c", &format!("{PRELUDE}{script}")]).current_dir(dir);
-    command.output().expect("python3").into()
+    script::python(scratch, dir, &format!("{PRELUDE}{script}"))
 }
 
 /// Runs `script` in four empty directories: a plain one, a judged one, one that passes, and a judged one that is seen

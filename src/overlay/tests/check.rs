@@ -72,6 +72,20 @@ fn held_content_that_is_gone_is_found() {
 }
 
 #[test]
+fn what_a_restart_would_forget_is_found() {
+    let bench = bench();
+    let (one, other) = (RelPath::parse(b"c").unwrap(), RelPath::parse(b"d").unwrap());
+    bench.view().state.lock().moved_dirs.push((one.clone(), other));
+    assert_eq!(kinds(&bench), [FaultKind::Anchor]);
+    bench.view().state.lock().moved_dirs.clear();
+    let known = Known { anchor: AnchorState::Nothing, fresh: false, from: None };
+    bench.view().state.lock().anchors.insert(one.clone(), known);
+    assert_eq!(kinds(&bench), [FaultKind::Anchor]);
+    bench.view().state.lock().anchors.remove(&one);
+    assert_eq!(kinds(&bench), []);
+}
+
+#[test]
 fn upper_content_and_kept_content_without_a_row_are_found() {
     let bench = bench();
     std::fs::write(bench.lower_path(".fettle/stage/99"), "whose?\n").unwrap();

@@ -224,6 +224,18 @@ fn a_row_whose_file_is_gone_does_not_keep_the_daemon_from_mounting() {
     assert_eq!(bench.read("n"), None);
 }
 
+#[test]
+fn a_killed_daemon_remembers_what_lay_in_a_renamed_directory() {
+    let mut bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.rename("d", "e");
+    bench.remount();
+    bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+    bench.save("d/a", "rewritten\n");
+    assert_eq!(bench.held()[0].held.as_ref().unwrap().kind, ChangeKind::Modify);
+    assert_eq!(std::fs::read_to_string(bench.lower_path("d/a")).unwrap(), lines(100));
+}
+
 fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
     let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
     bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
