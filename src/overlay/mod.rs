@@ -54,7 +54,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, What, Writer};
+use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, Writer};
 use crate::sys::process;
 use crate::sys::tree::Tree;
 
