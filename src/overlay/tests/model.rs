@@ -62,6 +62,8 @@ enum Op {
     ConfirmAll,
     Discard(usize),
     DiscardAll,
+    /// Over whatever is there; of the backups, the newest first.
+    Rollback(usize),
     OutsideWrite(P, Edit),
     OutsideRemove(P),
     Remount,
@@ -146,6 +148,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(ConfirmAll),
         2 => which().prop_map(Discard),
         1 => Just(DiscardAll),
+        2 => which().prop_map(Rollback),
         4 => (path(), edit()).prop_map(|(path, edit)| OutsideWrite(path, edit)),
         2 => path().prop_map(OutsideRemove),
         1 => Just(Remount),
@@ -241,6 +244,7 @@ impl Pair {
             ConfirmAll => self.confirm(|paths| paths),
             Discard(which) => self.discard(|paths| nth(paths, which)),
             DiscardAll => self.discard(|paths| paths),
+            Rollback(which) => self.rollback(which),
             OutsideWrite(path, edit) => self.outside_write(path, edit),
             OutsideRemove(path) => self.outside_remove(path),
             Remount => {
@@ -453,6 +457,27 @@ impl Pair {
         let paths = choose(self.held_paths());
         self.bench.view().discard(&self.ids(&paths), &Review::default()).unwrap();
         self.model.discard(&paths);
+    }
+
+    fn rollback(&mut self, which: usize) {
+        let mut backups = self.bench.view().store().backups().unwrap();
+        if backups.is_empty() {
+            return;
+        }
+        let backup = backups.swap_remove(which % backups.len());
+        let path = backup.path.to_string();
+        let (dir, upper) = (tree::parent(&path), self.model.upper.get(&path));
+        let is_there = self.model.at(dir) == Some(Node::Dir) && self.model.lower.is_dir(dir);
+        if !is_there || upper.is_some_and(|upper| upper.held.is_none()) || self.model.is_being_written(&path) {
+            // Lower's only: what programs are about to make of the path is judged when they close.
+            return;
+        }
+        let content = self.bench.view().store().content(backup.digest).unwrap().unwrap();
+        let thing = if backup.symlink { Thing::Symlink(content) } else { Thing::File(content) };
+        let how = RollbackHow { force: true, ..RollbackHow::default() };
+        let answer = self.bench.view().rollback(std::slice::from_ref(&backup), &how);
+        let code = answer.as_ref().map(|_| ()).map_err(|err| err.code);
+        assert_eq!(code, self.model.rollback(&path, thing, backup.mode & 0o7777), "{answer:?}");
     }
 
     /// In place; a file that is not there is made where its directory is.

@@ -968,6 +968,32 @@ impl Model {
         }
     }
 
+    /// Somebody has written to a path what nobody has judged.
+    pub fn is_being_written(&self, path: &str) -> bool {
+        self.handles.values().any(|handle| handle.is_at(path) && handle.is_unjudged())
+    }
+
+    /// Kept content comes back, never judged; a held change of the path goes on against it.
+    pub fn rollback(&mut self, path: &str, thing: Thing, mode: u32) -> Result<(), ErrorCode> {
+        if self.rules.refuses(path) {
+            return Err(ErrorCode::NotPermitted);
+        }
+        if self.lower.is_dir(path) {
+            return Err(ErrorCode::Conflict);
+        }
+        self.replace(path, Some(Leaf { thing: thing.clone(), mode, inode: 0, stamp: 0 }));
+        let anchor = Anchor::Content(thing.clone());
+        self.anchors.insert(path.to_owned(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
+        self.windows.remove(path);
+        let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
+        if let Some(upper) = self.upper.get_mut(path) {
+            upper.below = below;
+            upper.held.iter_mut().for_each(|held| held.base = Some(thing.clone()));
+            self.settle(path, &[]);
+        }
+        Ok(())
+    }
+
     /// The daemon is killed, and another recovers what it left.
     pub fn remount(&mut self) {
         self.handles.clear();
