@@ -147,6 +147,11 @@ struct State {
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
+    /// Nodes that were made or emptied and not written to, of which a descriptor has been closed, and who opened it: the
+    /// release that judges it follows if that was the last.
+    closing: HashMap<NodeId, u32>,
+    /// The same once that release is under way. Each as often as there are such.
+    judged_at_release: Vec<NodeId>,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
@@ -348,6 +353,8 @@ impl State {
             moved_dirs: Vec::new(),
             seen: HashMap::new(),
             epoch: 0,
+            closing: HashMap::new(),
+            judged_at_release: Vec::new(),
         })
     }
 }

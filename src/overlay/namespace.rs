@@ -37,7 +37,7 @@ impl Overlay {
             && self.lower.stat(&path)?.is_some_and(|meta| meta.is_dir())
         {
             self.show_dir_again(id, &path, mode, caller)?;
-            return self.lookup(parent, name);
+            return self.look_up(parent, name);
         }
         self.make(parent, name, FileKind::Directory, mode, caller, |place, mode| place.make_dir(mode))
     }
@@ -71,7 +71,7 @@ impl Overlay {
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
         self.note_created(&path, kind, None, format!("[{}]", name_of(kind)), caller)?;
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     fn check_creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<()> {
@@ -143,7 +143,7 @@ impl Overlay {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
         self.symlink_judged(&path, target, caller)?;
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     /// Whether something used to be at a free path in this session: what is made there is a modification of that (SPEC
@@ -193,7 +193,7 @@ impl Overlay {
                     let (copy, what) = self.copy_of_upper(id)?;
                     self.add_upper(copy, &path, what)?;
                     self.settle(copy, &self.writer(caller))?;
-                    return self.lookup(parent, name);
+                    return self.look_up(parent, name);
                 }
                 Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
@@ -205,7 +205,7 @@ impl Overlay {
         if judged && new != Action::Pass {
             // As what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;
-            return self.lookup(parent, name);
+            return self.look_up(parent, name);
         }
         self.lower.place(&source)?.link(&self.lower.place(&path)?)?;
         let from = {
@@ -214,7 +214,7 @@ impl Overlay {
             known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
         };
         self.note_created(&path, FileKind::Regular, from, format!("[link to {source}]"), caller)?;
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
@@ -229,7 +229,7 @@ impl Overlay {
                 state.nodes.name(node, parent, name);
             }
         }
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     /// A copy of a file of lower as a new upper entry at `path`, judged at once.

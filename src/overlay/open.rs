@@ -211,6 +211,11 @@ impl Handle {
         self.written.load(Ordering::SeqCst) || self.began.load(Ordering::SeqCst)
     }
 
+    /// Made or emptied the file and wrote nothing, so that only the release judges it.
+    fn waits_for_release(&self) -> bool {
+        self.began.load(Ordering::SeqCst) && !self.written.load(Ordering::SeqCst)
+    }
+
     /// Lower was `before` and is `after` by our own doing, with the same content.
     pub fn touched(&self, before: &Stamp, after: &Stamp) {
         let mut opened = self.opened.lock();
@@ -492,7 +497,7 @@ impl Overlay {
         if flags.is_exclusive() {
             return Err(Error::Errno(libc::EEXIST));
         }
-        let entry = self.lookup(parent, name)?;
+        let entry = self.look_up(parent, name)?;
         Ok((entry, self.open(entry.node, flags, caller)?))
     }
 
@@ -503,7 +508,7 @@ impl Overlay {
         let mode = crate::sys::Mode::from_raw_mode(heritage.mode | 0o600);
         let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, mode)?;
         heritage.give_opened(fd.as_fd()).doing(|| format!("give {path} an owner"))?;
-        let entry = self.lookup(parent, name)?;
+        let entry = self.look_up(parent, name)?;
         let file = File::from(fd);
         let passed = match self.claim_made(entry.node, &file, flags.access)? {
             Claimed::Passed(passed) => passed,
@@ -521,7 +526,7 @@ impl Overlay {
         let upper = self.store.create_upper()?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
         self.add_upper(upper.id, path, What::File)?;
-        let entry = self.lookup(parent, name)?;
+        let entry = self.look_up(parent, name)?;
         let open = {
             let mut state = self.state.lock();
             let open = OpenFile::new(entry.node, Backing::Upper(upper.id, Arc::new(upper.file)));
@@ -707,6 +712,12 @@ impl Overlay {
     pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
         let handle = self.handle(handle)?;
         let Some(open) = handle.judged() else { return Ok(()) };
+        if handle.waits_for_release() {
+            // What is asked from here on is asked of us.
+            self.state.lock().closing.insert(handle.node, handle.opener.pid);
+            self.tell(|observer| observer.attributes_changed(handle.node));
+            return Ok(());
+        }
         let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);
         if !handle.written.load(Ordering::SeqCst) || !by_opener() || !handle.take_written() {
             return Ok(());
@@ -736,7 +747,12 @@ impl Overlay {
 
     /// The last descriptor is gone. Judges what no close has judged.
     pub fn release(&self, handle: HandleId) -> Result<()> {
-        let removed = self.state.lock().handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
+        let removed = {
+            let mut state = self.state.lock();
+            let removed = state.handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
+            state.closing.remove(&removed.node);
+            removed
+        };
         let open = match &removed.target {
             Target::Passed(passed, _) => {
                 self.let_go(removed.node, passed);
@@ -777,17 +793,32 @@ impl Overlay {
     }
 
     /// Marks a release as under way until the guard is dropped; taken when the request is read.
-    pub fn release_begun(&self) -> impl Drop + '_ {
-        struct UnderWay<'a>(&'a Overlay);
+    pub fn release_begun(&self, handle: Option<HandleId>) -> impl Drop + '_ {
+        struct UnderWay<'a> {
+            overlay: &'a Overlay,
+            judges: Option<NodeId>,
+        }
         impl Drop for UnderWay<'_> {
             fn drop(&mut self) {
-                self.0.releasing.fetch_sub(1, Ordering::SeqCst);
-                let _state = self.0.state.lock();
-                self.0.changed.notify_all();
+                self.overlay.releasing.fetch_sub(1, Ordering::SeqCst);
+                let mut state = self.overlay.state.lock();
+                if let Some(at) = state.judged_at_release.iter().position(|node| Some(*node) == self.judges) {
+                    state.judged_at_release.swap_remove(at);
+                }
+                self.overlay.changed.notify_all();
             }
         }
         self.releasing.fetch_add(1, Ordering::SeqCst);
-        UnderWay(self)
+        let mut state = self.state.lock();
+        let handle = handle.and_then(|handle| state.handles.get(&handle));
+        let judges = handle.filter(|handle| handle.waits_for_release()).map(|handle| handle.node);
+        if let Some(node) = judges {
+            state.closing.remove(&node);
+            state.judged_at_release.push(node);
+        }
+        drop(state);
+        self.changed.notify_all();
+        UnderWay { overlay: self, judges }
     }
 
     pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {

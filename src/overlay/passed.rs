@@ -189,7 +189,7 @@ impl Overlay {
         let mut walk = || -> Result<()> {
             for name in path.components() {
                 let parent = *nodes.last().expect("begins with the root");
-                nodes.push(self.lookup(parent, name)?.node);
+                nodes.push(self.look_up(parent, name)?.node);
             }
             Ok(())
         };

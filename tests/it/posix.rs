@@ -154,6 +154,32 @@ os.rename("a", "c"); assert os.stat("c").st_ino == s.st_ino; raises("ENOENT", os
 f = os.open("c", os.O_RDWR); os.rename("c", "d"); os.fchmod(f, 0o600); os.write(f, b"yy"); s = os.stat("d"); assert (s.st_size, stat.S_IMODE(s.st_mode)) == (2, 0o600); os.close(f)
 os.mkdir("e"); n = os.stat(".").st_nlink; m = os.stat(".").st_mtime_ns; os.rmdir("e"); assert os.stat(".").st_nlink == n - 1 and os.stat(".").st_mtime_ns >= m
 "#;
+    times_after_a_close_stay: r#"
+put("emptied", b"x" * 100)
+def made(name): os.close(os.open(name, os.O_CREAT | os.O_RDONLY, 0o644))
+def emptied(name): os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
+def times(name):
+    now = os.lstat(name)
+    return name, now.st_mtime_ns, now.st_ctime_ns
+def several(who):
+    first = []
+    for turn in range(100):
+        name = f"{who}.{turn}"
+        made(name)
+        first.append(times(name))
+    for name, *_ in first: assert times(name) in first, (name, times(name))
+emptied("emptied")
+first = times("emptied")
+children = []
+for who in range(4):
+    children.append(os.fork())
+    if children[-1] == 0:
+        try: several(who); os._exit(0)
+        except BaseException as err:
+            print(err, file=sys.stderr); os._exit(1)
+for child in children: assert os.waitpid(child, 0)[1] == 0
+assert times("emptied") == first
+"#;
     names_of_one_file_share_all_but_the_name: r#"
 put("a", b"1\n" * 300); os.link("a", "b"); os.link("a", "c"); ino = os.stat("a").st_ino
 def agree(count):
