@@ -181,3 +181,8 @@ fn what_was_put_below_meanwhile_stays_where_the_old_file_would_go_back() {
     let away = [Rename("a", "d/a"), OpenEmptied(0, "a"), OutsideWrite("a", Base)];
     check_under(LONG, Rules::Some, &[&away[..], &[Rename("d/a", "c"), Rename("c", "e/a")]].concat());
 }
+
+#[test]
+fn what_came_with_a_directory_and_goes_with_it_again_leaves_a_path_that_was_free() {
+    check(EACH, &[Rename("d/s", "f"), Symlink("e/a", "a"), Exchange("f", "e")]);
+}

@@ -804,7 +804,10 @@ impl Model {
     /// A directory with all that is in it, held or not.
     fn move_tree(&mut self, from: &str, to: &str) {
         self.move_handles(from, to);
-        let leaves: Vec<(Path, u64)> = self.leaves_below(from);
+        // What came with a directory leaves a path that was free.
+        let stays = |(path, _): &(Path, u64)| self.left_with_dirs(path).is_none();
+        let leaves: Vec<((Path, u64), bool)> =
+            self.leaves_below(from).into_iter().map(|leaf| (leaf.clone(), stays(&leaf))).collect();
         self.moved_dirs.push((from.to_owned(), to.to_owned()));
         self.lower.rename(from, to);
         for (path, known) in self.anchors.iter_mut().filter(|(path, known)| !known.by_dir && is_within(path, to)) {
@@ -820,9 +823,9 @@ impl Model {
                 self.upper.insert(new, upper);
             }
         }
-        for (path, inode) in leaves {
+        for ((path, inode), was_here) in leaves {
             if let Some(new) = rebase(&path, from, to) {
-                self.moved_with_dir(path, new, inode);
+                self.moved_with_dir(path, new, inode, was_here);
             }
         }
         self.move_fresh(from, to);
@@ -833,7 +836,7 @@ impl Model {
         self.lower.within(dir).into_iter().filter_map(leaf).map(|(inode, path)| (path, inode)).collect()
     }
 
-    fn moved_with_dir(&mut self, from: Path, to: Path, inode: u64) {
+    fn moved_with_dir(&mut self, from: Path, to: Path, inode: u64, was_here: bool) {
         if let Some(window) = self.windows.remove(&from) {
             self.windows.insert(to.clone(), window);
         }
@@ -842,13 +845,15 @@ impl Model {
         if self.anchors.get(&to).is_some_and(comes_back) {
             self.anchors.remove(&to);
         }
-        self.anchors.entry(from).or_insert(Known {
-            anchor: Anchor::Moved { to, inode },
-            fresh: false,
-            by_dir: true,
-            from: None,
-            went: None,
-        });
+        if was_here {
+            self.anchors.entry(from).or_insert(Known {
+                anchor: Anchor::Moved { to, inode },
+                fresh: false,
+                by_dir: true,
+                from: None,
+                went: None,
+            });
+        }
     }
 
     fn move_fresh(&mut self, from: &str, to: &str) {
