@@ -508,6 +508,7 @@ impl Model {
         match self.at(path) {
             None => return Err(libc::ENOENT),
             Some(Node::Dir) => return Ok(()),
+            Some(Node::Leaf(_)) if self.rules.action(path) == Action::Freeze => return Err(libc::EPERM),
             Some(Node::Leaf(_)) => {}
         }
         let upper = self.upper.get_mut(path);
