@@ -2,11 +2,12 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::carry::Move;
 use super::error::Context;
 use super::lookup::Origin;
-use super::nodes::NodeId;
+use super::nodes::{Left, NodeId};
 use super::open::Backing;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
@@ -22,6 +23,10 @@ use crate::sys::tree::is_absent;
 /// A file that grows while it is copied is copied again this often: a log gains a line, and not at every moment.
 const COPY_TRIES: usize = 8;
 
+/// Looks at both names before a rename gives up on what others do to them. Names themselves are the kernel's to guard:
+/// only writing, judging and reviewing run beside a rename.
+const TRIES: usize = 16;
+
 /// One end of a rename.
 struct End {
     parent: NodeId,
@@ -29,6 +34,31 @@ struct End {
     path: RelPath,
     origin: Origin,
     action: Action,
+}
+
+/// What is to stand at a target.
+struct Taken {
+    row: UpperRow,
+    /// What stands there now, and goes.
+    replaced: Option<UpperId>,
+}
+
+/// What becomes of the names of two nodes.
+#[derive(Clone, Copy)]
+enum Names {
+    /// The source's takes the target's place.
+    Move,
+    /// Each takes the other's.
+    Exchange,
+}
+
+/// What a rename has made of the source's node.
+#[must_use]
+enum Renamed {
+    /// It has the target's name, as the kernel takes it.
+    Node,
+    /// It lost its name to a node that is not made yet.
+    Parted,
 }
 
 impl End {
@@ -63,6 +93,27 @@ impl Overlay {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }
+        let mut tries = 1;
+        loop {
+            let epoch = self.state.lock().epoch;
+            match self.rename_found((parent, name), (new_parent, new_name), flags, caller) {
+                // Written to, landed or held since it was looked at.
+                Err(err) if err.code() == libc::ESTALE && tries < TRIES && self.state.lock().epoch != epoch => {
+                    tries += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Of what the two names stand for now; `ESTALE`, and nothing done, when they came to stand for something else.
+    fn rename_found(
+        &self,
+        (parent, name): (NodeId, &OsStr),
+        (new_parent, new_name): (NodeId, &OsStr),
+        flags: RenameFlags,
+        caller: &Caller,
+    ) -> Result<()> {
         let from = self.end(parent, name, None)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
         let to = self.end(new_parent, new_name, Some(kind))?;
@@ -194,16 +245,19 @@ impl Overlay {
     /// the rename gets what it found, and not an error.
     fn keep_replaced(&self, to: &End) {
         let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &to.origin else { return };
+        // What cannot be opened could not have been opened a moment before either.
         let left = match &to.origin {
-            Origin::Upper(id, _) if meta.is_file() => self.store.open_upper(*id).ok(),
-            // What cannot be opened could not have been opened a moment before either.
-            _ if meta.is_file() => super::open_lower(&self.lower, &to.path).ok(),
-            _ => None,
+            _ if !meta.is_file() => None,
+            Origin::Upper(id, _) => self.store.open_upper(*id).ok().map(|file| Left::Judged(Arc::new(file))),
+            _ => super::open_lower(&self.lower, &to.path).ok().map(|file| match to.action {
+                Action::Pass => Left::Passed(Arc::new(file), meta.key()),
+                _ => Left::Judged(Arc::new(file)),
+            }),
         };
         let mut state = self.state.lock();
         let node = state.nodes.child(to.parent, &to.name);
         if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
-            (node.removed, node.left) = (Some(*meta), left.map(std::sync::Arc::new));
+            (node.removed, node.left) = (Some(*meta), left);
         }
     }
 
@@ -244,34 +298,33 @@ impl Overlay {
 
     /// Between or into paths that nobody judges: the kernel's own rename.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
-        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::empty())?;
+        self.rename_in_lower(from, to, RenameFlags::empty())?;
         self.state.lock().seen.remove(&from.path);
-        self.renamed(from, to);
         Ok(())
     }
 
-    fn renamed(&self, from: &End, to: &End) {
+    /// In lower and in the nodes at once: who looks sees both names before it or both after it.
+    fn rename_in_lower(&self, from: &End, to: &End, flags: RenameFlags) -> Result<()> {
+        let (source, target) = (self.lower.place(&from.path)?, self.lower.place(&to.path)?);
         let mut state = self.state.lock();
-        state.epoch += 1;
-        let node = state.nodes.child(from.parent, &from.name);
-        state.nodes.unname(to.parent, &to.name);
-        if let Some(node) = node.filter(|_| from.action == Action::Pass && to.action != Action::Pass)
-            && state.part_if_passed(node)
-        {
-            drop(state);
-            self.tell(|observer| observer.entry_changed(to.parent, &to.name));
-        } else if let Some(node) = node {
-            // Named anew before the old name goes, so that it is never without one.
-            state.nodes.name(node, to.parent, &to.name);
-            state.nodes.unname(from.parent, &from.name);
-            state.nodes.promote(node, to.parent, &to.name);
+        source.rename(&target, flags)?;
+        let renamed = state.renamed(from, to);
+        drop(state);
+        self.tell_renamed(renamed, to);
+        Ok(())
+    }
+
+    /// The kernel takes the source's node for the target's unless it is told.
+    fn tell_renamed(&self, renamed: Renamed, to: &End) {
+        match renamed {
+            Renamed::Node => {}
+            Renamed::Parted => self.tell(|observer| observer.entry_changed(to.parent, &to.name)),
         }
     }
 
     /// An entry of lower to a name that was always free, or that has nothing to judge.
     fn move_below(&self, from: &End, to: &End, meta: &Meta, flags: RenameFlags, caller: &Caller) -> Result<()> {
-        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
-        self.renamed(from, to);
+        self.rename_in_lower(from, to, flags)?;
         let anchors = self.moved_anchors(&from.path, &to.path, meta);
         self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)
     }
@@ -281,19 +334,30 @@ impl Overlay {
         let claimed = self.claim_target(to)?;
         let upper = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
-        let row = self.take_target(to, upper, meta.kind)?;
-        let whiteout = self.hide(&from.path, meta)?;
+        let taken = self.take_target(to, upper, meta.kind)?;
+        let hiding = self.whiteout(&from.path, meta);
+        let whiteout = hiding.row.id;
         // The going of what a rule holds is reviewed by itself.
         let gated = matches!(from.action, Action::Hold(_));
-        {
+        let renamed = {
             let mut state = self.state.lock();
             // What nobody judges goes by itself, whoever writes to it meanwhile.
             let goes_along = !gated && from.action != Action::Pass;
             let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
-            state.uppers.insert(Upper { saved: false, synced, takes_along, ..Upper::written(row.clone()) });
-        }
+            let saved = taken.replaced.is_some();
+            let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
+            let hidden_already = state.uppers.at(&from.path).is_some();
+            if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced)? {
+                drop(state);
+                self.store.drop_upper_file(upper)?;
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            state.uppers.insert(hiding);
+            state.renamed(from, to)
+        };
         drop(claimed);
-        self.renamed(from, to);
+        self.drop_replaced(taken.replaced)?;
+        self.tell_renamed(renamed, to);
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
@@ -350,11 +414,12 @@ impl Overlay {
         }
     }
 
-    /// The entry that comes to stand at the target, which the caller has claimed, with the base of whatever stood there.
-    fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<UpperRow> {
+    /// The entry that is to stand at the target, which the caller has claimed, with the base of whatever stands there.
+    fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
         let free = Base { below: Below::Nothing, digest: None };
+        let mut replaced = None;
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
             // Takes the place of this one name; the file's other names keep their content.
@@ -373,15 +438,37 @@ impl Overlay {
                         mode: meta.mode,
                         links: 1,
                     });
-                    return Ok(UpperRow { id, names, what, base: Base { below, digest: None }, held: None });
+                    (Base { below, digest: None }, None)
+                } else {
+                    replaced = Some(*old);
+                    (row.base.of_one_name(), row.held)
                 }
-                let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
-                self.orphan(&to.path, *old, |store| store.replace_upper(*old, &replacing))?;
-                self.store.drop_upper_file(*old)?;
-                (row.base.of_one_name(), row.held)
             }
         };
-        Ok(UpperRow { id, names, what, base, held })
+        Ok(Taken { row: UpperRow { id, names, what, base, held }, replaced })
+    }
+
+    /// Puts an entry at the target, in the place of the one that it replaces. False, and nothing done, when something
+    /// else stands there: it was opened and written to since.
+    fn put_over(&self, state: &mut State, to: &End, entry: Upper, replaced: Option<UpperId>) -> Result<bool> {
+        if state.uppers.at(&to.path) != replaced {
+            return Ok(false);
+        }
+        match replaced {
+            Some(old) => {
+                self.store.replace_upper(old, &entry.row)?;
+                state.take_out(&to.path, old);
+            }
+            None if entry.saved => self.store.save_upper(&entry.row)?,
+            None => {}
+        }
+        state.epoch += 1;
+        state.uppers.insert(entry);
+        Ok(true)
+    }
+
+    fn drop_replaced(&self, replaced: Option<UpperId>) -> Result<()> {
+        replaced.map_or(Ok(()), |old| Ok(self.store.drop_upper_file(old)?))
     }
 
     /// Who has the source open reads and writes what is at the target now.
@@ -403,7 +490,7 @@ impl Overlay {
         if let Ok(found) = state.nodes.get(node)
             && let Some(open) = &found.open
         {
-            open.set_backing(Backing::Upper(id, std::sync::Arc::new(file)));
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
         }
     }
 
@@ -463,17 +550,24 @@ impl Overlay {
     /// An upper entry to a free name. What it is based on moves along in lower.
     fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
         let (row, claimed) = self.claim(id)?;
-        if let Some(meta) = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))? {
-            let flags = RenameFlags::NOREPLACE;
-            self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let places = match below {
+            Some(_) => Some((self.lower.place(&from.path)?, self.lower.place(&to.path)?)),
+            None => None,
+        };
+        let renamed = {
+            let mut state = self.state.lock();
+            if let Some((source, target)) = &places {
+                source.rename(target, RenameFlags::NOREPLACE)?;
+            }
+            state.uppers.rename(id, &from.path, &to.path);
+            state.renamed(from, to)
+        };
+        self.tell_renamed(renamed, to);
+        if let Some(meta) = below {
             let anchors = self.moved_anchors(&from.path, &to.path, &meta);
             self.store.save_anchors(&anchors)?;
         }
-        {
-            let mut state = self.state.lock();
-            state.uppers.rename(id, &from.path, &to.path);
-        }
-        self.renamed(from, to);
         self.rename_held(id, &row)?;
         drop(claimed);
         // It may have landed a moment before, with us in the way of its being let go of.
@@ -513,31 +607,39 @@ impl Overlay {
         let (row, claimed) = self.claim(id)?;
         let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
         let kind = from.kind().unwrap_or(FileKind::Regular);
-        let target = self.take_target(to, id, kind)?;
+        let taken = self.take_target(to, id, kind)?;
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-        {
+        let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
+        let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
+        let renamed = {
             let mut state = self.state.lock();
-            let synced = state.uppers.remove(id).is_some_and(|source| source.synced);
-            let row = UpperRow { what: row.what.clone(), ..target };
-            self.store.save_upper(&row)?;
+            let synced = state.uppers.get(id).is_some_and(|source| source.synced);
+            let target = UpperRow { what: row.what.clone(), ..taken.row };
             // Still claimed, until the claim is dropped.
-            state.uppers.insert(Upper { busy: true, synced, ..Upper::written(row) });
-        }
-        drop((first, claimed, second));
-        self.renamed(from, to);
-        {
+            let entry = Upper { busy: true, synced, ..Upper::written(target) };
+            if state.uppers.at(&to.path) != taken.replaced {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            state.uppers.remove(id);
+            self.put_over(&mut state, to, entry, taken.replaced)?;
+            if let Some(hiding) = hiding {
+                state.uppers.insert(hiding);
+            }
+            let renamed = state.renamed(from, to);
             // What it was copied up from stays behind, and is another file from now on.
-            let mut state = self.state.lock();
             if let Some(node) = state.nodes.at(&to.path) {
                 state.nodes.set_lower(node, None);
             }
-        }
+            renamed
+        };
+        drop((first, claimed, second));
+        self.drop_replaced(taken.replaced)?;
+        self.tell_renamed(renamed, to);
         if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
             let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
             self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
         }
-        if let Some(meta) = below {
-            let whiteout = self.hide(&from.path, &meta)?;
+        if let Some(whiteout) = whiteout {
             self.settle(whiteout, &caller.writer())?;
         }
         self.settle(id, &caller.writer()).map(|_| ())
@@ -555,23 +657,20 @@ impl Overlay {
         let moves = [Move { from: &from.path, to: &to.path }];
         let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         if from.action == Action::Pass && to.action == Action::Pass {
-            self.move_dirs(from, to, &moves, flags)?;
-            self.renamed(from, to);
-            return Ok(());
+            return self.move_dirs(from, to, &moves, flags, Names::Move);
         }
         let lifted = self.lift(&self.survey(&moves)?, caller)?;
-        if let Err(err) = self.move_dirs(from, to, &moves, flags) {
+        if let Err(err) = self.move_dirs(from, to, &moves, flags, Names::Move) {
             self.settle_lifted(&lifted, caller)?;
             return Err(err);
         }
-        self.renamed(from, to);
         let anchors = self.state.lock().anchors_within(&to.path);
         self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)?;
         self.settle_lifted(&lifted, caller)
     }
 
-    /// Renames in lower, and takes the upper entries below each of `moves` along.
-    fn move_dirs(&self, from: &End, to: &End, moves: &[Move<'_>], flags: RenameFlags) -> Result<()> {
+    /// Renames in lower and in the nodes, and takes the upper entries below each of `moves` along.
+    fn move_dirs(&self, from: &End, to: &End, moves: &[Move<'_>], flags: RenameFlags, names: Names) -> Result<()> {
         // In one order, so that two who need the same entries never wait for each other.
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moves.iter().flat_map(|one| state.uppers.within(one.from)).collect();
@@ -588,7 +687,10 @@ impl Overlay {
                 continue;
             }
             self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
-            state.epoch += 1;
+            let renamed = match names {
+                Names::Move => state.renamed(from, to),
+                Names::Exchange => state.exchanged(from, to),
+            };
             for (id, row, _) in &claimed {
                 for name in &row.names {
                     let moved = moves.iter().find_map(|one| name.rebase(one.from, one.to));
@@ -599,6 +701,7 @@ impl Overlay {
                 state.moved_dir(one.from, one.to);
             }
             drop(state);
+            self.tell_renamed(renamed, to);
             claimed.iter().try_for_each(|(id, row, _)| self.rename_held(*id, row))?;
             drop(claimed);
             // One may have landed a moment before, with us in the way of its being let go of.
@@ -674,31 +777,22 @@ impl Overlay {
         let moves = [Move { from: &file.path, to: &dir.path }, Move { from: &dir.path, to: &file.path }];
         let Some(meta) = below else {
             // The file is upper's alone: below only the directory moves.
-            self.move_dirs(dir, file, &moves, RenameFlags::NOREPLACE)?;
+            self.move_dirs(dir, file, &moves, RenameFlags::NOREPLACE, Names::Exchange)?;
             return self.exchanged_with_dir(file, dir, None, caller);
         };
-        self.move_dirs(file, dir, &moves, RenameFlags::EXCHANGE)?;
+        self.move_dirs(file, dir, &moves, RenameFlags::EXCHANGE, Names::Exchange)?;
         self.exchanged_with_dir(file, dir, Some(&meta), caller)
     }
 
     fn exchanged_with_dir(&self, file: &End, dir: &End, below: Option<&Meta>, caller: &Caller) -> Result<()> {
-        {
-            let mut state = self.state.lock();
-            state.epoch += 1;
-            state.moved_dir_over_file(&dir.path, &file.path);
-            state.exchanged(file, dir);
-        }
+        self.state.lock().moved_dir_over_file(&dir.path, &file.path);
         let anchors = below.map(|meta| self.moved_anchors(&file.path, &dir.path, meta)).unwrap_or_default();
         self.record_structure(&dir.path, format!("[exchanged with {}]", file.path), anchors, caller)
     }
 
     fn exchange_below(&self, from: &End, to: &End) -> Result<()> {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        self.move_dirs(from, to, &moves, RenameFlags::EXCHANGE)?;
-        let mut state = self.state.lock();
-        state.epoch += 1;
-        state.exchanged(from, to);
-        Ok(())
+        self.move_dirs(from, to, &moves, RenameFlags::EXCHANGE, Names::Exchange)
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
@@ -707,16 +801,24 @@ impl Overlay {
         let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
-        let rows = [self.take_target(from, for_from, to_kind)?, self.take_target(to, for_to, from_kind)?];
-        {
+        let at_from = self.take_target(from, for_from, to_kind)?;
+        let at_to = self.take_target(to, for_to, from_kind)?;
+        let renamed = {
             let mut state = self.state.lock();
-            for row in rows {
-                self.store.save_upper(&row)?;
-                state.uppers.insert(Upper::written(row));
+            let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
+            if !as_found(from, &at_from) || !as_found(to, &at_to) {
+                drop(state);
+                self.store.drop_upper_file(for_from)?;
+                self.store.drop_upper_file(for_to)?;
+                return Err(Error::Errno(libc::ESTALE));
             }
-            state.epoch += 1;
-            state.exchanged(from, to);
-        }
+            self.put_over(&mut state, from, Upper::written(at_from.row), at_from.replaced)?;
+            self.put_over(&mut state, to, Upper::written(at_to.row), at_to.replaced)?;
+            state.exchanged(from, to)
+        };
+        self.drop_replaced(at_from.replaced)?;
+        self.drop_replaced(at_to.replaced)?;
+        self.tell_renamed(renamed, to);
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
@@ -763,8 +865,24 @@ impl super::nodes::Nodes {
 }
 
 impl super::State {
+    fn renamed(&mut self, from: &End, to: &End) -> Renamed {
+        self.epoch += 1;
+        let node = self.nodes.child(from.parent, &from.name);
+        self.nodes.unname(to.parent, &to.name);
+        let Some(node) = node else { return Renamed::Node };
+        if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
+            return Renamed::Parted;
+        }
+        // Named anew before the old name goes, so that it is never without one.
+        self.nodes.name(node, to.parent, &to.name);
+        self.nodes.unname(from.parent, &from.name);
+        self.nodes.promote(node, to.parent, &to.name);
+        Renamed::Node
+    }
+
     /// Each of the two nodes has the other's name, as far as there are two.
-    fn exchanged(&mut self, from: &End, to: &End) {
+    fn exchanged(&mut self, from: &End, to: &End) -> Renamed {
+        self.epoch += 1;
         let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
         for (node, end) in [(a, to), (b, from)] {
             if let Some(node) = node {
@@ -778,5 +896,6 @@ impl super::State {
                 self.nodes.unname(end.parent, &end.name);
             }
         }
+        Renamed::Node
     }
 }

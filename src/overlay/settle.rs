@@ -243,8 +243,11 @@ impl Overlay {
 
     /// Nobody wrote to, renamed or removed the entry since it was taken.
     pub(super) fn is_untouched(&self, state: &State, job: &Job) -> bool {
-        let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
-        same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
+        let upper = state.uppers.get(job.row.id);
+        // A rename that brought it here may have removed the source by itself meanwhile.
+        let same =
+            upper.is_some_and(|upper| (&upper.row.names, &upper.takes_along) == (&job.row.names, &job.takes_along));
+        same && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
     }
 }
 
