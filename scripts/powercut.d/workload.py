@@ -161,15 +161,18 @@ class Workload:
             self.replace(path, content, sync)
 
     def replace(self, path, content, sync):
-        """As careful programs save: durable when the directory is."""
+        """As careful programs save: durable when the directory is. A child of theirs may have the temporary file open yet."""
         temp = path + ".tmp"
         self.history.add(temp, content, self.position())
         self.history.add(temp, None, self.position())
+        child = os.open(self.at(temp), os.O_WRONLY | os.O_CREAT, 0o644) if self.rng.random() < 0.5 else None
         put(self.at(temp), content, sync and (lambda: None))
         os.rename(self.at(temp), self.at(path))
         if sync:
             sync_dir(self.at(path))
             sync()
+        if child is not None:
+            os.close(child)
 
     def do_late_fsync(self):
         """Closed first, made durable by another descriptor."""

@@ -17,6 +17,7 @@ mod discard;
 mod external;
 mod failure;
 mod flush;
+mod fsck;
 mod held;
 mod log;
 pub mod mount;
@@ -85,6 +86,7 @@ enum Command {
     External(external::Arguments),
     Reload(reload::Arguments),
     Flush(flush::Arguments),
+    Fsck(fsck::Arguments),
     Version(version::Arguments),
 }
 
@@ -117,6 +119,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::External(arguments) => external::run(arguments, desk),
         Command::Reload(arguments) => reload::run(arguments, desk),
         Command::Flush(arguments) => flush::run(arguments, desk),
+        Command::Fsck(arguments) => fsck::run(arguments, desk),
         Command::Version(arguments) => version::run(arguments, desk),
     }
 }

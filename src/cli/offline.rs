@@ -79,7 +79,10 @@ pub(super) fn store_failure(err: store::Error) -> ErrorBody {
         store::Error::Locked { .. } => ErrorCode::Busy,
         store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
         store::Error::Conflict { .. } => ErrorCode::Conflict,
-        store::Error::Io { .. } | store::Error::Database(_) | store::Error::Damaged { .. } => ErrorCode::Io,
+        store::Error::Io { .. }
+        | store::Error::Database(_)
+        | store::Error::Damaged { .. }
+        | store::Error::Unrecorded(_) => ErrorCode::Io,
     };
     ErrorBody::new(code, err.to_string())
 }

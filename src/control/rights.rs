@@ -52,6 +52,8 @@ impl Asker {
 fn need(op: Op) -> Need {
     match op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Patch | Op::Unmount => Need::Change,
+        // It reads all that is kept, and tells of paths that not everyone may see.
+        Op::Fsck => Need::Change,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::External | Op::Read | Op::Flush | Op::Version => Need::Look,
     }
 }

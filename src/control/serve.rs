@@ -10,10 +10,11 @@ use super::{Asker, Project};
 use crate::model::{ChangeId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, ExternalReply, FlushReply, HeldAtUnmount,
-    LogReply, Op, Outcome, ReloadReply, Reply, Request, Response, Target, UnmountReply, VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, ExternalReply, FlushReply, FsckReply,
+    HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, Target, UnmountReply,
+    VERSION, VersionReply, page,
 };
-use crate::store::{Backup, Verdict, Writer};
+use crate::store::{Backup, Fault, Verdict, Writer};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -32,7 +33,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
     let acts = match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::External => false,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::External | Op::Fsck => false,
         Op::Reload | Op::Read | Op::Flush | Op::Version => false,
     };
     match project.overlay.fault().filter(|_| acts) {
@@ -53,6 +54,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
         Op::External => external(request, project),
+        Op::Fsck => fsck(request, project),
         Op::Reload => reload(request, project),
         Op::Flush => flush(request, project),
         Op::Unmount => unmount(request, asker, project),
@@ -325,6 +327,18 @@ fn external(request: &Request, project: &Project) -> Result<Reply> {
     external.retain(|external| filter.wants(Some(&external.path), |_| false));
     let page = page(external, request.offset, request.limit);
     Ok(Reply::External(ExternalReply { external: page.entries, next: page.next }))
+}
+
+/// Works on the mounted project while programs go on, and on a state directory that recovery has just put right.
+fn fsck(request: &Request, project: &Project) -> Result<Reply> {
+    let (faults, checked) = project
+        .overlay
+        .check()
+        .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("the state could not be checked: {err}")))?;
+    let problem =
+        |fault: Fault| Problem { kind: fault.kind.name().to_owned(), about: fault.about, message: fault.message };
+    let page = page(faults.into_iter().map(problem).collect(), request.offset, request.limit);
+    Ok(Reply::Fsck(FsckReply { problems: page.entries, checked, next: page.next }))
 }
 
 /// Settings and rules that cannot be used leave the old ones in force.

@@ -3,6 +3,7 @@
 //! An anchor says what a path is a modification of, though lower has nothing there any more; a window what several short
 //! writes in a row are one change against (SPEC §4.3, §4.6).
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -41,44 +42,6 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// What was at `from` is at `to` now, a path that is as new or as old as it was.
-    pub(super) fn moved_anchors(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
-        let mut state = self.state.lock();
-        if let Some(seen) = state.seen.remove(from) {
-            state.seen.insert(to.clone(), seen);
-        }
-        if let Some(window) = state.windows.remove(from) {
-            // A rename in between does not make one change two (SPEC §4.6).
-            state.windows.insert(to.clone(), window);
-        }
-        let made_here = state.is_fresh(from);
-        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let source = state.anchors.entry(from.clone());
-        let source = source.or_insert(Known { anchor: moved, fresh: false, from: None });
-        source.fresh = false;
-        let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
-        // Back where it was before a directory was renamed: it is its own anchor.
-        let is_home = state.moved_with_dir(to).as_ref() == Some(from);
-        let home = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let anchor = if is_home { home } else { AnchorState::Nothing };
-        let target = state.anchors.entry(to.clone()).or_insert(Known { anchor, fresh: false, from: None });
-        let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
-        (target.fresh, target.from) = (made_here || came_from.is_some(), came_from);
-        let mut changed = Vec::new();
-        for (path, known) in &mut state.anchors {
-            let mut follows = false;
-            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-                && at == from
-            {
-                (*at, follows) = (to.clone(), true);
-            }
-            if follows || path == from || path == to {
-                changed.push(known.as_anchor(path));
-            }
-        }
-        changed
-    }
-
     /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
     /// something that was renamed or linked here.
     pub(super) fn loses_nothing(&self, path: &RelPath) -> bool {
@@ -103,6 +66,11 @@ impl Overlay {
 }
 
 impl Known {
+    /// Content and all came in this session.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh && self.from.is_none()
+    }
+
     pub(super) fn as_anchor(&self, path: &RelPath) -> Anchor {
         Anchor { path: path.clone(), state: self.anchor.clone(), fresh: self.fresh, from: self.from.clone() }
     }
@@ -110,7 +78,7 @@ impl Known {
 
 impl State {
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
-        self.anchors.get(path).is_some_and(|known| known.fresh && known.from.is_none())
+        self.anchors.get(path).is_some_and(Known::is_fresh)
     }
 
     /// Anchors after a landing on `path` that replaced something, or was `judged_against` what used to be there: of the
@@ -237,15 +205,7 @@ impl State {
 
     /// Where what lay at a path is now, if a directory above it was renamed.
     pub(super) fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
-        let moved = |at: RelPath, (from, to): &(RelPath, RelPath)| match at.rebase(from, to) {
-            // The directory itself was there, and no content that anything could be a change of.
-            Some(_) if at == *from => None,
-            Some(moved) => Some(moved),
-            // Nothing was there when a directory came to stand there.
-            None if at.is_within(to) => None,
-            None => Some(at),
-        };
-        self.moved_dirs.iter().try_fold(path.clone(), moved).filter(|to| to != path)
+        moved_with_dir(&self.moved_dirs, path)
     }
 
     /// Where what lies at `path` was before a directory above it was renamed.
@@ -285,16 +245,75 @@ impl State {
     }
 }
 
+/// Anchors that a rename changes are told before it happens: they are in its intent, and known once lower has changed.
 impl State {
-    /// Anchors of what lay in a directory: the content they speak of is below its new name.
-    pub(super) fn moved_dir(&mut self, from: &RelPath, to: &RelPath) {
-        self.moved_dirs.push((from.clone(), to.clone()));
+    /// What is at `from` comes to stand at `to`, a path that is as new or as old as it was.
+    pub(super) fn anchors_moved(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let moved = moved_file(&self.anchors, &self.moved_dirs, (from, to), meta);
+        moved.iter().map(|(path, known)| known.as_anchor(path)).collect()
+    }
+
+    /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name.
+    pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath) -> Vec<Anchor> {
+        let mut now = self.anchors.clone();
+        move_dir(&mut now, from, to);
+        self.changed_to(now)
+    }
+
+    /// Two directories in each other's place, by way of a third name, which nobody can use.
+    pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath) -> Vec<Anchor> {
+        let mut now = self.anchors.clone();
+        exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, from, to));
+        let between = between();
+        now.retain(|path, _| !path.is_within(&between));
+        for known in now.values_mut() {
+            if let Some(was) = known.from.as_ref().and_then(|from| from.rebase(&between, one)) {
+                known.from = Some(was);
+            }
+        }
+        self.changed_to(now)
+    }
+
+    /// A directory takes the path of a file, of which nothing is forgotten by that; the file, if it is `below`, takes that
+    /// of the directory.
+    pub(super) fn anchors_exchanged(&self, file: &RelPath, dir: &RelPath, below: Option<&Meta>) -> Vec<Anchor> {
+        let mut now = self.anchors.clone();
+        let known = now.remove(file);
+        move_dir(&mut now, dir, file);
+        now.remove(file);
+        now.extend(known.map(|known| (file.clone(), known)));
+        if let Some(meta) = below {
+            let mut moved_dirs = self.moved_dirs.clone();
+            moved_dirs.push((dir.clone(), file.clone()));
+            let moved = moved_file(&now, &moved_dirs, (file, dir), meta);
+            now.extend(moved);
+        }
+        self.changed_to(now)
+    }
+
+    fn changed_to(&self, now: HashMap<RelPath, Known>) -> Vec<Anchor> {
+        let changed = now.iter().filter(|(path, known)| self.anchors.get(*path) != Some(*known));
+        changed.map(|(path, known)| known.as_anchor(path)).collect()
+    }
+
+    /// What was seen of a file and landed from it a moment ago is known of it under its new name.
+    pub(super) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(seen) = self.seen.remove(from) {
+            self.seen.insert(to.clone(), seen);
+        }
+        if let Some(window) = self.windows.remove(from) {
+            // A rename in between does not make one change two (SPEC §4.6).
+            self.windows.insert(to.clone(), window);
+        }
+    }
+
+    /// A directory was renamed, and what was known a moment ago of the files in it is known of them there.
+    pub(super) fn dir_moved(&mut self, from: &RelPath, to: &RelPath) {
         // Only of files that are there: what was deleted from a path stays with the path.
         let moves = |(path, window): &(&RelPath, &Window)| path.is_within(from) && window.landed.is_some();
         let windows: Vec<RelPath> = self.windows.iter().filter(moves).map(|(path, _)| path.clone()).collect();
         for path in windows {
             if let (Some(moved), Some(window)) = (path.rebase(from, to), self.windows.remove(&path)) {
-                // A rename in between does not make one change two (SPEC §4.6).
                 self.windows.insert(moved, window);
             }
         }
@@ -304,62 +323,92 @@ impl State {
                 self.seen.insert(moved, seen);
             }
         }
-        for (path, known) in self.anchors.iter_mut().filter(|(path, _)| path.is_within(to)) {
-            // Free until now: what comes with the directory is older than its name.
-            if known.anchor == AnchorState::Nothing {
-                (known.fresh, known.from) = (true, path.rebase(to, from));
-            }
-        }
-        let fresh: Vec<RelPath> = self
-            .anchors
-            .iter()
-            .filter(|(path, known)| known.fresh && path.is_within(from))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in fresh {
-            let came_from = self.anchors.get_mut(&path).and_then(|known| {
-                known.fresh = false;
-                known.from.take()
-            });
-            if let Some(moved) = path.rebase(from, to) {
-                let there = self.anchors.entry(moved);
-                let there = there.or_insert(Known { anchor: AnchorState::Nothing, fresh: true, from: None });
-                (there.fresh, there.from) = (true, came_from);
-            }
-        }
-        for known in self.anchors.values_mut() {
-            if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-                && let Some(moved) = at.rebase(from, to)
-            {
-                *at = moved;
-            }
-        }
+        self.moved_dirs.push((from.clone(), to.clone()));
     }
+}
 
-    /// Two directories in each other's place: as by way of a third name, which nobody can use.
-    pub(super) fn exchanged_dirs(&mut self, one: &RelPath, other: &RelPath) {
-        let between = RelPath::parse(BETWEEN).expect("a plain name");
-        self.moved_dir(one, &between);
-        self.moved_dir(other, one);
-        self.moved_dir(&between, other);
-        self.anchors.retain(|path, _| !path.is_within(&between));
-        for known in self.anchors.values_mut() {
-            if let Some(was) = known.from.as_ref().and_then(|from| from.rebase(&between, one)) {
-                known.from = Some(was);
-            }
+/// The renames, one after the other, by which two directories come to be in each other's place.
+pub(super) fn exchange_moves(one: &RelPath, other: &RelPath) -> [(RelPath, RelPath); 3] {
+    [(one.clone(), between()), (other.clone(), one.clone()), (between(), other.clone())]
+}
+
+fn between() -> RelPath {
+    RelPath::parse(BETWEEN).expect("a plain name")
+}
+
+/// What is known anew once what was at `from`, which is `meta`, is at `to`.
+fn moved_file(
+    anchors: &HashMap<RelPath, Known>,
+    moved_dirs: &[(RelPath, RelPath)],
+    (from, to): (&RelPath, &RelPath),
+    meta: &Meta,
+) -> Vec<(RelPath, Known)> {
+    let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
+    let known = |path: &RelPath, otherwise: AnchorState| {
+        anchors.get(path).cloned().unwrap_or(Known { anchor: otherwise, fresh: false, from: None })
+    };
+    let made_here = anchors.get(from).is_some_and(Known::is_fresh);
+    let mut source = known(from, moved.clone());
+    source.fresh = false;
+    let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
+    // Back where it was before a directory was renamed: it is its own anchor.
+    let is_home = moved_with_dir(moved_dirs, to).as_ref() == Some(from);
+    let mut target = known(to, if is_home { moved } else { AnchorState::Nothing });
+    let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
+    (target.fresh, target.from) = (made_here || came_from.is_some(), came_from);
+    let follows = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to: at, .. } if at == from);
+    let others = anchors.iter().filter(|(path, known)| *path != from && *path != to && follows(known));
+    let mut changed: Vec<_> = others.map(|(path, known)| (path.clone(), known.clone())).collect();
+    changed.extend([(from.clone(), source), (to.clone(), target)]);
+    for (_, known) in &mut changed {
+        if let AnchorState::Moved { to: at, .. } = &mut known.anchor
+            && at == from
+        {
+            *at = to.clone();
         }
     }
+    changed
+}
 
-    /// A directory takes the path of a file, of which nothing is forgotten by that.
-    pub(super) fn moved_dir_over_file(&mut self, dir: &RelPath, file: &RelPath) {
-        let known = self.anchors.remove(file);
-        self.moved_dir(dir, file);
-        self.anchors.remove(file);
-        self.anchors.extend(known.map(|known| (file.clone(), known)));
+/// What lay in a directory lies in another, which was free or empty.
+fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath) {
+    for (path, known) in anchors.iter_mut().filter(|(path, _)| path.is_within(to)) {
+        // Free until now: what comes with the directory is older than its name.
+        if known.anchor == AnchorState::Nothing {
+            (known.fresh, known.from) = (true, path.rebase(to, from));
+        }
     }
+    let is_fresh = |(path, known): &(&RelPath, &Known)| known.fresh && path.is_within(from);
+    let fresh: Vec<RelPath> = anchors.iter().filter(is_fresh).map(|(path, _)| path.clone()).collect();
+    for path in fresh {
+        let came_from = anchors.get_mut(&path).and_then(|known| {
+            known.fresh = false;
+            known.from.take()
+        });
+        if let Some(moved) = path.rebase(from, to) {
+            let there = anchors.entry(moved);
+            let there = there.or_insert(Known { anchor: AnchorState::Nothing, fresh: true, from: None });
+            (there.fresh, there.from) = (true, came_from);
+        }
+    }
+    for known in anchors.values_mut() {
+        if let AnchorState::Moved { to: at, .. } = &mut known.anchor
+            && let Some(moved) = at.rebase(from, to)
+        {
+            *at = moved;
+        }
+    }
+}
 
-    pub(super) fn anchors_within(&self, dir: &RelPath) -> Vec<Anchor> {
-        let within = self.anchors.iter().filter(|(path, _)| path.is_within(dir));
-        within.map(|(path, known)| known.as_anchor(path)).collect()
-    }
+/// Where what lay at a path is now, if a directory above it was renamed.
+fn moved_with_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
+    let moved = |at: RelPath, (from, to): &(RelPath, RelPath)| match at.rebase(from, to) {
+        // The directory itself was there, and no content that anything could be a change of.
+        Some(_) if at == *from => None,
+        Some(moved) => Some(moved),
+        // Nothing was there when a directory came to stand there.
+        None if at.is_within(to) => None,
+        None => Some(at),
+    };
+    moved_dirs.iter().try_fold(path.clone(), moved).filter(|to| to != path)
 }

@@ -213,7 +213,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let removed = landing.remove(&self.lower, path, meta.stamp()).and_then(|()| {
             let anchors = self.state.lock().left(path).into_iter().collect();
-            landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()
+            self.finish(landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?)
         });
         match removed {
             Ok(_) => Ok(id),

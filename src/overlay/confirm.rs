@@ -84,11 +84,10 @@ impl Overlay {
             Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
             other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
         };
-        let mut names = self.land_all(first, &dirs, &how.review.by).map_err(refused)?;
-        self.remove_dirs(emptied)?;
+        let mut names = self.land_all(first, &dirs, &emptied, &how.review.by).map_err(refused)?;
         if !late.is_empty() {
             late.iter_mut().for_each(|landable| landable.present = Side::default());
-            names.extend(self.land_all(late, &[], &how.review.by).map_err(refused)?);
+            names.extend(self.land_all(late, &[], &[], &how.review.by).map_err(refused)?);
         }
         let mut names = names.into_iter();
         let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
@@ -201,12 +200,20 @@ impl Overlay {
         side.map_err(fault)
     }
 
-    /// One landing for all of them. Gives the names of the backups, in order.
-    fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<Vec<String>> {
+    /// One landing for all of them, after which the directories of `emptied` go too. Gives the names of the backups, in
+    /// order.
+    fn land_all(
+        &self,
+        landables: &mut [Landable],
+        dirs: &[&Taken],
+        emptied: &[RelPath],
+        by: &Writer,
+    ) -> Result<Vec<String>> {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
         for landable in landables.iter_mut() {
-            self.make_parents(&landable.taken.row.names[0])?;
+            let mut names = landable.taken.row.names.iter();
+            names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
             self.stage_confirmed(landable, &mut landing, by)?;
             self.confirmed_epilogue(landable, &mut epilogue, by)?;
         }
@@ -221,6 +228,7 @@ impl Overlay {
             replaced.flat_map(elsewhere).collect()
         };
         epilogue.anchors.extend(elsewhere.iter().cloned());
+        emptied.iter().try_for_each(|dir| landing.remove_dir(&self.lower, dir))?;
         for dir in dirs {
             epilogue.drop.push(dir.row.id);
             epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
@@ -245,23 +253,11 @@ impl Overlay {
             }
             applied
         };
-        let names = applied.finish()?;
+        let names = self.finish(applied)?;
         for landable in landables.iter() {
             self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
-            self.link_aliases(&landable.taken.row)?;
         }
         Ok(names)
-    }
-
-    /// Directories above that went below meanwhile come back; the change was reviewed with its path.
-    pub(super) fn make_parents(&self, path: &RelPath) -> Result<()> {
-        let Some(parent) = path.parent() else { return Ok(()) };
-        if self.lower.exists(&parent).doing(|| format!("stat {parent}"))? {
-            return Ok(());
-        }
-        self.make_parents(&parent)?;
-        let place = self.lower.place(&parent)?;
-        place.make_dir(crate::sys::Mode::from_raw_mode(0o755)).doing(|| format!("make {parent}"))
     }
 
     fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {
@@ -275,7 +271,7 @@ impl Overlay {
             by,
         };
         landable.backup = self.stage_replacement(&change, landing)?;
-        Ok(())
+        self.stage_aliases(row, landing)
     }
 
     fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue, by: &Writer) -> Result<()> {
@@ -299,20 +295,6 @@ impl Overlay {
         // What is compared with later must be there even when the file is replaced from outside.
         if let Some(content) = new.stage(&self.store)? {
             self.store.keep_content(&content)?;
-        }
-        Ok(())
-    }
-
-    /// The last deletions in them have landed: the directories go too, deepest first.
-    fn remove_dirs(&self, mut paths: Vec<RelPath>) -> Reviewed<()> {
-        paths.sort();
-        for path in paths.into_iter().rev() {
-            let removed = self.lower.place(&path).and_then(|place| place.remove_dir());
-            if let Err(err) = removed
-                && err.kind() != std::io::ErrorKind::NotFound
-            {
-                return Err(failed(&path, &Error::Io { doing: format!("remove {path}"), cause: err }));
-            }
         }
         Ok(())
     }
@@ -341,12 +323,13 @@ impl Overlay {
         if !self.lower.list(&dir)?.is_empty() {
             return Ok(());
         }
-        self.lower.place(&dir)?.remove_dir()?;
         let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
         if let Some(held) = row.held {
             epilogue.verdicts.push((held.id, dir.clone(), Fate::Applied));
         }
-        self.store.record_epilogue(&epilogue)?;
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        landing.remove_dir(&self.lower, &dir)?;
+        self.finish(landing.promise(epilogue)?.apply()?)?;
         self.state.lock().uppers.remove(row.id);
         self.empty_hidden_dirs(&dir)
     }

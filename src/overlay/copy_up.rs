@@ -131,6 +131,8 @@ impl Overlay {
 
     fn note_dirty(&self, state: &mut State, id: UpperId) -> Result<bool> {
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(false) };
+        // What was synced before it landed stays so until somebody writes again.
+        upper.synced &= !upper.is_landed();
         upper.dirty = true;
         if !upper.saved {
             self.store.save_upper(&upper.row)?;
@@ -139,8 +141,8 @@ impl Overlay {
         Ok(true)
     }
 
-    /// The entry's next landing must be durable. Where it has landed already and is only open still, lower's content
-    /// must be synced instead: gives its path.
+    /// Whatever lands the entry's content must be durable. Where it has landed already and is only open still, lower's
+    /// content must be synced: gives its path.
     pub(super) fn note_synced(&self, id: UpperId) -> Option<RelPath> {
         let mut state = self.state.lock();
         while state.uppers.get(id)?.busy {

@@ -77,7 +77,8 @@ impl Overlay {
             return Ok(outcomes);
         }
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
-        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
+        let done =
+            landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| self.finish(applied));
         let names = done.map_err(|err| whole(err.into()))?;
         for (index, name) in kept.into_iter().zip(names) {
             outcomes[index].backup = Some(name);

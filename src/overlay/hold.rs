@@ -7,10 +7,10 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
-use super::{Error, Overlay, Result};
+use super::{Error, Known, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
-use crate::store::{self, Epilogue, Fate, Held, UpperId, UpperRow, Writer};
+use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -25,19 +25,47 @@ impl Overlay {
             let superseded = |old| (old, comparison.path.clone(), Fate::Superseded { by: id.clone() });
             epilogue.verdicts.extend(before.map(superseded));
         }
+        let removal = self.promise_removal(job, &epilogue)?;
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
         }
-        self.store.record_epilogue(&epilogue)?;
+        let removed = match removal {
+            Some(promised) => Some(promised.apply()?),
+            None => {
+                self.store.record_epilogue(&epilogue)?;
+                None
+            }
+        };
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
             upper.row = row;
             upper.saved = true;
             upper.moved_on = false;
         }
+        if removed.is_some() {
+            state.source_went(job);
+        }
         drop(state);
+        removed.map(|applied| self.finish(applied)).transpose()?;
         self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);
         Ok(Settled::Held(id))
+    }
+
+    /// What came in this session and was renamed over something leaves no trace: it goes with the holding of the target,
+    /// both or neither. An older source is held like the target.
+    fn promise_removal(&self, job: &Job, epilogue: &Epilogue) -> Result<Option<Promised<'_>>> {
+        let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
+        let known = self.state.lock().anchors.get(source).filter(|known| known.is_fresh()).cloned();
+        let Some(known) = known else { return Ok(None) };
+        if job.synced {
+            // The source is the only copy on disk, and it goes.
+            self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
+        }
+        let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
+        landing.remove(&self.lower, source, *stamp)?;
+        let mut epilogue = epilogue.clone();
+        epilogue.anchors.push(Known { fresh: false, from: None, ..known }.as_anchor(source));
+        Ok(Some(landing.promise(epilogue)?))
     }
 
     /// The entry as it waits for review, its base kept.
@@ -64,7 +92,8 @@ impl Overlay {
         comparison.reasons.sort();
         comparison.reasons.dedup();
         let kind = comparison.kind();
-        let id = self.unused_id(&ChangeId::full(&comparison.path, kind, old, new), job.row.id)?;
+        let full = ChangeId::full(&comparison.path, kind, old, new);
+        let id = self.state.lock().unused_id(&full, job.row.id, &[])?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
@@ -97,17 +126,6 @@ impl Overlay {
             event.uid = Some(actor.uid);
         })
     }
-
-    /// The first digits of `full` that no other live change has.
-    pub(super) fn unused_id(&self, full: &str, own: UpperId) -> Result<ChangeId> {
-        let state = self.state.lock();
-        let others = || state.uppers.iter().filter(|upper| upper.row.id != own);
-        let taken = |digits: &str| {
-            others().filter_map(|upper| upper.row.held.as_ref()).any(|held| held.id.as_str().starts_with(digits))
-        };
-        let length = (ID_DIGITS..full.len()).find(|length| !taken(&full[..*length])).unwrap_or(full.len());
-        ChangeId::parse(&full[..length]).ok_or(Error::Errno(libc::EIO))
-    }
 }
 
 impl Overlay {
@@ -121,7 +139,7 @@ impl Overlay {
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
         row.held = Some(Held {
-            id: self.unused_id(&full, id)?,
+            id: self.state.lock().unused_id(&full, id, &[])?,
             kind: ChangeKind::Structure,
             reasons: vec![reason],
             insertions: 0,
@@ -138,5 +156,28 @@ impl Overlay {
             *upper = Upper { dirty: false, ..Upper::written(row) };
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// The first digits of `full` that no other live change has, nor any of `also`.
+    pub(super) fn unused_id(&self, full: &str, own: UpperId, also: &[UpperRow]) -> Result<ChangeId> {
+        let others = || self.uppers.iter().map(|upper| &upper.row).chain(also).filter(|row| row.id != own);
+        let taken = |digits: &str| {
+            others().filter_map(|row| row.held.as_ref()).any(|held| held.id.as_str().starts_with(digits))
+        };
+        let length = (ID_DIGITS..full.len()).find(|length| !taken(&full[..*length])).unwrap_or(full.len());
+        ChangeId::parse(&full[..length]).ok_or(Error::Errno(libc::EIO))
+    }
+
+    /// The source of a rename went with the holding of its target.
+    fn source_went(&mut self, job: &Job) {
+        self.epoch += 1;
+        if let Some((source, _)) = &job.takes_along {
+            self.left(source);
+        }
+        if let Some(upper) = self.uppers.get_mut(job.row.id) {
+            upper.takes_along = None;
+        }
     }
 }

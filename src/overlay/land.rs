@@ -67,10 +67,9 @@ impl Overlay {
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
-        applied.finish()?;
+        self.finish(applied)?;
         // Only now: a write between the two would have saved a row for the finish to drop.
         self.row_dropped(&mut self.state.lock(), job.row.id)?;
-        self.link_aliases(&job.row)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         self.tell_landed(&comparison.path);
         Ok(Settled::Landed)
@@ -103,12 +102,7 @@ impl Overlay {
         if let Some((source, stamp)) = &job.takes_along {
             landing.remove(&self.lower, source, *stamp)?;
         }
-        for alias in job.row.names.iter().skip(1) {
-            // Further names become links of the first once that has landed; here they only must be free.
-            if self.lower.exists(alias).doing(|| format!("stat {alias}"))? {
-                return Err(Error::Store(store::Error::Conflict { path: path.to_string() }));
-            }
-        }
+        self.stage_aliases(&job.row, landing)?;
         Ok(replaced)
     }
 
@@ -124,6 +118,12 @@ impl Overlay {
             landing.keep(content, backup);
         }
         Ok(())
+    }
+
+    /// Further names become links of the first.
+    pub(super) fn stage_aliases(&self, row: &UpperRow, landing: &mut Landing<'_>) -> Result<()> {
+        let mut aliases = row.names.iter().skip(1);
+        Ok(aliases.try_for_each(|alias| landing.link(&self.lower, alias, &row.names[0]))?)
     }
 
     /// Prepares lower's new state for one path, its old content kept. Gives the hash of what is replaced.
@@ -235,13 +235,14 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// Further names of what landed become links to it.
-    pub(super) fn link_aliases(&self, row: &UpperRow) -> Result<()> {
-        for alias in row.names.iter().skip(1) {
-            let linked = self.lower.place(&row.names[0])?.link(&self.lower.place(alias)?);
-            linked.doing(|| format!("link {alias} to {}", row.names[0]))?;
-        }
-        Ok(())
+    /// The end of a landing. Where lower has changed and the database cannot say so, the two disagree with what programs
+    /// would see: nothing is written any more, and the next start finishes it.
+    pub(super) fn finish(&self, applied: Applied<'_>) -> store::Result<Vec<String>> {
+        applied.finish().inspect_err(|err| {
+            if matches!(err, store::Error::Unrecorded(_)) {
+                self.stop_writing(&err.to_string());
+            }
+        })
     }
 
     pub(super) fn tell_changed(&self, path: &RelPath, content: bool) {

@@ -2,9 +2,9 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`],
-//! [`rename`] and [`carry`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
+//! [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
 //! has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and
-//! [`rollback`]. Begin with [`Overlay`].
+//! [`rollback`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -14,6 +14,7 @@
 mod anchors;
 mod attributes;
 mod carry;
+mod check;
 mod compare;
 mod confirm;
 mod copy_up;
@@ -31,6 +32,7 @@ mod nodes;
 mod open;
 mod passed;
 mod put_back;
+mod relocate;
 mod rename;
 mod review;
 mod rollback;
@@ -202,11 +204,12 @@ impl Overlay {
     /// Brings back what is held, and holds what was being written when the last daemon died.
     fn load(&self) -> Result<()> {
         let rows = self.store.load_upper()?;
-        let anchors = self.store.load_anchors()?;
+        let (anchors, moved_dirs) = (self.store.load_anchors()?, self.store.load_moved_dirs()?);
         let mut interrupted = Vec::new();
         {
             let mut state = self.state.lock();
             state.know(anchors);
+            state.moved_dirs = moved_dirs;
             for row in rows {
                 interrupted.extend(self.is_interrupted(&row).then_some(row.id));
                 state.uppers.restore(row);

@@ -15,7 +15,8 @@ use super::{Caller, Entry, Error, Known, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
-use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, Fate, Store, UpperId, UpperRow, What};
+use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, EventDraft, Fate, Store, UpperId, UpperRow, What};
+
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
 use crate::sys::{Mode, OFlags};
@@ -122,11 +123,15 @@ impl Overlay {
         anchors: Vec<Anchor>,
         caller: &Caller,
     ) -> Result<()> {
-        let event = self.event(EventName::WriteLanded, path).with(|event| {
+        let events = vec![self.structure_event(path, what, caller)];
+        Ok(self.store.record_epilogue(&Epilogue { anchors, events, ..Epilogue::default() })?)
+    }
+
+    pub(super) fn structure_event(&self, path: &RelPath, what: String, caller: &Caller) -> EventDraft {
+        self.event(EventName::WriteLanded, path).with(|event| {
             event.message = Some(what);
             (event.pid, event.uid) = (Some(caller.pid), Some(caller.uid));
-        });
-        Ok(self.store.record_epilogue(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
+        })
     }
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
@@ -369,8 +374,7 @@ impl Overlay {
     /// A change goes on under another name of its inode when the one it has is about to go. False where there is none.
     pub(super) fn leave_to_other_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
         let Some(other) = self.other_name_below(path, row)? else { return Ok(false) };
-        self.state.lock().uppers.rename(id, path, &other);
-        self.rename_held(id, row)?;
+        self.rename_change(id, path, &other)?;
         Ok(true)
     }
 

@@ -57,7 +57,7 @@ impl Overlay {
             state.put_back(&to, &moved, copied);
             applied
         };
-        applied.finish()?;
+        self.finish(applied)?;
         comparison.present = self.present_side(path)?;
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Overlay {
             state.uncovered(&covered, [ours, theirs]);
             (applied, judged)
         };
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(judged.then_some(covered.by))
     }
 

@@ -12,9 +12,9 @@ use super::open::Backing;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{ChangeId, Reason, RelPath};
+use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
 use crate::sys::RenameFlags;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
@@ -28,12 +28,12 @@ const COPY_TRIES: usize = 8;
 const TRIES: usize = 16;
 
 /// One end of a rename.
-struct End {
-    parent: NodeId,
-    name: std::ffi::OsString,
-    path: RelPath,
+pub(super) struct End {
+    pub parent: NodeId,
+    pub name: std::ffi::OsString,
+    pub path: RelPath,
     origin: Origin,
-    action: Action,
+    pub action: Action,
 }
 
 /// What is to stand at a target.
@@ -43,24 +43,6 @@ struct Taken {
     replaced: Option<UpperId>,
 }
 
-/// What becomes of the names of two nodes.
-#[derive(Clone, Copy)]
-enum Names {
-    /// The source's takes the target's place.
-    Move,
-    /// Each takes the other's.
-    Exchange,
-}
-
-/// What a rename has made of the source's node.
-#[must_use]
-enum Renamed {
-    /// It has the target's name, as the kernel takes it.
-    Node,
-    /// It lost its name to a node that is not made yet.
-    Parted,
-}
-
 impl End {
     fn kind(&self) -> Option<FileKind> {
         match &self.origin {
@@ -68,9 +50,15 @@ impl End {
             Origin::Nothing | Origin::Hidden(_) => None,
         }
     }
-}
 
-impl End {
+    /// The mode of what stands there in lower, where the view shows that.
+    pub fn mode_below(&self) -> Option<u32> {
+        match &self.origin {
+            Origin::Lower(meta) => Some(meta.mode),
+            Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => None,
+        }
+    }
+
     fn upper(&self) -> Option<UpperId> {
         match &self.origin {
             Origin::Upper(id, _) | Origin::Hidden(id) => Some(*id),
@@ -181,7 +169,7 @@ impl Overlay {
         }
         let judged = self.is_judged_there(from, to)?;
         match &from.origin {
-            Origin::Lower(meta) if !judged => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
+            Origin::Lower(_) if !judged => self.move_below(from, to, caller),
             // Its content is another name's, which keeps it: the caller copies what the view shows.
             Origin::Lower(meta) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             Origin::Lower(meta) => self.move_over(from, to, meta, caller),
@@ -235,8 +223,8 @@ impl Overlay {
             return Err(Error::Errno(libc::EPERM));
         }
         match &to.origin {
-            Origin::Nothing => self.move_below(from, to, meta, RenameFlags::NOREPLACE, caller),
-            Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, meta, RenameFlags::empty(), caller),
+            Origin::Nothing => self.move_below(from, to, caller),
+            Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, caller),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Hidden(_) => Err(Error::Errno(libc::EXDEV)),
         }
     }
@@ -296,37 +284,18 @@ impl Overlay {
         meta.links > 1 && self.state.lock().uppers.of_inode(meta.device, meta.inode).is_some()
     }
 
-    /// Between or into paths that nobody judges: the kernel's own rename.
+    /// Between or into paths that nobody judges: the kernel's own rename. In lower and in the nodes at once: who looks sees
+    /// both names before it or both after it.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
-        self.rename_in_lower(from, to, RenameFlags::empty())?;
-        self.state.lock().seen.remove(&from.path);
-        Ok(())
-    }
-
-    /// In lower and in the nodes at once: who looks sees both names before it or both after it.
-    fn rename_in_lower(&self, from: &End, to: &End, flags: RenameFlags) -> Result<()> {
         let (source, target) = (self.lower.place(&from.path)?, self.lower.place(&to.path)?);
-        let mut state = self.state.lock();
-        source.rename(&target, flags)?;
-        let renamed = state.renamed(from, to);
-        drop(state);
-        self.tell_renamed(renamed, to);
+        let renamed = {
+            let mut state = self.state.lock();
+            source.rename(&target, RenameFlags::empty())?;
+            state.seen.remove(&from.path);
+            state.renamed(from, to)
+        };
+        self.tell_renamed(to, renamed);
         Ok(())
-    }
-
-    /// The kernel takes the source's node for the target's unless it is told.
-    fn tell_renamed(&self, renamed: Renamed, to: &End) {
-        match renamed {
-            Renamed::Node => {}
-            Renamed::Parted => self.tell(|observer| observer.entry_changed(to.parent, &to.name)),
-        }
-    }
-
-    /// An entry of lower to a name that was always free, or that has nothing to judge.
-    fn move_below(&self, from: &End, to: &End, meta: &Meta, flags: RenameFlags, caller: &Caller) -> Result<()> {
-        self.rename_in_lower(from, to, flags)?;
-        let anchors = self.moved_anchors(&from.path, &to.path, meta);
-        self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)
     }
 
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
@@ -357,10 +326,12 @@ impl Overlay {
         };
         drop(claimed);
         self.drop_replaced(taken.replaced)?;
-        self.tell_renamed(renamed, to);
+        self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &caller.writer()) {
             Ok(settled) => settled,
+            // The source went already, and the journal tells: the next start finishes it.
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
@@ -511,10 +482,17 @@ impl Overlay {
     /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
     /// like the target.
     fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+        // Whoever judges it at this moment, for a close, may be taking the source along.
+        let claimed = match self.claim(upper) {
+            Ok((_, claimed)) => Some(claimed),
+            Err(err) if err.code() == libc::ESTALE => None,
+            Err(err) => return Err(err),
+        };
         let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
             upper.takes_along = None;
             upper.synced
         });
+        drop(claimed);
         if synced {
             // The source is the only copy on disk, and it goes.
             self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
@@ -523,13 +501,18 @@ impl Overlay {
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
         }
+        if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
+            // It went with the holding.
+            self.state.lock().uppers.remove(whiteout);
+            return Ok(());
+        }
         if !self.loses_nothing(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, &from.path, meta.stamp())?;
         let anchors = self.state.lock().left(&from.path).into_iter().collect();
-        landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()?;
+        self.finish(landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?)?;
         self.state.lock().uppers.remove(whiteout);
         Ok(())
     }
@@ -544,59 +527,6 @@ impl Overlay {
         let mut state = self.state.lock();
         state.uppers.remove(whiteout);
         state.epoch += 1;
-        Ok(())
-    }
-
-    /// An upper entry to a free name. What it is based on moves along in lower.
-    fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
-        let (row, claimed) = self.claim(id)?;
-        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-        let places = match below {
-            Some(_) => Some((self.lower.place(&from.path)?, self.lower.place(&to.path)?)),
-            None => None,
-        };
-        let renamed = {
-            let mut state = self.state.lock();
-            if let Some((source, target)) = &places {
-                source.rename(target, RenameFlags::NOREPLACE)?;
-            }
-            state.uppers.rename(id, &from.path, &to.path);
-            state.renamed(from, to)
-        };
-        self.tell_renamed(renamed, to);
-        if let Some(meta) = below {
-            let anchors = self.moved_anchors(&from.path, &to.path, &meta);
-            self.store.save_anchors(&anchors)?;
-        }
-        self.rename_held(id, &row)?;
-        drop(claimed);
-        // It may have landed a moment before, with us in the way of its being let go of.
-        self.evict(id)
-    }
-
-    /// A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
-    pub(super) fn rename_held(&self, id: UpperId, before: &UpperRow) -> Result<()> {
-        let row = {
-            let state = self.state.lock();
-            // Landed, and only open still: the database need not know of it.
-            state.uppers.get(id).filter(|upper| upper.saved).map(|upper| upper.row.clone())
-        };
-        let Some(row) = row else { return Ok(()) };
-        let mut row = row;
-        let mut epilogue = Epilogue::default();
-        if let Some(held) = &mut row.held {
-            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest, held.new);
-            let old = std::mem::replace(&mut held.id, self.unused_id(&full, id)?);
-            if old != held.id {
-                let fate = Fate::Superseded { by: held.id.clone() };
-                epilogue.verdicts.push((old, before.names[0].clone(), fate));
-            }
-        }
-        epilogue.save.push(row.clone());
-        self.store.record_epilogue(&epilogue)?;
-        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
-            upper.row = row;
-        }
         Ok(())
     }
 
@@ -634,7 +564,7 @@ impl Overlay {
         };
         drop((first, claimed, second));
         self.drop_replaced(taken.replaced)?;
-        self.tell_renamed(renamed, to);
+        self.tell_renamed(to, renamed);
         if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
             let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
             self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
@@ -655,71 +585,13 @@ impl Overlay {
             return Err(Error::Errno(libc::EBUSY));
         }
         let moves = [Move { from: &from.path, to: &to.path }];
-        let flags = if to.kind().is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         if from.action == Action::Pass && to.action == Action::Pass {
-            return self.move_dirs(from, to, &moves, flags, Names::Move);
+            return self.relocate_dir(from, to, caller);
         }
         let lifted = self.lift(&self.survey(&moves)?, caller)?;
-        if let Err(err) = self.move_dirs(from, to, &moves, flags, Names::Move) {
-            self.settle_lifted(&lifted, caller)?;
-            return Err(err);
-        }
-        let anchors = self.state.lock().anchors_within(&to.path);
-        self.record_structure(&to.path, format!("[renamed from {}]", from.path), anchors, caller)?;
-        self.settle_lifted(&lifted, caller)
-    }
-
-    /// Renames in lower and in the nodes, and takes the upper entries below each of `moves` along.
-    fn move_dirs(&self, from: &End, to: &End, moves: &[Move<'_>], flags: RenameFlags, names: Names) -> Result<()> {
-        // In one order, so that two who need the same entries never wait for each other.
-        let within = |state: &State| {
-            let mut ids: Vec<UpperId> = moves.iter().flat_map(|one| state.uppers.within(one.from)).collect();
-            ids.sort();
-            ids
-        };
-        loop {
-            let ids = within(&self.state.lock());
-            let claimed = self.claim_all(&ids)?;
-            let mut state = self.state.lock();
-            if within(&state).iter().any(|id| !ids.contains(id)) {
-                // Something was made in them meanwhile.
-                drop(state);
-                continue;
-            }
-            self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, flags)?;
-            let renamed = match names {
-                Names::Move => state.renamed(from, to),
-                Names::Exchange => state.exchanged(from, to),
-            };
-            for (id, row, _) in &claimed {
-                for name in &row.names {
-                    let moved = moves.iter().find_map(|one| name.rebase(one.from, one.to));
-                    moved.iter().for_each(|moved| state.uppers.rename(*id, name, moved));
-                }
-            }
-            if let [one] = moves {
-                state.moved_dir(one.from, one.to);
-            }
-            drop(state);
-            self.tell_renamed(renamed, to);
-            claimed.iter().try_for_each(|(id, row, _)| self.rename_held(*id, row))?;
-            drop(claimed);
-            // One may have landed a moment before, with us in the way of its being let go of.
-            return ids.iter().try_for_each(|id| self.evict(*id));
-        }
-    }
-
-    fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<(UpperId, UpperRow, Claim<'_>)>> {
-        let mut claimed = Vec::new();
-        for id in ids {
-            match self.claim(*id) {
-                Ok((row, claim)) => claimed.push((*id, row, claim)),
-                // Landed while we waited.
-                Err(err) if err.code() == libc::ESTALE => {}
-                Err(err) => return Err(err),
-            }
-        }
-        Ok(claimed)
+        // Judged where it is, also when nothing was renamed.
+        let renamed = self.relocate_dir(from, to, caller);
+        self.settle_lifted(&lifted, caller).and(renamed)
     }
 
     /// Both paths change at once; each is judged by what it becomes.
@@ -732,13 +604,13 @@ impl Overlay {
         }
         let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
         match (&from.origin, &to.origin, from.action == Action::Pass, to.action == Action::Pass) {
-            (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_below(from, to),
+            (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_below(from, to, caller),
             // In and out to where nobody judges: the caller copies.
             (_, _, true, false) | (_, _, false, true) => Err(Error::Errno(libc::EXDEV)),
             _ if is_dir(from) && is_dir(to) => self.exchange_dirs(from, to, caller),
             _ if is_dir(from) => self.exchange_with_dir(to, from, caller),
             _ if is_dir(to) => self.exchange_with_dir(from, to, caller),
-            _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to),
+            _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to, caller),
             // One kind of thing in the place of another, of which only one has content that upper could hold.
             _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
             _ => self.exchange_judged(from, to, caller),
@@ -752,47 +624,20 @@ impl Overlay {
         }
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
         let lifted = self.lift(&self.survey(&moves)?, caller)?;
-        if let Err(err) = self.exchange_below(from, to) {
-            self.settle_lifted(&lifted, caller)?;
-            return Err(err);
-        }
-        self.state.lock().exchanged_dirs(&from.path, &to.path);
-        for (end, other) in [(from, to), (to, from)] {
-            let anchors = self.state.lock().anchors_within(&end.path);
-            self.record_structure(&end.path, format!("[exchanged with {}]", other.path), anchors, caller)?;
-        }
-        self.settle_lifted(&lifted, caller)
+        let exchanged = self.relocate_dirs(from, to, caller);
+        self.settle_lifted(&lifted, caller).and(exchanged)
     }
 
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
         let action = self.action(&dir.path, file.kind().unwrap_or(FileKind::Regular));
-        let below = self.lower.stat(&file.path).doing(|| format!("stat {}", file.path))?;
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }])?;
         let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
         if !plain || self.is_used_by_another(&file.path, &dir.path)? {
             return Err(Error::Errno(libc::EXDEV));
         }
-        let moves = [Move { from: &file.path, to: &dir.path }, Move { from: &dir.path, to: &file.path }];
-        let Some(meta) = below else {
-            // The file is upper's alone: below only the directory moves.
-            self.move_dirs(dir, file, &moves, RenameFlags::NOREPLACE, Names::Exchange)?;
-            return self.exchanged_with_dir(file, dir, None, caller);
-        };
-        self.move_dirs(file, dir, &moves, RenameFlags::EXCHANGE, Names::Exchange)?;
-        self.exchanged_with_dir(file, dir, Some(&meta), caller)
-    }
-
-    fn exchanged_with_dir(&self, file: &End, dir: &End, below: Option<&Meta>, caller: &Caller) -> Result<()> {
-        self.state.lock().moved_dir_over_file(&dir.path, &file.path);
-        let anchors = below.map(|meta| self.moved_anchors(&file.path, &dir.path, meta)).unwrap_or_default();
-        self.record_structure(&dir.path, format!("[exchanged with {}]", file.path), anchors, caller)
-    }
-
-    fn exchange_below(&self, from: &End, to: &End) -> Result<()> {
-        let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        self.move_dirs(from, to, &moves, RenameFlags::EXCHANGE, Names::Exchange)
+        self.relocate_file_and_dir(file, dir, caller)
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
@@ -803,7 +648,7 @@ impl Overlay {
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let at_from = self.take_target(from, for_from, to_kind)?;
         let at_to = self.take_target(to, for_to, from_kind)?;
-        let renamed = {
+        {
             let mut state = self.state.lock();
             let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
@@ -814,11 +659,10 @@ impl Overlay {
             }
             self.put_over(&mut state, from, Upper::written(at_from.row), at_from.replaced)?;
             self.put_over(&mut state, to, Upper::written(at_to.row), at_to.replaced)?;
-            state.exchanged(from, to)
-        };
+            state.exchanged(from, to);
+        }
         self.drop_replaced(at_from.replaced)?;
         self.drop_replaced(at_to.replaced)?;
-        self.tell_renamed(renamed, to);
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
@@ -851,51 +695,4 @@ fn is_special(origin: &Origin) -> bool {
 /// Whether a rule reviews what comes to stand there.
 fn is_gated(action: Action) -> bool {
     matches!(action, Action::Hold(_) | Action::GitConfig)
-}
-
-impl super::nodes::Nodes {
-    /// Makes one of a node's names the first, the one its path is made of.
-    fn promote(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
-        if let Ok(node) = self.get_mut(node)
-            && let Some(index) = node.names.iter().position(|(at, called)| (*at, called.as_os_str()) == (parent, name))
-        {
-            node.names.swap(0, index);
-        }
-    }
-}
-
-impl super::State {
-    fn renamed(&mut self, from: &End, to: &End) -> Renamed {
-        self.epoch += 1;
-        let node = self.nodes.child(from.parent, &from.name);
-        self.nodes.unname(to.parent, &to.name);
-        let Some(node) = node else { return Renamed::Node };
-        if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
-            return Renamed::Parted;
-        }
-        // Named anew before the old name goes, so that it is never without one.
-        self.nodes.name(node, to.parent, &to.name);
-        self.nodes.unname(from.parent, &from.name);
-        self.nodes.promote(node, to.parent, &to.name);
-        Renamed::Node
-    }
-
-    /// Each of the two nodes has the other's name, as far as there are two.
-    fn exchanged(&mut self, from: &End, to: &End) -> Renamed {
-        self.epoch += 1;
-        let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
-        for (node, end) in [(a, to), (b, from)] {
-            if let Some(node) = node {
-                self.nodes.name(node, end.parent, &end.name);
-                self.nodes.promote(node, end.parent, &end.name);
-            }
-        }
-        // Where one was never looked up, the other has kept the name it had.
-        for (node, end) in [(a, to), (b, from)] {
-            if node.is_none() {
-                self.nodes.unname(end.parent, &end.name);
-            }
-        }
-        Renamed::Node
-    }
 }

@@ -62,7 +62,7 @@ impl Overlay {
             applied.outcomes.iter().for_each(|outcome| state.restored(&outcome.path, outcome.meta.as_ref()));
             applied
         };
-        let names = applied.finish().map_err(whole)?;
+        let names = self.finish(applied).map_err(whole)?;
         for (index, name) in replaced.into_iter().zip(names) {
             outcomes[index].backup = Some(name);
         }
@@ -102,7 +102,7 @@ impl Overlay {
         landing: &mut Landing<'_>,
     ) -> Reviewed<bool> {
         let fault = |err: Error| failed(path, &err);
-        self.make_parents(path).map_err(fault)?;
+        landing.make_parents(&self.lower, path).map_err(|err| fault(err.into()))?;
         let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
         let keeps = kept.is_some();
         if let Some(content) = kept {

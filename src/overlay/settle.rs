@@ -237,17 +237,14 @@ impl Overlay {
             None => state.left(source).into_iter().collect(),
         });
         drop(state);
-        applied.finish()?;
+        self.finish(applied)?;
         Ok(())
     }
 
     /// Nobody wrote to, renamed or removed the entry since it was taken.
     pub(super) fn is_untouched(&self, state: &State, job: &Job) -> bool {
-        let upper = state.uppers.get(job.row.id);
-        // A rename that brought it here may have removed the source by itself meanwhile.
-        let same =
-            upper.is_some_and(|upper| (&upper.row.names, &upper.takes_along) == (&job.row.names, &job.takes_along));
-        same && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
+        let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
+        same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
     }
 }
 
@@ -277,7 +274,6 @@ impl State {
             }
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
-        upper.synced = false;
         upper.moved_on = false;
         upper.row.held = None;
         upper.takes_along = None;

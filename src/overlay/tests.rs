@@ -1,5 +1,7 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
+mod check;
+mod crash;
 mod findings;
 mod model;
 mod stress;
@@ -19,7 +21,9 @@ use crate::sys::RenameFlags;
 const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
 
 struct Bench {
-    dir: tempfile::TempDir,
+    dir: PathBuf,
+    /// Removed with the bench; none where somebody else looks after the directory.
+    _scratch: Option<tempfile::TempDir>,
     overlay: Option<Overlay>,
     flags: Vec<(Key, String)>,
     grants: Grants,
@@ -31,20 +35,29 @@ impl Bench {
     }
 
     fn with(flags: &[(Key, &str)]) -> Self {
-        Self::at(tempfile::tempdir().unwrap(), flags)
+        Self::within(tempfile::tempdir().unwrap(), flags)
     }
 
-    fn at(dir: tempfile::TempDir, flags: &[(Key, &str)]) -> Self {
+    fn within(scratch: tempfile::TempDir, flags: &[(Key, &str)]) -> Self {
         let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
-        let mut bench = Self { dir, overlay: None, flags, grants: Grants::default() };
+        let dir = scratch.path().to_owned();
+        let mut bench = Self { dir, _scratch: Some(scratch), overlay: None, flags, grants: Grants::default() };
         bench.remount();
         bench
+    }
+
+    /// On a directory that is there already, whatever state it is in.
+    fn at(dir: &std::path::Path) -> (Self, Recovered) {
+        let (flags, grants) = (Vec::new(), Grants::default());
+        let mut bench = Self { dir: dir.to_owned(), _scratch: None, overlay: None, flags, grants };
+        let recovered = bench.remount();
+        (bench, recovered)
     }
 
     /// As after a kill: nothing is told to the old view.
     fn remount(&mut self) -> Recovered {
         self.overlay = None;
-        let lower = Tree::open(self.dir.path()).unwrap();
+        let lower = Tree::open(&self.dir).unwrap();
         let store = Store::open(&lower, &Location::default()).unwrap();
         let flags = Layer::flags(self.flags.clone()).unwrap();
         let source = RuleSource { flags, ..RuleSource::default() };
@@ -59,7 +72,7 @@ impl Bench {
     }
 
     fn lower_path(&self, path: &str) -> PathBuf {
-        self.dir.path().join(path)
+        self.dir.join(path)
     }
 
     fn put(&self, path: &str, content: &str) {
@@ -139,7 +152,7 @@ impl Bench {
 
     /// What lower has, but for our own directory: nothing may be left behind there.
     fn lower_names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let entries = std::fs::read_dir(&self.dir).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.filter(|name| name != ".fettle").collect();
         names.sort();
@@ -162,6 +175,13 @@ impl Bench {
 
     fn confirm(&self, ids: &[ChangeId]) -> std::result::Result<Vec<crate::protocol::Outcome>, ErrorCode> {
         self.view().confirm(ids, &HOW).map_err(|err| err.code)
+    }
+
+    /// Whether what lands an entry's content is to be durable.
+    fn is_synced(&self, path: &str) -> bool {
+        let state = self.view().state.lock();
+        let id = state.uppers.at(&RelPath::parse(path.as_bytes()).unwrap()).unwrap();
+        state.uppers.get(id).unwrap().synced
     }
 
     fn stage_files(&self) -> usize {
@@ -264,6 +284,23 @@ fn a_new_file_lands_and_is_invisible_below_until_it_is_closed() {
     bench.close(handle);
     assert_eq!(bench.lower("n"), Some(lines(500)));
     assert!(bench.held().is_empty());
+}
+
+/// Programs sync a temporary file, close it, and rename it: often before the kernel has let go of the handle.
+#[test]
+fn what_was_synced_stays_so_through_a_rename_before_the_release() {
+    let bench = Bench::new();
+    bench.put("f", &lines(50));
+    let handle = bench.open_for_save("f.tmp");
+    bench.view().write(handle, 0, changed(50, 2).as_bytes()).unwrap();
+    bench.view().fsync(handle, false).unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+    bench.rename("f.tmp", "f");
+    assert_eq!(bench.lower("f"), Some(changed(50, 2)));
+    assert!(bench.is_synced("f"));
+    bench.view().write(handle, 0, b"L").unwrap();
+    assert!(!bench.is_synced("f"));
+    bench.close(handle);
 }
 
 #[test]

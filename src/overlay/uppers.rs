@@ -19,7 +19,7 @@ pub(super) struct Upper {
     pub saved: bool,
     /// Being judged or reviewed: nobody else may touch it.
     pub busy: bool,
-    /// An fsync was asked for since the last landing: the next one must be durable.
+    /// An fsync was asked for of this content: what lands it must be durable, also once more under another name.
     pub synced: bool,
     /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.
     pub moved_on: bool,
@@ -134,13 +134,13 @@ impl Uppers {
         }
     }
 
-    /// The entry is called `to` where it was called `from`.
-    pub fn rename(&mut self, id: UpperId, from: &RelPath, to: &RelPath) {
-        self.take_name(from, id);
-        self.put_name(to, id);
-        if let Some(upper) = self.entries.get_mut(&id) {
-            upper.row.names.iter_mut().filter(|name| *name == from).for_each(|name| *name = to.clone());
-        }
+    /// The entry as it is called and held from now on. What it is based on stays.
+    pub fn set_row(&mut self, row: UpperRow) {
+        let Some(upper) = self.entries.get_mut(&row.id) else { return };
+        let (id, new) = (row.id, row.names.clone());
+        let old = std::mem::replace(&mut upper.row, row).names;
+        old.iter().for_each(|name| self.take_name(name, id));
+        new.iter().for_each(|name| self.put_name(name, id));
     }
 
     pub fn add_name(&mut self, id: UpperId, name: &RelPath) {

@@ -21,7 +21,7 @@ pub use op::Op;
 pub use page::{Page, page};
 pub use reply::{
     Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, ExternalReply, FlushReply,
-    LogReply, Note, Outcome, ReloadReply, UnmountReply, VersionReply,
+    FsckReply, LogReply, Note, Outcome, Problem, ReloadReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
 pub use response::{Reply, Response, ResponseError};

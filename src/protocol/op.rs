@@ -12,6 +12,7 @@ pub enum Op {
     Backups,
     Log,
     External,
+    Fsck,
     Reload,
     Read,
     Patch,
@@ -22,7 +23,7 @@ pub enum Op {
 
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
-const OPS: [(Op, &str, &[&str]); 15] = [
+const OPS: [(Op, &str, &[&str]); 16] = [
     (Op::Status, "status", &["offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
@@ -36,6 +37,7 @@ const OPS: [(Op, &str, &[&str]); 15] = [
     (Op::Backups, "backups", &["name", "paths", "args", "offset", "limit"]),
     (Op::Log, "log", &["paths", "args", "operation", "session", "offset", "limit"]),
     (Op::External, "external", &["paths", "args", "offset", "limit"]),
+    (Op::Fsck, "fsck", &["offset", "limit"]),
     (Op::Reload, "reload", &["dry_run"]),
     (Op::Read, "read", &["path", "path_b64", "session", "offset", "limit"]),
     (Op::Patch, "patch", &["session", "dry_run"]),

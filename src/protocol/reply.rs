@@ -211,6 +211,25 @@ pub struct ExternalReply {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FsckReply {
+    pub problems: Vec<Problem>,
+    /// How many things were looked at.
+    pub checked: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// One thing in the state directory, or of ours in the project, that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// `database upper held content orphan temporary intent permissions events verdict`.
+    pub kind: String,
+    /// A path, a backup, an id, or a file of the state directory.
+    pub about: String,
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReloadReply {
     /// What of the settings is ignored and why; what else a person should know.
     pub notices: Vec<String>,

@@ -1,8 +1,8 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, ExternalReply, FlushReply, LogReply, ReloadReply, Status,
-    UnmountReply, VersionReply,
+    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, ExternalReply, FlushReply, FsckReply, LogReply, ReloadReply,
+    Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,7 @@ pub enum Reply {
     Backups(BackupsReply),
     Log(LogReply),
     External(ExternalReply),
+    Fsck(FsckReply),
     Reload(ReloadReply),
     Flush(FlushReply),
     Unmount(UnmountReply),
@@ -135,6 +136,7 @@ impl Reply {
             Self::Backups(reply) => reply.next,
             Self::Log(reply) => reply.next,
             Self::External(reply) => reply.next,
+            Self::Fsck(reply) => reply.next,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
         }
@@ -164,6 +166,10 @@ impl Reply {
                 all.external.extend(page.external);
                 all.next = page.next;
             }
+            (Self::Fsck(all), Self::Fsck(page)) => {
+                all.problems.extend(page.problems);
+                all.next = page.next;
+            }
             (all, _) => all.end(),
         }
     }
@@ -175,6 +181,7 @@ impl Reply {
             Self::Backups(reply) => reply.next = None,
             Self::Log(reply) => reply.next = None,
             Self::External(reply) => reply.next = None,
+            Self::Fsck(reply) => reply.next = None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
             Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
         }

@@ -6,7 +6,7 @@ use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
 use super::upper::{parse_row, to_row};
-use super::{Result, Store};
+use super::{Error, Result, Store};
 use crate::model::{Digest, RelPath, Stamp};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,9 +42,29 @@ impl Store {
         self.database.lock().write(|tx| anchors.iter().try_for_each(|anchor| put(tx, anchor)))
     }
 
-    pub fn clear_anchors(&self) -> Result<()> {
-        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM anchor", []).map(|_| ())?))
+    /// Directories renamed in this session, oldest first: what lay in the first lies in the second.
+    pub fn load_moved_dirs(&self) -> Result<Vec<(RelPath, RelPath)>> {
+        let rows = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT old, new FROM moved_dir ORDER BY id")?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let damaged = |what: String| Error::Damaged { path: self.dirs.describe().to_owned(), what };
+        let parse = |bytes: &[u8]| RelPath::parse(bytes).map_err(|err| damaged(err.to_string()));
+        rows.iter().map(|(old, new)| Ok((parse(old)?, parse(new)?))).collect()
     }
+
+    /// The session is over: what paths had when it began does not matter any more.
+    pub fn clear_anchors(&self) -> Result<()> {
+        self.database.lock().write(|tx| Ok(tx.execute_batch("DELETE FROM anchor; DELETE FROM moved_dir;")?))
+    }
+}
+
+pub(super) fn put_moved_dir(tx: &Transaction<'_>, from: &RelPath, to: &RelPath) -> Result<()> {
+    let mut statement = tx.prepare_cached("INSERT INTO moved_dir (old, new) VALUES (?1, ?2)")?;
+    statement.execute((from.as_bytes(), to.as_bytes()))?;
+    Ok(())
 }
 
 pub(super) fn put(tx: &Transaction<'_>, anchor: &Anchor) -> Result<()> {

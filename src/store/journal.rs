@@ -4,6 +4,9 @@
 //! waits, and everything the database shall say afterwards. From it alone a later process can finish or undo.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rusqlite::Transaction;
@@ -13,8 +16,9 @@ use super::anchors::{self, Anchor};
 use super::backups::{self, Backup};
 use super::events::{self, EventDraft};
 use super::upper::{self, UpperId, UpperRow, to_row};
-use super::{Result, verdicts};
-use crate::model::{ChangeId, Digest, RelPath, Stamp};
+use super::{Result, recovery, verdicts};
+use crate::model::{ChangeId, Digest, RelPath, Stamp, Timestamp};
+use crate::sys::file::{self, Meta};
 
 /// How a change ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +62,9 @@ pub struct Epilogue {
     pub save: Vec<UpperRow>,
     pub verdicts: Vec<(ChangeId, RelPath, Fate)>,
     pub anchors: Vec<Anchor>,
+    /// Directories that were renamed, from and to, in order.
+    #[serde(default)]
+    pub moved_dirs: Vec<(RelPath, RelPath)>,
     pub events: Vec<EventDraft>,
 }
 
@@ -68,6 +75,7 @@ impl Epilogue {
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
         self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
+        self.moved_dirs.iter().try_for_each(|(from, to)| anchors::put_moved_dir(tx, from, to))?;
         self.events.iter().try_for_each(|draft| events::put(tx, draft, backups))
     }
 }
@@ -87,9 +95,46 @@ pub(super) enum Act {
     /// The entry goes; it waits under the temporary name.
     Remove { temp: Temp },
     /// The inode stays and gets new content, which is kept; so is the old. For files with several names.
-    Rewrite { old: Digest, new: Digest },
-    /// The entry goes to another name, where nothing is.
+    Rewrite {
+        old: Digest,
+        new: Digest,
+        /// What the inode looks like with the old content, and with the new.
+        #[serde(default)]
+        looks: Option<(Looks, Looks)>,
+    },
+    /// The entry, with the content that is expected, goes to another name, where nothing is.
     Move { to: RelPath },
+    /// The entry, whatever is written to it meanwhile, goes to where nothing is, or something without content: an empty
+    /// directory of mode `onto`, a FIFO.
+    Relocate { to: RelPath, onto: Option<u32> },
+    /// The entry and the one at `to`, which is `with`, change places, whatever is written to them meanwhile.
+    Exchange { to: RelPath, with: Stamp },
+    /// The path becomes one more name of what is at `of` by then.
+    Link { of: RelPath },
+}
+
+/// Attributes that come with content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Looks {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    atime: Timestamp,
+    mtime: Timestamp,
+}
+
+impl Looks {
+    pub fn of(file: &File) -> io::Result<Self> {
+        let meta = Meta::of(file.as_fd())?;
+        Ok(Self { mode: meta.mode, uid: meta.uid, gid: meta.gid, atime: meta.atime, mtime: meta.mtime })
+    }
+
+    pub fn give(&self, file: &File) -> io::Result<()> {
+        let meta = Meta { uid: self.uid, gid: self.gid, ..Meta::of(file.as_fd())? };
+        file::copy_owner(&meta, file.as_fd())?;
+        file::set_mode(file.as_fd(), self.mode)?;
+        file::set_times(file.as_fd(), file::to_timespec(self.atime), file::to_timespec(self.mtime))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +143,26 @@ pub(super) struct Step {
     /// What must be there for the step to be right; none: nothing.
     pub expect: Option<Stamp>,
     pub act: Act,
+}
+
+impl Step {
+    /// The second path it names.
+    pub fn other(&self) -> Option<&RelPath> {
+        match &self.act {
+            Act::Move { to } | Act::Relocate { to, .. } | Act::Exchange { to, .. } | Act::Link { of: to } => Some(to),
+            Act::Place { .. } | Act::Remove { .. } | Act::Rewrite { .. } => None,
+        }
+    }
+
+    /// Whether a landing of ours could have such a step. Our own directory and our temporary names are no part of the
+    /// project: a journal that names them was planted or damaged.
+    pub fn is_plausible(&self) -> bool {
+        let is_projects = |path: &RelPath| {
+            let ours = |name: &std::ffi::OsStr| super::is_temp_name(name) || name == super::STATE_DIR_NAME;
+            !path.is_root() && !path.components().any(ours)
+        };
+        is_projects(&self.path) && self.other().is_none_or(is_projects)
+    }
 }
 
 /// A temporary name in the directory of the path it serves.
@@ -126,6 +191,9 @@ pub(super) struct Intent {
     pub steps: Vec<Step>,
     pub backups: Vec<Backup>,
     pub epilogue: Epilogue,
+    /// Directories that go when all is done, unless there is still something in them.
+    #[serde(default)]
+    pub emptied: Vec<RelPath>,
 }
 
 /// The commit point: from here on the transaction will be finished, or undone as a whole.
@@ -139,6 +207,7 @@ pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<V
     let names = intent.backups.iter().map(|backup| backups::put(tx, backup)).collect::<Result<Vec<_>>>()?;
     let named: Vec<_> = intent.backups.iter().map(|backup| &backup.path).zip(&names).collect();
     intent.epilogue.write(tx, &named)?;
+    intent.emptied.iter().try_for_each(|dir| recovery::doom_dir(tx, dir))?;
     retract(tx, id)?;
     Ok(names)
 }

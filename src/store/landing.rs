@@ -17,11 +17,12 @@ use std::os::fd::AsFd;
 
 use super::backups::Backup;
 use super::content::StagedContent;
-use super::journal::{self, Act, Epilogue, Intent, Step, Temp};
+use super::journal::{self, Act, Epilogue, Intent, Looks, Step, Temp};
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
 use crate::model::{Digest, RelPath, Stamp, Timestamp};
+use crate::sys::cache;
 use crate::sys::file::{self, Meta};
-use crate::sys::tree::{Place, Tree};
+use crate::sys::tree::{Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags, RenameFlags};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
@@ -29,6 +30,19 @@ use crate::sys::{Mode, OFlags, RenameFlags};
 pub enum Durability {
     Cached,
     Synced,
+}
+
+impl Durability {
+    /// Has new content written out as far as its landing promises. Where it replaces other content, the writing begins
+    /// at once even if nothing is promised: an exchange of names is not what file systems take for a replacement, so
+    /// that they would let a power cut leave zeros where content was that had been safe for long.
+    fn secure(self, temp: &File, replaces: bool) -> std::io::Result<()> {
+        match self {
+            Self::Synced => temp.sync_all(),
+            Self::Cached if replaces => cache::start_writeback(temp.as_fd()),
+            Self::Cached => Ok(()),
+        }
+    }
 }
 
 /// What comes to stand at a path.
@@ -51,6 +65,12 @@ pub struct Landing<'a> {
     work: Work<'a>,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
+}
+
+/// A directory made for a landing, and noted, so that recovery finds it.
+struct Made {
+    path: RelPath,
+    place: Place,
 }
 
 /// The intent is written.
@@ -78,6 +98,10 @@ struct Work<'a> {
     /// How many of `staged`, from the first, have been applied.
     applied: usize,
     intent: Option<i64>,
+    /// Directories made for this landing, parents first. They go again if it does not come to pass.
+    made: Vec<Made>,
+    /// Directories that go when it has, as its intent says.
+    emptied: Vec<(RelPath, Place)>,
 }
 
 /// One step, with its directory held open: renames of ancestors do not matter to it.
@@ -86,9 +110,9 @@ pub(super) struct Staged {
     place: Place,
     /// Where a [`Act::Place`] or [`Act::Remove`] has its temporary name.
     waiting: Option<Place>,
-    /// Where a [`Act::Move`] goes.
-    target: Option<Place>,
-    /// The content a [`Act::Rewrite`] writes.
+    /// The second path of a step that names two.
+    other: Option<Place>,
+    /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
     new: Option<File>,
 }
 
@@ -106,7 +130,8 @@ pub(super) fn new_temp() -> Temp {
 
 impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
-        let work = Work { store, durability, staged: Vec::new(), applied: 0, intent: None };
+        let staged = Vec::new();
+        let work = Work { store, durability, staged, applied: 0, intent: None, made: Vec::new(), emptied: Vec::new() };
         Self { work, backups: Vec::new(), contents: Vec::new() }
     }
 
@@ -117,17 +142,14 @@ impl<'a> Landing<'a> {
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
         let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
-        let meta = match write_temp(&waiting, new) {
+        let secure = |temp: &File| self.work.durability.secure(temp, expect.is_some());
+        let meta = match write_temp(&waiting, new, secure) {
             Ok(meta) => meta,
             Err(cause) => {
                 discard_temp(&waiting)?;
                 return Err(cause).doing(|| format!("write {path}"));
             }
         };
-        if self.work.durability == Durability::Synced && meta.is_file() {
-            let doing = || format!("sync {path}");
-            File::from(waiting.open(OFlags::RDONLY).doing(doing)?).sync_all().doing(doing)?;
-        }
         let act = Act::Place { temp, inode: meta.inode };
         self.work.push(Step { path: path.clone(), expect, act }, place);
         self.work.last().waiting = Some(waiting);
@@ -146,18 +168,79 @@ impl<'a> Landing<'a> {
 
     /// Renames within lower, to where nothing is.
     pub fn rename(&mut self, tree: &Tree, from: &RelPath, to: &RelPath, expect: Stamp) -> Result<()> {
-        let doing = || format!("open the directory of {from}");
-        let (place, target) = (tree.place(from).doing(doing)?, tree.place(to).doing(doing)?);
-        self.work.push(Step { path: from.clone(), expect: Some(expect), act: Act::Move { to: to.clone() } }, place);
-        self.work.last().target = Some(target);
+        self.two_paths(tree, from, Some(expect), Act::Move { to: to.clone() })
+    }
+
+    /// Renames within lower what somebody may be writing to, to where nothing is, or something without content: for a
+    /// directory an empty one of mode `onto`.
+    pub fn relocate(
+        &mut self,
+        tree: &Tree,
+        from: &RelPath,
+        to: &RelPath,
+        expect: Stamp,
+        onto: Option<u32>,
+    ) -> Result<()> {
+        self.two_paths(tree, from, Some(expect), Act::Relocate { to: to.clone(), onto })
+    }
+
+    /// Two entries of lower change places.
+    pub fn exchange(&mut self, tree: &Tree, one: (&RelPath, Stamp), other: (&RelPath, Stamp)) -> Result<()> {
+        let act = Act::Exchange { to: other.0.clone(), with: other.1 };
+        self.two_paths(tree, one.0, Some(one.1), act)
+    }
+
+    /// Gives what an earlier step puts at `of` one more name, which is free.
+    pub fn link(&mut self, tree: &Tree, path: &RelPath, of: &RelPath) -> Result<()> {
+        self.two_paths(tree, path, None, Act::Link { of: of.clone() })
+    }
+
+    fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
+        let step = Step { path: path.clone(), expect, act };
+        let staged = Staged::reopen(tree, step)?;
+        self.work.staged.push(staged);
         Ok(())
+    }
+
+    /// Makes the directories above `path` that are gone. They are noted first, so that none stays for nothing.
+    pub fn make_parents(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
+        let mut missing = Vec::new();
+        let mut dir = path.parent().unwrap_or_default();
+        while !tree.exists(&dir).doing(|| format!("stat {dir}"))? {
+            let above = dir.parent().unwrap_or_default();
+            missing.push(std::mem::replace(&mut dir, above));
+        }
+        for dir in missing.into_iter().rev() {
+            let doing = || format!("make {dir}");
+            let place = tree.place(&dir).doing(doing)?;
+            self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, &dir))?;
+            // Noted and not made is harmless: what is not there cannot be removed.
+            let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
+            self.work.made.push(Made { path: dir.clone(), place });
+            made?;
+        }
+        Ok(())
+    }
+
+    /// The directory goes when the landing is done, unless somebody else has put something into it.
+    pub fn remove_dir(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
+        match tree.place(path) {
+            Err(err) if is_absent(&err) => Ok(()),
+            place => {
+                let place = place.doing(|| format!("open the directory of {path}"))?;
+                self.work.emptied.push((path.clone(), place));
+                Ok(())
+            }
+        }
     }
 
     /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first.
     pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let doing = || format!("stat {path}");
+        let looks = Some((Looks::of(old).doing(doing)?, Looks::of(new).doing(doing)?));
         let (old, kept) = (self.work.store.stage_content(old)?, self.work.store.stage_content(new)?);
-        let act = Act::Rewrite { old: old.digest, new: kept.digest };
+        let act = Act::Rewrite { old: old.digest, new: kept.digest, looks };
         self.contents.extend([old, kept]);
         self.work.push(Step { path: path.clone(), expect: Some(expect), act }, place);
         self.work.last().new = Some(new.try_clone().doing(|| "duplicate a descriptor".to_owned())?);
@@ -173,8 +256,11 @@ impl<'a> Landing<'a> {
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
         let Self { mut work, backups, contents } = self;
+        // Deepest first.
+        work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
+        let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
-        let intent = Intent { steps, backups, epilogue };
+        let intent = Intent { steps, backups, epilogue, emptied };
         work.sync_before_promise(&contents)?;
         let store = work.store;
         let write = |tx: &rusqlite::Transaction<'_>| {
@@ -214,6 +300,7 @@ impl Applied<'_> {
     }
 
     /// Records what was done and removes what waited. Gives the names of the backups.
+    /// [`Error::Unrecorded`] when lower stays new and the database does not know; after any other error all is old.
     pub fn finish(mut self) -> Result<Vec<String>> {
         if self.work.durability == Durability::Synced {
             // Before the intent goes: a crash after that no longer repeats what was done.
@@ -223,16 +310,29 @@ impl Applied<'_> {
         let (id, intent) = (self.id, &self.intent);
         // Nothing is undone from here on: lower is new, and should the commit fail, the intent makes recovery finish.
         let staged = std::mem::take(&mut self.work.staged);
+        let made = std::mem::take(&mut self.work.made);
+        let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
-        let (names, sweep) = self.work.store.database.lock().write_notes(|tx| {
+        let recorded = self.work.store.database.lock().write_notes(|tx| {
             let names = journal::fulfil(tx, id, intent)?;
+            made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
             Ok((names, super::recovery::note_sweep(tx, &waiting)?))
-        })?;
-        // A crash from here on leaves only temporary names, which the sweep notes tell.
-        staged.iter().try_for_each(Staged::remove_waiting)?;
-        self.work.store.swept(sweep);
+        });
+        let (names, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
+        // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
+        let mut gone = emptied.iter();
+        let cleared = staged
+            .iter()
+            .try_for_each(Staged::remove_waiting)
+            .and_then(|()| gone.try_for_each(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}"))))
+            .and_then(|()| self.work.store.dirs_gone(&intent.emptied));
+        match cleared {
+            Ok(()) => self.work.store.swept(sweep),
+            // It is done all the same, and the notes stay: the next start removes what is left.
+            Err(err) => log::error!("clear up after a landing: {err}"),
+        }
         Ok(names)
     }
 }
@@ -253,7 +353,7 @@ impl Store {
 
 impl Work<'_> {
     fn push(&mut self, step: Step, place: Place) {
-        self.staged.push(Staged { step, place, waiting: None, target: None, new: None });
+        self.staged.push(Staged { step, place, waiting: None, other: None, new: None });
     }
 
     fn last(&mut self) -> &mut Staged {
@@ -280,7 +380,7 @@ impl Work<'_> {
     fn sync_dirs(&self) -> Result<()> {
         let mut synced = std::collections::HashSet::new();
         for staged in &self.staged {
-            for place in std::iter::once(&staged.place).chain(&staged.target) {
+            for place in std::iter::once(&staged.place).chain(&staged.other) {
                 let doing = || format!("sync the directory of {}", staged.step.path);
                 let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
                 if synced.insert((meta.device, meta.inode)) {
@@ -298,10 +398,13 @@ impl Work<'_> {
         }
         let staged = std::mem::take(&mut self.staged);
         staged.iter().try_for_each(Staged::remove_waiting)?;
-        match self.intent.take() {
-            Some(id) => self.store.database.lock().write(|tx| journal::retract(tx, id)),
-            None => Ok(()),
+        if let Some(id) = self.intent.take() {
+            self.store.database.lock().write(|tx| journal::retract(tx, id))?;
         }
+        let made = std::mem::take(&mut self.made);
+        let remove = |made: &Made| remove_if_empty(&made.place).doing(|| format!("remove {}", made.path));
+        made.iter().rev().try_for_each(remove)?;
+        self.store.dirs_gone(&made.into_iter().map(|made| made.path).collect::<Vec<_>>())
     }
 }
 
@@ -316,32 +419,45 @@ impl Drop for Work<'_> {
 
 impl Staged {
     /// A step as a journal tells it, with its directory opened anew.
-    pub fn reopen(tree: &Tree, step: Step, new: Option<File>) -> Result<Self> {
+    pub fn reopen(tree: &Tree, step: Step) -> Result<Self> {
         let doing = || format!("open the directory of {}", step.path);
         let place = tree.place(&step.path).doing(doing)?;
-        let target = match &step.act {
-            Act::Move { to } => Some(tree.place(to).doing(doing)?),
-            Act::Place { .. } | Act::Remove { .. } | Act::Rewrite { .. } => None,
-        };
+        let other = step.other().map(|other| tree.place(other)).transpose().doing(doing)?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
-            Act::Rewrite { .. } | Act::Move { .. } => None,
+            Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
+                None
+            }
         };
-        Ok(Self { step, place, waiting, target, new })
+        Ok(Self { step, place, waiting, other, new: None })
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
             Act::Place { .. } => self.swap_in(self.waiting()),
             Act::Remove { .. } => self.move_out(self.waiting()),
-            Act::Rewrite { new, .. } => {
+            Act::Rewrite { new, looks, .. } => {
                 self.check_expected()?;
-                self.write_in_place(store, *new)
+                self.write_in_place(store, *new, looks.map(|(_, new)| new))
             }
             Act::Move { .. } => {
                 self.check_expected()?;
-                self.place.rename(self.move_target(), RenameFlags::NOREPLACE).doing(|| self.doing("rename"))
+                self.place.rename(self.other(), RenameFlags::NOREPLACE).doing(|| self.doing("rename"))
             }
+            Act::Relocate { onto, .. } => {
+                self.check_inodes()?;
+                // Over a directory the kernel makes sure that it is empty.
+                let flags = if onto.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+                self.place.rename(self.other(), flags).doing(|| self.doing("rename"))
+            }
+            Act::Exchange { .. } => {
+                self.check_inodes()?;
+                self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(|| self.doing("exchange"))
+            }
+            Act::Link { .. } => match self.other().link(&self.place) {
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
+                other => other.doing(|| self.doing("link")),
+            },
         }
     }
 
@@ -353,8 +469,16 @@ impl Staged {
             }
             Act::Place { .. } => self.place.rename(self.waiting(), RenameFlags::NOREPLACE).doing(doing),
             Act::Remove { .. } => self.waiting().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
-            Act::Rewrite { old, .. } => self.write_in_place(store, *old),
-            Act::Move { .. } => self.move_target().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
+            Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Relocate { onto, .. } => {
+                self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
+                let is_dir = self.place.stat().doing(doing)?.is_some_and(|meta| meta.is_dir());
+                let onto = onto.filter(|_| is_dir);
+                onto.map_or(Ok(()), |mode| self.other().make_dir(Mode::from_raw_mode(mode))).doing(doing)
+            }
+            Act::Exchange { .. } => self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(doing),
+            Act::Link { .. } => self.place.unlink().doing(doing),
         }
     }
 
@@ -402,7 +526,17 @@ impl Staged {
         if same { Ok(()) } else { Err(self.conflict()) }
     }
 
-    fn write_in_place(&self, store: &Store, digest: Digest) -> Result<()> {
+    /// What is renamed may be written to meanwhile; it only must be the same thing.
+    fn check_inodes(&self) -> Result<()> {
+        let here = self.place.stat().doing(|| self.doing("check"))?;
+        let other_is_it = match &self.step.act {
+            Act::Exchange { with, .. } => is_inode(&self.stat_other()?, with),
+            _ => true,
+        };
+        if other_is_it && self.is_expected_inode(&here) { Ok(()) } else { Err(self.conflict()) }
+    }
+
+    fn write_in_place(&self, store: &Store, digest: Digest, looks: Option<Looks>) -> Result<()> {
         let doing = || self.doing("write");
         let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound).map_err(Into::into).doing(doing)?;
         let inode = File::from(self.place.open(OFlags::RDWR).doing(doing)?);
@@ -413,13 +547,22 @@ impl Staged {
                 let meta = Meta::of(new.as_fd()).doing(doing)?;
                 file::copy_metadata(new.as_fd(), &meta, inode.as_fd()).doing(doing)
             }
-            _ => Ok(()),
+            // What the content was written from is gone by now.
+            _ => looks.map_or(Ok(()), |looks| looks.give(&inode)).doing(doing),
         }
     }
 
+    /// The content is there; that it looks as it should came after it, and perhaps did not come.
+    pub fn dress(&self) -> Result<()> {
+        let Act::Rewrite { looks: Some((_, new)), .. } = &self.step.act else { return Ok(()) };
+        let doing = || self.doing("change attributes of");
+        let inode = self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?;
+        new.give(&File::from(inode)).doing(doing)
+    }
+
     pub fn outcome(&self) -> Result<StepOutcome> {
-        let (path, place) = match (&self.step.act, &self.target) {
-            (Act::Move { to }, Some(target)) => (to, target),
+        let (path, place) = match (&self.step.act, &self.other) {
+            (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
             _ => (&self.step.path, &self.place),
         };
         Ok(StepOutcome { path: path.clone(), meta: place.stat().doing(|| self.doing("stat"))? })
@@ -444,6 +587,9 @@ impl Staged {
         let doing = || self.doing("examine");
         let here = self.place.stat().doing(doing)?;
         let as_expected = match (self.step.expect, &here) {
+            (Some(_), Some(_)) if matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. }) => {
+                self.is_expected_inode(&here)
+            }
             (Some(expect), Some(meta)) => same_entry(meta, &expect),
             (None, None) => true,
             _ => false,
@@ -452,7 +598,11 @@ impl Staged {
             Act::Place { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Remove { .. } => here.is_none(),
             Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
-            Act::Move { .. } => here.is_none() && self.move_target().stat().doing(doing)?.is_some(),
+            Act::Move { .. } | Act::Relocate { .. } => {
+                !self.is_expected_inode(&here) && self.is_expected_inode(&self.stat_other()?)
+            }
+            Act::Exchange { .. } => self.is_expected_inode(&self.stat_other()?),
+            Act::Link { .. } => self.stat_other()?.zip(here).is_some_and(|(of, here)| of.key() == here.key()),
         };
         Ok(match (done, as_expected) {
             (true, _) => Progress::Done,
@@ -465,10 +615,7 @@ impl Staged {
     }
 
     fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
-        match (here, self.step.expect) {
-            (Some(meta), Some(expect)) => (meta.device, meta.inode) == (expect.device, expect.inode),
-            _ => false,
-        }
+        self.step.expect.is_some_and(|expect| is_inode(here, &expect))
     }
 
     fn holds(&self, digest: Digest) -> Result<bool> {
@@ -484,13 +631,22 @@ impl Staged {
     /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
     pub fn write_again(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Rewrite { new, .. } => self.write_in_place(store, *new),
-            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => Ok(()),
+            Act::Rewrite { new, looks, .. } => self.write_in_place(store, *new, looks.map(|(_, new)| new)),
+            Act::Place { .. }
+            | Act::Remove { .. }
+            | Act::Move { .. }
+            | Act::Relocate { .. }
+            | Act::Exchange { .. }
+            | Act::Link { .. } => Ok(()),
         }
     }
 
-    fn move_target(&self) -> &Place {
-        self.target.as_ref().expect("a move is made with its target")
+    fn other(&self) -> &Place {
+        self.other.as_ref().expect("a step that names two paths is made with both")
+    }
+
+    fn stat_other(&self) -> Result<Option<Meta>> {
+        self.other().stat().doing(|| self.doing("examine"))
     }
 
     fn doing(&self, verb: &str) -> String {
@@ -519,16 +675,25 @@ fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
     (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
 }
 
+fn is_inode(meta: &Option<Meta>, expect: &Stamp) -> bool {
+    meta.is_some_and(|meta| (meta.device, meta.inode) == (expect.device, expect.inode))
+}
+
 fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
     Ok(place.stat()?.is_some_and(|meta| same_entry(&meta, expect)))
 }
 
-fn write_temp(waiting: &Place, new: &NewContent<'_>) -> std::io::Result<Meta> {
+fn write_temp(
+    waiting: &Place,
+    new: &NewContent<'_>,
+    secure: impl FnOnce(&File) -> std::io::Result<()>,
+) -> std::io::Result<Meta> {
     match new {
         NewContent::File { file, like, meta } => {
             let temp = File::from(waiting.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR)?);
             file::copy_content(file, &temp)?;
             file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
+            secure(&temp)?;
             Meta::of(temp.as_fd())
         }
         NewContent::Symlink { target, uid, gid, times } => {
@@ -552,4 +717,12 @@ fn discard_temp(waiting: &Place) -> Result<()> {
         other => other,
     };
     removed.doing(|| "remove a temporary name".to_owned())
+}
+
+/// A directory that is gone, or in which somebody else has put something, is left alone.
+pub(super) fn remove_if_empty(place: &Place) -> std::io::Result<()> {
+    match place.remove_dir() {
+        Err(err) if is_absent(&err) || err.raw_os_error() == Some(libc::ENOTEMPTY) => Ok(()),
+        other => other,
+    }
 }

@@ -113,6 +113,11 @@ impl StateDirs {
         self.own_stage
     }
 
+    /// All directories of ours, and what each is called in messages.
+    pub fn all(&self) -> [(BorrowedFd<'_>, &'static str); 3] {
+        [(self.state.as_fd(), "the state directory"), (self.stage.as_fd(), STAGE), (self.content.as_fd(), CONTENT)]
+    }
+
     pub fn describe(&self) -> &str {
         &self.description
     }

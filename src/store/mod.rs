@@ -12,6 +12,7 @@
 mod anchors;
 mod backups;
 mod boot;
+mod check;
 mod checkpoint;
 mod content;
 mod database;
@@ -40,6 +41,7 @@ use crate::sys::tree::{Place, Tree};
 
 pub use anchors::{Anchor, AnchorState};
 pub use backups::Backup;
+pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
 pub use events::{Event, EventDraft};
 pub use journal::{Epilogue, Fate};
@@ -63,6 +65,9 @@ pub enum Error {
     Damaged { path: String, what: String },
     #[error("{path} is in use by {holder}")]
     Locked { path: String, holder: String },
+    /// The next start will finish it; until then nothing more may be written.
+    #[error("the project has changed and that could not be recorded: {0}")]
+    Unrecorded(Box<Error>),
     #[error("{path} changed below while it was about to be replaced")]
     Conflict { path: String },
 }
@@ -80,6 +85,7 @@ impl Error {
                 libc::ENOSPC
             }
             Self::Database(_) | Self::Damaged { .. } => libc::EIO,
+            Self::Unrecorded(cause) => cause.errno(),
             Self::Locked { .. } | Self::Conflict { .. } => libc::EBUSY,
         }
     }

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use rusqlite::Transaction;
 
 use super::backups::{self, Backup};
-use super::journal::{self, Act, Intent, Step};
-use super::landing::{Progress, Staged};
+use super::journal::{self, Intent};
+use super::landing::{Progress, Staged, remove_if_empty};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
@@ -45,6 +45,7 @@ impl Store {
         recovered.swept += self.sweep_noted(lower)?;
         recovered.swept += self.sweep_strays(lower)?;
         self.recover_from_power_cut(lower, &mut recovered)?;
+        self.remove_doomed(lower)?;
         recovered.swept += self.sweep_stage()?;
         recovered.swept += self.sweep_content()?;
         Ok(recovered)
@@ -65,7 +66,11 @@ impl Store {
         let mut staged = Vec::new();
         let mut unreachable = Vec::new();
         for step in &intent.steps {
-            match self.reopen(lower, step) {
+            if !step.is_plausible() {
+                unreachable.push(step.path.clone());
+                continue;
+            }
+            match Staged::reopen(lower, step.clone()) {
                 // Somebody took the directory away since: that must not keep all the rest out of reach.
                 Err(Error::Io { cause, .. }) if is_absent(&cause) => unreachable.push(step.path.clone()),
                 other => staged.push(other?),
@@ -76,10 +81,15 @@ impl Store {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
             pairs.map(|(staged, _)| staged.step.path.clone()).collect::<Vec<_>>()
         };
+        // Noted with what decides: a death right after it leaves only names that the notes tell.
+        let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let mut foreign = paths(Progress::Foreign);
         foreign.extend(unreachable);
         if foreign.is_empty() && self.finish_all(&staged, &progress, &intent).is_ok() {
-            self.database.lock().write(|tx| journal::fulfil(tx, id, &intent))?;
+            self.database.lock().write(|tx| {
+                journal::fulfil(tx, id, &intent)?;
+                note_sweep(tx, &waiting)
+            })?;
             recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()));
         } else {
             self.undo_all(&staged)?;
@@ -87,7 +97,8 @@ impl Store {
             let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
             self.database.lock().write(|tx| {
                 kept.iter().try_for_each(|backup| backups::put(tx, backup).map(|_| ()))?;
-                journal::retract(tx, id)
+                journal::retract(tx, id)?;
+                note_sweep(tx, &waiting)
             })?;
             recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
             recovered.foreign.extend(foreign);
@@ -95,19 +106,12 @@ impl Store {
         staged.iter().try_for_each(Staged::remove_waiting)
     }
 
-    fn reopen(&self, lower: &Tree, step: &Step) -> Result<Staged> {
-        let new = match step.act {
-            Act::Rewrite { new, .. } => self.content_file(new)?,
-            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } => None,
-        };
-        Staged::reopen(lower, step.clone(), new)
-    }
-
     fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {
         staged.iter().zip(progress).try_for_each(|(staged, progress)| match progress {
             Progress::Todo => staged.apply(self),
             Progress::Torn => self.keep_torn(staged, intent).and_then(|()| staged.write_again(self)),
-            Progress::Done | Progress::Foreign => Ok(()),
+            Progress::Done => staged.dress(),
+            Progress::Foreign => Ok(()),
         })
     }
 
@@ -170,9 +174,39 @@ impl Store {
         Ok(swept)
     }
 
+    /// Removes the directories that finished landings had no time to remove, and those made for landings that did not
+    /// come to pass; deepest first.
+    fn remove_doomed(&self, lower: &Tree) -> Result<()> {
+        let mut doomed = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT path FROM doomed_dir")?;
+            let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        doomed.sort();
+        for path in doomed.iter().rev().filter_map(|bytes| RelPath::parse(bytes).ok()) {
+            match lower.place(&path) {
+                Err(err) if is_absent(&err) => {}
+                place => place.and_then(|place| remove_if_empty(&place)).doing(|| format!("remove {path}"))?,
+            }
+        }
+        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM doomed_dir", []).map(|_| ())?))
+    }
+
     /// The notes of names that are gone; forgotten with the next note, for free.
     pub(super) fn swept(&self, notes: Vec<i64>) {
         self.database.lock().swept.extend(notes);
+    }
+
+    /// The notes of directories that have gone are forgotten at once: one made anew under such a name must stay.
+    pub(super) fn dirs_gone(&self, dirs: &[RelPath]) -> Result<()> {
+        match dirs.is_empty() {
+            true => Ok(()),
+            false => self.database.lock().write(|tx| dirs.iter().try_for_each(|dir| spare_dir(tx, dir))),
+        }
     }
 
     /// Tells of a directory before a temporary name is made in it: not every one has an upper entry that leads recovery
@@ -234,4 +268,16 @@ pub(super) fn note_sweep(tx: &Transaction<'_>, paths: &[RelPath]) -> Result<Vec<
             Ok(tx.last_insert_rowid())
         })
         .collect()
+}
+
+/// Notes a directory that is to go once it is empty.
+pub(super) fn doom_dir(tx: &Transaction<'_>, path: &RelPath) -> Result<()> {
+    tx.prepare_cached("INSERT INTO doomed_dir (path) VALUES (?1)")?.execute([path.as_bytes()])?;
+    Ok(())
+}
+
+/// It stays.
+pub(super) fn spare_dir(tx: &Transaction<'_>, path: &RelPath) -> Result<()> {
+    tx.prepare_cached("DELETE FROM doomed_dir WHERE path = ?1")?.execute([path.as_bytes()])?;
+    Ok(())
 }

@@ -12,6 +12,8 @@ pub mod mount;
 pub mod process;
 pub mod signals;
 pub mod sqlite;
+#[cfg(test)]
+pub mod steps;
 pub mod tree;
 pub mod xattr;
 

@@ -178,7 +178,7 @@ impl Pair {
             [(Key::Floor, "2"), (Key::Ceil, "8"), (Key::Ratio, "0.4"), (Key::Window, length), (Key::Burst, "1000000")];
         // In memory where that can be had: each confirm syncs.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let bench = Bench::at(dir.unwrap(), &flags);
+        let bench = Bench::within(dir.unwrap(), &flags);
         let model = Model::new(window);
         let mut pair = Self { bench, model, open: BTreeMap::new(), looked_up: Vec::new(), edits: 0 };
         pair.start();

@@ -218,6 +218,12 @@ impl View<'_> {
         });
     }
 
+    /// Panics unless everything kept for this project agrees with itself.
+    #[track_caller]
+    pub fn fsck(&self) {
+        self.cli(&["fsck"]).ok();
+    }
+
     /// `fettlefs unmount`, which must succeed; gives what it printed. Waits until the daemon is gone.
     #[track_caller]
     pub fn unmount(self) -> Output {
@@ -226,6 +232,7 @@ impl View<'_> {
 
     #[track_caller]
     pub fn unmount_with(self, args: &[&str]) -> Output {
+        self.fsck();
         let output = self.unmount_command(args).output().expect("the built program runs");
         let output = Output::from(output).ok();
         assert!(!self.is_mounted(), "`unmount` succeeded and left {} mounted", self.point.display());
@@ -247,7 +254,15 @@ impl View<'_> {
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
+        let mut problems = None;
         if self.is_mounted() {
+            if !std::thread::panicking() {
+                let checked = self.cli(&["fsck"]);
+                // Other statuses: nobody answers any more, as the test wanted it.
+                if checked.status == 1 && checked.stdout.contains("problem") {
+                    problems = Some(checked.stdout);
+                }
+            }
             let child = self.unmount_command(&[]).stdout(std::process::Stdio::null()).spawn();
             if let Ok(mut child) = child {
                 // A daemon that hangs must not hang the test that found it out.
@@ -258,5 +273,8 @@ impl Drop for View<'_> {
             }
         }
         self.scratch.clear();
+        if let Some(problems) = problems {
+            panic!("{problems}");
+        }
     }
 }

@@ -1,0 +1,50 @@
+//! Whether all that is kept agrees with itself and with what the view has in memory (`fettlefs fsck`).
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Overlay, Result};
+use crate::store::{Fault, FaultKind, Scope, UpperId, UpperRow};
+
+impl Overlay {
+    /// All that is wrong, and how many things were looked at. Programs may go on writing meanwhile: what is found is
+    /// looked at once more, and only what is wrong both times is told.
+    pub fn check(&self) -> Result<(Vec<Fault>, u64)> {
+        let (first, checked) = self.check_once()?;
+        if first.is_empty() {
+            return Ok((first, checked));
+        }
+        let (again, checked) = self.check_once()?;
+        let again: HashSet<Fault> = again.into_iter().collect();
+        Ok((first.into_iter().filter(|fault| again.contains(fault)).collect(), checked))
+    }
+
+    fn check_once(&self) -> Result<(Vec<Fault>, u64)> {
+        let (mut faults, checked) = self.store.check(&self.lower, &self.moving())?;
+        faults.extend(self.check_memory()?);
+        Ok((faults, checked))
+    }
+
+    fn moving(&self) -> Scope {
+        let state = self.state.lock();
+        let ids = |is: &dyn Fn(&super::uppers::Upper) -> bool| -> HashSet<UpperId> {
+            state.uppers.iter().filter(|upper| is(upper)).map(|upper| upper.row.id).collect()
+        };
+        Scope { moving: ids(&|upper| upper.busy || upper.dirty), rowless: ids(&|upper| !upper.saved) }
+    }
+
+    /// The view shows what the database would show after a restart.
+    fn check_memory(&self) -> Result<Vec<Fault>> {
+        let state = self.state.lock();
+        let rows = self.store.load_upper()?;
+        let rows: HashMap<UpperId, &UpperRow> = rows.iter().map(|row| (row.id, row)).collect();
+        let mut faults = Vec::new();
+        for upper in state.uppers.iter().filter(|upper| upper.saved && !upper.busy && !upper.dirty) {
+            if rows.get(&upper.row.id) != Some(&&upper.row) {
+                let about = upper.row.names[0].to_string();
+                let message = format!("is {:?} in the view, {:?} in the database", upper.row, rows.get(&upper.row.id));
+                faults.push(Fault { kind: FaultKind::Upper, about, message });
+            }
+        }
+        Ok(faults)
+    }
+}

@@ -1,0 +1,377 @@
+//! Renames of what lower has and of what is held in it: lower, the database and the view change together.
+//!
+//! Each is one landing under the lock: an intent with the new names, the new ids and what it means for anchors, then the
+//! rename, then the record. A daemon that dies in between leaves all of it undone, or the next start finishes it.
+
+use std::ffi::OsStr;
+
+use super::anchors::exchange_moves;
+use super::carry::Move;
+use super::error::Context;
+use super::nodes::Nodes;
+use super::rename::End;
+use super::settle::Claim;
+use super::{Caller, Error, NodeId, Overlay, Result, State};
+use crate::model::{ChangeId, RelPath};
+use crate::policy::rules::Action;
+use crate::store::{self, Anchor, Durability, Epilogue, EventDraft, Fate, Landing, UpperId, UpperRow};
+use crate::sys::file::Meta;
+
+/// Two ends of a rename with which upper entries go along.
+struct Moving<'a> {
+    from: &'a End,
+    to: &'a End,
+    how: How,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    RenameDir,
+    ExchangeDirs,
+    /// The file is where it comes from, the directory where it goes.
+    ExchangeFileAndDir,
+    /// Of what has nothing to judge: what passes, FIFOs, sockets, devices.
+    ExchangeBelow,
+}
+
+/// What a rename has changed of what the kernel knows, to be told with no lock held.
+#[must_use]
+pub(super) enum Renamed {
+    /// The node goes on under its new name.
+    Moved,
+    /// The new name stands for another node: the old one goes on without a name.
+    Parted,
+}
+
+impl Moving<'_> {
+    /// What upper entries at or below each path are called then.
+    fn moves(&self) -> Vec<Move<'_>> {
+        let there = Move { from: &self.from.path, to: &self.to.path };
+        let back = Move { from: there.to, to: there.from };
+        match self.how {
+            How::RenameDir => vec![there],
+            How::ExchangeDirs | How::ExchangeFileAndDir | How::ExchangeBelow => vec![there, back],
+        }
+    }
+
+    /// The renames of judged directories that it amounts to, one after the other.
+    fn dirs(&self) -> Vec<(RelPath, RelPath)> {
+        let (from, to) = (&self.from.path, &self.to.path);
+        match self.how {
+            How::RenameDir => vec![(from.clone(), to.clone())],
+            How::ExchangeDirs => exchange_moves(from, to).into(),
+            How::ExchangeFileAndDir => vec![(to.clone(), from.clone())],
+            How::ExchangeBelow => Vec::new(),
+        }
+    }
+
+    fn passes(&self) -> bool {
+        self.from.action == Action::Pass && self.to.action == Action::Pass
+    }
+}
+
+impl Overlay {
+    /// An entry of lower to a name that was always free, or over one that has nothing to judge.
+    pub(super) fn move_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        let renamed = {
+            let mut state = self.state.lock();
+            let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+            let meta = meta.ok_or(Error::Errno(libc::ENOENT))?;
+            let events = vec![self.renamed_event(from, to, caller)];
+            self.land_move(&mut state, (from, to), &meta, Epilogue { events, ..Epilogue::default() }, Vec::new())?
+        };
+        self.tell_renamed(to, renamed);
+        Ok(())
+    }
+
+    /// An upper entry to a free name. What it is based on moves along in lower.
+    pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
+        let (_, claimed) = self.claim(id)?;
+        let renamed = {
+            let mut state = self.state.lock();
+            let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+            let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
+            match below {
+                Some(meta) => self.land_move(&mut state, (from, to), &meta, epilogue, rows)?,
+                None => {
+                    self.store.record_epilogue(&epilogue)?;
+                    state.rows_changed(rows);
+                    state.renamed(from, to)
+                }
+            }
+        };
+        drop(claimed);
+        self.tell_renamed(to, renamed);
+        // It may have landed a moment before, with us in the way of its being let go of.
+        self.evict(id)
+    }
+
+    fn land_move(
+        &self,
+        state: &mut State,
+        (from, to): (&End, &End),
+        meta: &Meta,
+        epilogue: Epilogue,
+        rows: Vec<UpperRow>,
+    ) -> Result<Renamed> {
+        let anchors = state.anchors_moved(&from.path, &to.path, meta);
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.mode_below())?;
+        let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..epilogue })?;
+        let applied = promised.apply().map_err(looked_at_too_early)?;
+        state.know(anchors);
+        state.recent_moved(&from.path, &to.path);
+        state.rows_changed(rows);
+        let renamed = state.renamed(from, to);
+        self.finish(applied)?;
+        Ok(renamed)
+    }
+
+    /// A directory with all that is in it. Held changes below it come along under new ids.
+    pub(super) fn relocate_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        self.relocate(&Moving { from, to, how: How::RenameDir }, caller)
+    }
+
+    /// Two directories with all that is in them.
+    pub(super) fn relocate_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        self.relocate(&Moving { from, to, how: How::ExchangeDirs }, caller)
+    }
+
+    /// A file, and a directory with all that is in it: each to a name that the other leaves.
+    pub(super) fn relocate_file_and_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
+        self.relocate(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, caller)
+    }
+
+    /// Two entries of lower that nobody judges.
+    pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        self.relocate(&Moving { from, to, how: How::ExchangeBelow }, caller)
+    }
+
+    /// Renames in lower, and takes the upper entries at and below both ends along.
+    fn relocate(&self, moving: &Moving<'_>, caller: &Caller) -> Result<()> {
+        // In one order, so that two who need the same entries never wait for each other.
+        let within = |state: &State| {
+            let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
+            ids.sort();
+            ids
+        };
+        loop {
+            let ids = within(&self.state.lock());
+            let claimed = self.claim_all(&ids)?;
+            let mut state = self.state.lock();
+            let now = within(&state);
+            if now.iter().any(|id| !ids.contains(id)) {
+                // Something was made in them meanwhile.
+                drop(state);
+                continue;
+            }
+            let renamed = self.land_relocation(&mut state, moving, &now, caller)?;
+            drop(state);
+            drop(claimed);
+            self.tell_renamed(moving.to, renamed);
+            // One may have landed a moment before, with us in the way of its being let go of.
+            return ids.iter().try_for_each(|id| self.evict(*id));
+        }
+    }
+
+    fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<Claim<'_>>> {
+        let mut claimed = Vec::new();
+        for id in ids {
+            match self.claim(*id) {
+                Ok((_, claim)) => claimed.push(claim),
+                // Landed while we waited.
+                Err(err) if err.code() == libc::ESTALE => {}
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(claimed)
+    }
+
+    fn land_relocation(
+        &self,
+        state: &mut State,
+        moving: &Moving<'_>,
+        ids: &[UpperId],
+        caller: &Caller,
+    ) -> Result<Renamed> {
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        let here = self.stage_relocation(&mut landing, moving)?;
+        let (rows, epilogue) = state.renamed_rows(ids, &moving.moves())?;
+        let anchors = state.anchors_relocated(moving, here.as_ref());
+        let events = self.relocation_events(moving, caller);
+        let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs: moving.dirs(), events, ..epilogue };
+        let applied = landing.promise(epilogue)?.apply().map_err(looked_at_too_early)?;
+        state.know(anchors);
+        state.rows_changed(rows);
+        let renamed = state.relocated(moving, here.is_some());
+        self.finish(applied)?;
+        Ok(renamed)
+    }
+
+    /// Gives what lower has where it comes from.
+    fn stage_relocation(&self, landing: &mut Landing<'_>, moving: &Moving<'_>) -> Result<Option<Meta>> {
+        let Moving { from, to, how } = moving;
+        let stat = |path: &RelPath| self.lower.stat(path).doing(|| format!("stat {path}"));
+        let (here, there) = (stat(&from.path)?, stat(&to.path)?);
+        match (how, &here, &there) {
+            (How::RenameDir, Some(here), there) => {
+                let onto = there.map(|there| there.mode);
+                landing.relocate(&self.lower, &from.path, &to.path, here.stamp(), onto)?;
+            }
+            // The file is upper's alone: below only the directory moves.
+            (How::ExchangeFileAndDir, None, Some(dir)) => {
+                landing.relocate(&self.lower, &to.path, &from.path, dir.stamp(), None)?;
+            }
+            (How::ExchangeDirs | How::ExchangeFileAndDir | How::ExchangeBelow, Some(here), Some(there)) => {
+                landing.exchange(&self.lower, (&from.path, here.stamp()), (&to.path, there.stamp()))?;
+            }
+            (_, None, _) | (_, _, None) => return Err(Error::Errno(libc::ENOENT)),
+        }
+        Ok(here)
+    }
+
+    fn relocation_events(&self, moving: &Moving<'_>, caller: &Caller) -> Vec<EventDraft> {
+        let Moving { from, to, how } = moving;
+        let exchanged = |end: &End, with: &End| {
+            let what = format!("[exchanged with {}]", with.path);
+            self.structure_event(&end.path, what, caller)
+        };
+        match how {
+            _ if moving.passes() => Vec::new(),
+            How::RenameDir => vec![self.renamed_event(from, to, caller)],
+            How::ExchangeDirs => vec![exchanged(from, to), exchanged(to, from)],
+            How::ExchangeFileAndDir => vec![exchanged(to, from)],
+            How::ExchangeBelow => Vec::new(),
+        }
+    }
+
+    fn renamed_event(&self, from: &End, to: &End, caller: &Caller) -> EventDraft {
+        self.structure_event(&to.path, format!("[renamed from {}]", from.path), caller)
+    }
+
+    pub(super) fn tell_renamed(&self, to: &End, renamed: Renamed) {
+        match renamed {
+            Renamed::Moved => {}
+            Renamed::Parted => self.tell(|observer| observer.entry_changed(to.parent, &to.name)),
+        }
+    }
+
+    /// A change goes on under another name of its inode: the database learns of it, and of its new id.
+    pub(super) fn rename_change(&self, id: UpperId, from: &RelPath, to: &RelPath) -> Result<()> {
+        let mut state = self.state.lock();
+        let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from, to }])?;
+        self.store.record_epilogue(&epilogue)?;
+        state.rows_changed(rows);
+        Ok(())
+    }
+}
+
+impl State {
+    /// Upper entries as they will be once each path of `moves` is called by its new name, and what the database shall
+    /// say of them. A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
+    fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
+        let mut rows: Vec<UpperRow> = Vec::new();
+        let mut epilogue = Epilogue::default();
+        for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
+            let mut row = upper.row.clone();
+            for name in &mut row.names {
+                let moved = moves.iter().find_map(|one| name.rebase(one.from, one.to));
+                *name = moved.unwrap_or_else(|| name.clone());
+            }
+            let was = &upper.row.names[0];
+            if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
+                let full = ChangeId::full(&row.names[0], held.kind, row.base.digest, held.new);
+                let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, &rows)?);
+                if old != held.id {
+                    epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
+                }
+            }
+            if upper.saved {
+                // One that is not has landed, and is only open still: the database need not know of it.
+                epilogue.save.push(row.clone());
+            }
+            rows.push(row);
+        }
+        Ok((rows, epilogue))
+    }
+
+    fn rows_changed(&mut self, rows: Vec<UpperRow>) {
+        rows.into_iter().for_each(|row| self.uppers.set_row(row));
+    }
+
+    fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>) -> Vec<Anchor> {
+        let (from, to) = (&moving.from.path, &moving.to.path);
+        match moving.how {
+            How::RenameDir => self.anchors_moved_dir(from, to),
+            How::ExchangeDirs => self.anchors_exchanged_dirs(from, to),
+            How::ExchangeFileAndDir => self.anchors_exchanged(from, to, here),
+            How::ExchangeBelow => Vec::new(),
+        }
+    }
+
+    fn relocated(&mut self, moving: &Moving<'_>, had_from: bool) -> Renamed {
+        let Moving { from, to, how } = moving;
+        moving.dirs().iter().for_each(|(from, to)| self.dir_moved(from, to));
+        if *how == How::ExchangeFileAndDir && had_from {
+            self.recent_moved(&from.path, &to.path);
+        }
+        if *how == How::RenameDir {
+            return self.renamed(from, to);
+        }
+        self.epoch += 1;
+        self.exchanged(from, to);
+        Renamed::Moved
+    }
+
+    /// The source's node has the target's name.
+    pub(super) fn renamed(&mut self, from: &End, to: &End) -> Renamed {
+        self.epoch += 1;
+        let node = self.nodes.child(from.parent, &from.name);
+        self.nodes.unname(to.parent, &to.name);
+        let Some(node) = node else { return Renamed::Moved };
+        if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
+            return Renamed::Parted;
+        }
+        // Named anew before the old name goes, so that it is never without one.
+        self.nodes.name(node, to.parent, &to.name);
+        self.nodes.unname(from.parent, &from.name);
+        self.nodes.promote(node, to.parent, &to.name);
+        Renamed::Moved
+    }
+
+    /// Each of the two nodes has the other's name, as far as there are two.
+    pub(super) fn exchanged(&mut self, from: &End, to: &End) {
+        let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
+        for (node, end) in [(a, to), (b, from)] {
+            if let Some(node) = node {
+                self.nodes.name(node, end.parent, &end.name);
+                self.nodes.promote(node, end.parent, &end.name);
+            }
+        }
+        // Where one was never looked up, the other has kept the name it had.
+        for (node, end) in [(a, to), (b, from)] {
+            if node.is_none() {
+                self.nodes.unname(end.parent, &end.name);
+            }
+        }
+    }
+}
+
+/// Somebody has put something else there below a moment ago: the kernel looks it up anew.
+fn looked_at_too_early(err: store::Error) -> Error {
+    match err {
+        store::Error::Conflict { .. } => Error::Errno(libc::ESTALE),
+        other => other.into(),
+    }
+}
+
+impl Nodes {
+    /// Makes one of a node's names the first, the one its path is made of.
+    fn promote(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
+        if let Ok(node) = self.get_mut(node)
+            && let Some(index) = node.names.iter().position(|(at, called)| (*at, called.as_os_str()) == (parent, name))
+        {
+            node.names.swap(0, index);
+        }
+    }
+}

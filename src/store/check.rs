@@ -1,0 +1,395 @@
+//! Whether all that is kept agrees with itself: the rows, the files beside them, and what lower must not have.
+//!
+//! Looks and changes nothing. What it finds is somebody's bug, a damaged disk or somebody's hand in the state
+//! directory: everything that a daemon's death leaves has been put right by [`Store::recover`] before.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::BorrowedFd;
+
+use super::anchors::{Anchor, AnchorState};
+use super::backups::Backup;
+use super::upper::{UpperId, UpperRow, What, parse_row};
+use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name};
+use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, RelPath};
+use crate::protocol::Event;
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::Tree;
+
+/// What is wrong with something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// The database is damaged, or has a row that cannot be read.
+    Database,
+    /// A row of upper and its file in `stage/` do not agree.
+    Upper,
+    /// A held change is not what its id names.
+    Held,
+    /// Content that something refers to is gone or is not what its hash says.
+    Content,
+    /// Something is there that nothing refers to.
+    Orphan,
+    /// A temporary name of ours stands in the project.
+    Temporary,
+    /// A landing was begun and neither finished nor undone.
+    Intent,
+    /// Others may read or write what is private.
+    Permissions,
+    /// The record of events has a gap, or tells of another event than its number.
+    Events,
+    /// An id was superseded by one that nobody knows.
+    Verdict,
+}
+
+/// One thing that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// What it is about: a path, a backup, an id, a file of the state directory.
+    pub about: String,
+    /// For people.
+    pub message: String,
+}
+
+/// What is looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// Upper entries that somebody is writing or judging: their content need not be what was held.
+    pub moving: HashSet<UpperId>,
+    /// Upper entries that need no row: they have landed, and are open still.
+    pub rowless: HashSet<UpperId>,
+}
+
+impl FaultKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Database => "database",
+            Self::Upper => "upper",
+            Self::Held => "held",
+            Self::Content => "content",
+            Self::Orphan => "orphan",
+            Self::Temporary => "temporary",
+            Self::Intent => "intent",
+            Self::Permissions => "permissions",
+            Self::Events => "events",
+            Self::Verdict => "verdict",
+        }
+    }
+}
+
+/// Faults found so far, and how much was looked at.
+#[derive(Default)]
+struct Findings {
+    faults: Vec<Fault>,
+    checked: u64,
+}
+
+impl Findings {
+    fn add(&mut self, kind: FaultKind, about: impl ToString, message: impl Into<String>) {
+        self.faults.push(Fault { kind, about: about.to_string(), message: message.into() });
+    }
+
+    /// Counts one check, and tells of it where it is not `right`.
+    fn check(&mut self, right: bool, kind: FaultKind, about: &dyn ToString, message: impl FnOnce() -> String) {
+        self.checked += 1;
+        if !right {
+            self.add(kind, about.to_string(), message());
+        }
+    }
+}
+
+impl Store {
+    /// All that is wrong, and how many things were looked at. An error: it could not be looked at.
+    pub fn check(&self, lower: &Tree, scope: &Scope) -> Result<(Vec<Fault>, u64)> {
+        let mut found = Findings::default();
+        self.check_database(&mut found)?;
+        let contents = self.check_contents(&mut found)?;
+        let rows = self.rows::<UpperRow>(&mut found, "upper", "SELECT CAST(id AS TEXT), row FROM upper ORDER BY id")?;
+        self.check_uppers(&mut found, &rows, &contents, scope)?;
+        self.check_stage(&mut found, &rows, scope)?;
+        self.check_backups(&mut found, &contents)?;
+        self.check_anchors(&mut found, &contents)?;
+        self.check_intents(&mut found)?;
+        self.check_events(&mut found)?;
+        self.check_verdicts(&mut found, &rows)?;
+        self.check_permissions(&mut found)?;
+        check_temps(&mut found, lower)?;
+        found.faults.sort();
+        Ok((found.faults, found.checked))
+    }
+
+    fn check_database(&self, found: &mut Findings) -> Result<()> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare("PRAGMA quick_check")?;
+        let told = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+        found.checked += 1;
+        for fault in told.iter().filter(|line| *line != "ok") {
+            found.add(FaultKind::Database, "fettle.db", fault.clone());
+        }
+        Ok(())
+    }
+
+    /// The rows of a query for a key and a row, each with its key; those that cannot be read are faults.
+    fn rows<T: serde::de::DeserializeOwned>(
+        &self,
+        found: &mut Findings,
+        table: &str,
+        query: &str,
+    ) -> Result<Vec<(String, T)>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare(query)?;
+        let pairs = statement
+            .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        let mut rows = Vec::with_capacity(pairs.len());
+        for (key, json) in pairs {
+            found.checked += 1;
+            match parse_row(&json, self.dirs.describe()) {
+                Ok(row) => rows.push((key, row)),
+                Err(err) => found.add(FaultKind::Database, format!("{table} {key}"), err.to_string()),
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Every kept content against its hash. Gives the hashes there are.
+    fn check_contents(&self, found: &mut Findings) -> Result<HashSet<Digest>> {
+        let keys = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT sha256, size FROM content")?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let mut contents = HashSet::new();
+        for (key, size) in keys {
+            let Some(digest) = Digest::parse(&key) else {
+                found.add(FaultKind::Content, &key, "is kept under a name that is no hash");
+                continue;
+            };
+            contents.insert(digest);
+            let kept = self.content_file(digest).and_then(|file| {
+                file.map(|file| Ok((file::digest(&file)?, file.metadata()?.len())))
+                    .transpose()
+                    .doing(|| format!("read kept content {digest}"))
+            });
+            match kept {
+                // Gone between the two looks: somebody purged it.
+                Ok(None) => {}
+                Ok(Some(is)) => found.check(is == (digest, size as u64), FaultKind::Content, &key, || {
+                    format!("has {} bytes of hash {}, not {size} of its own", is.1, is.0)
+                }),
+                Err(err) => found.add(FaultKind::Content, &key, err.to_string()),
+            }
+        }
+        for name in self.dirs.content_files()? {
+            let known = Digest::parse(&name).is_some_and(|digest| contents.contains(&digest));
+            let about = format!("content/{name}");
+            found.check(known, FaultKind::Orphan, &about, || "is content that no row tells of".to_owned());
+        }
+        Ok(contents)
+    }
+
+    fn check_uppers(
+        &self,
+        found: &mut Findings,
+        rows: &[(String, UpperRow)],
+        contents: &HashSet<Digest>,
+        scope: &Scope,
+    ) -> Result<()> {
+        let mut names: HashMap<&RelPath, UpperId> = HashMap::new();
+        let mut ids: HashSet<&ChangeId> = HashSet::new();
+        for (key, row) in rows {
+            let about = row.names.first().map_or_else(|| format!("upper {key}"), ToString::to_string);
+            found.check(*key == row.id.to_string(), FaultKind::Upper, &about, || format!("row {key} is of {}", row.id));
+            found.check(!row.names.is_empty(), FaultKind::Upper, &about, || "has no name".to_owned());
+            for name in &row.names {
+                found.check(is_projects(name), FaultKind::Upper, name, || "cannot be a path of the project".to_owned());
+                let other = names.insert(name, row.id);
+                found.check(other.is_none(), FaultKind::Upper, name, || "stands for two upper entries".to_owned());
+            }
+            if scope.moving.contains(&row.id) {
+                continue;
+            }
+            let content = self.check_upper_file(found, row, &about)?;
+            if let Some(held) = &row.held {
+                let unique = ids.insert(&held.id);
+                found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());
+                check_held(found, row, content);
+                let base = row.base.digest.is_none_or(|digest| contents.contains(&digest));
+                found.check(base, FaultKind::Content, &about, || "what it was based on is not kept".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of an upper entry must be there, and be what the row says. Gives the hash of its content.
+    fn check_upper_file(&self, found: &mut Findings, row: &UpperRow, about: &str) -> Result<Option<Digest>> {
+        let place = self.dirs.stage_place(row.id)?;
+        let kind = place.stat().doing(|| format!("stat upper file {}", row.id))?.map(|meta| meta.kind);
+        let wanted = match row.what {
+            What::File => Some(FileKind::Regular),
+            What::Symlink => Some(FileKind::Symlink),
+            What::Whiteout => None,
+        };
+        found.check(kind == wanted, FaultKind::Upper, &about, || {
+            format!("stage/{} is {kind:?}, and must be {wanted:?}", row.id)
+        });
+        if kind != wanted {
+            return Ok(None);
+        }
+        let doing = || format!("read upper file {}", row.id);
+        Ok(match row.what {
+            What::File => Some(file::digest(&self.open_upper(row.id)?).doing(doing)?),
+            What::Symlink => {
+                use std::os::unix::ffi::OsStrExt;
+                Some(Digest::of(place.read_symlink().doing(doing)?.as_bytes()))
+            }
+            What::Whiteout => None,
+        })
+    }
+
+    fn check_stage(&self, found: &mut Findings, rows: &[(String, UpperRow)], scope: &Scope) -> Result<()> {
+        let owned: HashSet<UpperId> = rows.iter().map(|(_, row)| row.id).collect();
+        for id in self.dirs.stage_files()? {
+            let known = owned.contains(&id) || scope.rowless.contains(&id);
+            let about = format!("stage/{id}");
+            found.check(known, FaultKind::Orphan, &about, || "is upper content that no row tells of".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_backups(&self, found: &mut Findings, contents: &HashSet<Digest>) -> Result<()> {
+        for (name, backup) in self.rows::<Backup>(found, "backup", "SELECT name, row FROM backup")? {
+            found.check(name == backup.name, FaultKind::Database, &name, || format!("its row is of {}", backup.name));
+            let kept = contents.contains(&backup.digest);
+            found.check(kept, FaultKind::Content, &name, || "the content of this backup is not kept".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_anchors(&self, found: &mut Findings, contents: &HashSet<Digest>) -> Result<()> {
+        for (_, anchor) in self.rows::<Anchor>(found, "anchor", "SELECT hex(path), row FROM anchor")? {
+            let kept = match anchor.state {
+                AnchorState::Content { digest } => contents.contains(&digest),
+                AnchorState::Nothing | AnchorState::Moved { .. } => true,
+            };
+            found.check(kept, FaultKind::Content, &anchor.path, || {
+                "what it had when the session began is not kept".to_owned()
+            });
+        }
+        let moved = self.load_moved_dirs();
+        found.check(moved.is_ok(), FaultKind::Database, &"moved_dir", || "has a row that is no path".to_owned());
+        Ok(())
+    }
+
+    fn check_intents(&self, found: &mut Findings) -> Result<()> {
+        let pending: i64 = {
+            let database = self.database.lock();
+            database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?
+        };
+        found.check(pending == 0, FaultKind::Intent, &"journal", || {
+            format!("{pending} landings were begun and neither finished nor undone")
+        });
+        Ok(())
+    }
+
+    fn check_events(&self, found: &mut Findings) -> Result<()> {
+        let events = self.rows::<Event>(found, "event", "SELECT CAST(seq AS TEXT), row FROM event ORDER BY seq")?;
+        let mut before = None;
+        for (seq, event) in events {
+            let right = seq == event.seq.to_string() && before.is_none_or(|before| event.seq == before + 1);
+            found.check(right, FaultKind::Events, &seq, || {
+                format!("comes after {}, and its row says {}", before.unwrap_or(0), event.seq)
+            });
+            before = Some(event.seq);
+        }
+        Ok(())
+    }
+
+    /// Whoever asks for a superseded id is led to one that answers.
+    fn check_verdicts(&self, found: &mut Findings, rows: &[(String, UpperRow)]) -> Result<()> {
+        let verdicts = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT id, successor FROM verdict")?;
+            let rows =
+                statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?)))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let live = rows.iter().filter_map(|(_, row)| row.held.as_ref()).map(|held| held.id.as_str());
+        let known: HashSet<&str> = live.chain(verdicts.iter().map(|(id, _)| id.as_str())).collect();
+        for (id, successor) in &verdicts {
+            let leads = successor.as_ref().is_none_or(|successor| known.contains(successor.as_str()));
+            found.check(leads, FaultKind::Verdict, id, || "was superseded by an id that nobody knows".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_permissions(&self, found: &mut Findings) -> Result<()> {
+        let mut private = |fd: BorrowedFd<'_>, about: &str| -> Result<()> {
+            let mode = Meta::of(fd).doing(|| format!("stat {about}"))?.mode;
+            found.check(mode & 0o077 == 0, FaultKind::Permissions, &about, || {
+                format!("has mode {mode:04o}: others may look into it")
+            });
+            Ok(())
+        };
+        for (dir, about) in self.dirs.all() {
+            private(dir, about)?;
+        }
+        let state = crate::sys::tree::list(self.dirs.state()).doing(|| "list the state directory".to_owned())?;
+        for entry in state.iter().filter(|entry| entry.name.as_encoded_bytes().starts_with(b"fettle.db")) {
+            let meta = Meta::at(self.dirs.state(), &entry.name).doing(|| "stat the database".to_owned())?;
+            let about = entry.name.to_string_lossy().into_owned();
+            found.check(meta.mode & 0o077 == 0, FaultKind::Permissions, &about, || {
+                format!("has mode {:04o}: others may read it", meta.mode)
+            });
+        }
+        Ok(())
+    }
+}
+
+/// An id names exact content (SPEC §8).
+fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
+    let Some(held) = &row.held else { return };
+    let about = held.id.to_string();
+    found.check(!held.reasons.is_empty(), FaultKind::Held, &about, || "is held for no reason".to_owned());
+    if held.kind != ChangeKind::Structure {
+        found.check(held.new == content, FaultKind::Held, &about, || {
+            format!("{} has other content than was held", row.names[0])
+        });
+    }
+    let base = row.base.digest.filter(|_| held.kind != ChangeKind::Structure);
+    let full = ChangeId::full(&row.names[0], held.kind, base, held.new);
+    let named = about.len() >= ID_DIGITS && full.starts_with(&about);
+    found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));
+}
+
+/// Our own directory and our temporary names are no part of the project.
+fn is_projects(path: &RelPath) -> bool {
+    !path.is_root()
+        && path.components().next().is_some_and(|name| name != STATE_DIR_NAME)
+        && !path.name().is_some_and(is_temp_name)
+}
+
+/// Looks for our temporary names everywhere in the project, but not on other file systems.
+fn check_temps(found: &mut Findings, lower: &Tree) -> Result<()> {
+    let mut dirs = vec![RelPath::root()];
+    while let Some(dir) = dirs.pop() {
+        let entries = match lower.open_at(&dir, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(fd) if Meta::of(std::os::fd::AsFd::as_fd(&fd)).is_ok_and(|meta| meta.device == lower.device()) => {
+                crate::sys::tree::list(std::os::fd::AsFd::as_fd(&fd))
+            }
+            // On another file system, gone meanwhile, or closed to us: nothing of ours was ever made there.
+            Ok(_) | Err(_) => continue,
+        };
+        for entry in entries.doing(|| format!("list {dir}"))? {
+            let Ok(path) = dir.join(&entry.name) else { continue };
+            if is_temp_name(&entry.name) {
+                found.add(FaultKind::Temporary, &path, "a temporary name of ours was left in the project");
+            } else if entry.kind == FileKind::Directory && !(dir.is_root() && entry.name == STATE_DIR_NAME) {
+                dirs.push(path);
+            }
+        }
+        found.checked += 1;
+    }
+    Ok(())
+}
