@@ -157,5 +157,6 @@ scripts/powercut --states 70 --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"
+# Death at every step (scripts/crashpoints) is among them: src/overlay/tests/crash.rs tells its counts.
 # Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
 cargo test --locked --no-fail-fast --lib --test it

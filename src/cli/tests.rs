@@ -3,6 +3,7 @@ use super::terminal::{Bytes, Paint, Style, escape_content, escape_name};
 use super::text::Text;
 use super::*;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
+use crate::protocol::tests::held;
 use crate::protocol::*;
 
 fn style(paint: Paint, bytes: Bytes) -> Style {
@@ -22,30 +23,6 @@ fn path(text: &str) -> RelPath {
 
 fn counts(insertions: u64, deletions: u64, ratio: f64) -> Option<Counts> {
     Some(Counts { insertions, deletions, ratio })
-}
-
-fn held(id: &str, name: &str) -> Held {
-    Held {
-        id: ChangeId::parse(id).unwrap(),
-        path: path(name),
-        kind: ChangeKind::Modify,
-        also: Also::default(),
-        reason: Reason::Size,
-        detail: None,
-        insertions: 47,
-        deletions: 32,
-        old_lines: 127,
-        ratio: 0.62,
-        hunks: 3,
-        base_sha256: None,
-        new_sha256: None,
-        externally_modified: false,
-        expired: false,
-        operation: None,
-        writer: Some(Writer { pid: 4711, exe: Some("/usr/bin/python3".into()), uid: 1000 }),
-        created: "2026-03-12T14:30:22Z".parse().unwrap(),
-        in_head: false,
-    }
 }
 
 fn status(held: Vec<Held>) -> Status {
@@ -204,7 +181,7 @@ fn show_tells_why_and_who_before_the_diff() {
     assert_eq!(
         drawn(|text| super::show::render(&change, text)),
         "change a1b2c3d4\nPath:    src/a.rs\nKind:    modify, +47 -32 (62% of 127 lines)\nReason:  size\n\
-         Writer:  pid 4711, uid 1000, /usr/bin/python3\nHeld:    2026-03-12T14:30:22Z (5m ago)\n\ndiff\n\n"
+         Writer:  pid 4711, uid 1000, /usr/bin/python3\nHeld:    2026-03-12T14:30:22.471Z (5m ago)\n\ndiff\n\n"
     );
 }
 

@@ -298,10 +298,10 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         // Under way without a gap: this thread lets go when the one that does the work has taken over.
-        let _begun = self.door.view.release_begun();
+        let _begun = self.door.view.release_begun(handle);
         let (taken, wait) = std::sync::mpsc::sync_channel(1);
         self.lasting(reply, "release", move |view| {
-            let _begun = view.release_begun();
+            let _begun = view.release_begun(handle);
             drop(taken);
             view.release(handle)
         });

@@ -187,8 +187,12 @@ impl View {
     }
 
     /// To be asked for as soon as a release is read, and kept until it is done.
-    pub fn release_begun(&self) -> impl Drop + '_ {
-        self.overlay.release_begun()
+    pub fn release_begun(&self, handle: FileHandle) -> impl Drop + '_ {
+        let handle = match open_file(handle) {
+            Whose::Overlay(handle) => Some(handle),
+            Whose::Desk(_) => None,
+        };
+        self.overlay.release_begun(handle)
     }
 
     pub fn release(&self, handle: FileHandle) -> Result<()> {

@@ -1,7 +1,6 @@
-//! What paths had when the session began, where that content is now, and what landed a moment ago.
+//! What paths had when the session began, and where that content is now.
 //!
-//! An anchor says what a path is a modification of, though lower has nothing there any more; a window what several short
-//! writes in a row are one change against (SPEC §4.3, §4.6).
+//! An anchor says what a path is a modification of, though lower has nothing there any more (SPEC §4.3).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,16 +10,13 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::lookup::Origin;
 use super::open::Backing;
-use super::{Known, Overlay, Result, State, Window};
-use crate::model::{Digest, RelPath, Stamp};
-use crate::store::{Anchor, AnchorState, Below};
+use super::{Known, Overlay, Result, State, Went};
+use crate::model::{RelPath, Stamp};
+use crate::store::{Anchor, AnchorState, Below, Kept};
 use crate::sys::file::Meta;
 
 /// Begins as temporary names of ours do: nothing in the view can have it.
 const BETWEEN: &[u8] = b".fettle-tmp-exchanged";
-
-/// How many recent landings are remembered before old ones are looked through.
-const WINDOWS_MAX: usize = 4096;
 
 impl Overlay {
     /// What used to be at a path in this session, also by way of a directory that was renamed.
@@ -71,8 +67,45 @@ impl Known {
         self.fresh && self.from.is_none()
     }
 
+    pub(super) fn of(anchor: AnchorState) -> Self {
+        Self { anchor, fresh: false, from: None, went: None }
+    }
+
+    /// A path that was free.
+    pub(super) fn nothing() -> Self {
+        Self::of(AnchorState::Nothing)
+    }
+
     pub(super) fn as_anchor(&self, path: &RelPath) -> Anchor {
-        Anchor { path: path.clone(), state: self.anchor.clone(), fresh: self.fresh, from: self.from.clone() }
+        let Self { anchor, fresh, from, went } = self.clone();
+        Anchor { path: path.clone(), state: anchor, fresh, from, went }
+    }
+
+    /// The same once what was at or below `from` is at `to`; a copy of it, which has the stamp `copy`. None where that is
+    /// not what is remembered.
+    fn retargeted(&self, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Option<Self> {
+        let went = |at: &RelPath, stamp: Stamp| Some((at.rebase(from, to)?, copy.unwrap_or(stamp)));
+        let anchor = match &self.anchor {
+            AnchorState::Moved { to: at, stamp } => went(at, *stamp),
+            AnchorState::Nothing | AnchorState::Content(_) => None,
+        };
+        let anchor = anchor.map(|(to, stamp)| AnchorState::Moved { to, stamp });
+        let last = self.went.as_ref().and_then(|last| went(&last.to, last.stamp)).map(|(to, stamp)| Went { to, stamp });
+        if anchor.is_none() && last.is_none() {
+            return None;
+        }
+        let known = self.clone();
+        Some(Self { anchor: anchor.unwrap_or(known.anchor), went: last.or(known.went), ..known })
+    }
+
+    /// The same once what is at `place` has been replaced, and is `kept`.
+    fn replaced_at(&self, place: &RelPath, kept: Kept) -> Option<Self> {
+        let mut known = self.clone();
+        if matches!(&known.anchor, AnchorState::Moved { to, .. } if to == place) {
+            known.anchor = AnchorState::Content(kept);
+        }
+        known.went = known.went.filter(|went| went.to != *place);
+        (known != *self).then_some(known)
     }
 }
 
@@ -87,18 +120,18 @@ impl State {
         &self,
         path: &RelPath,
         existed: bool,
-        (replaced, judged_against): (Option<Digest>, Option<Digest>),
+        (replaced, judged_against): (Option<Kept>, Option<Kept>),
         exists: bool,
     ) -> Vec<Anchor> {
         let mut changed = Vec::new();
         let first = match replaced.filter(|_| existed).or(judged_against) {
-            Some(digest) => AnchorState::Content { digest },
+            Some(kept) => AnchorState::Content(kept),
             None => AnchorState::Nothing,
         };
         let came_with_dir = self.left_in_moved_dir(path).filter(|_| !self.anchors.contains_key(path));
         let unknown = match &came_with_dir {
-            Some(from) => Known { anchor: AnchorState::Nothing, fresh: true, from: Some(from.clone()) },
-            None => Known { anchor: first, fresh: false, from: None },
+            Some(from) => Known { fresh: true, from: Some(from.clone()), ..Known::nothing() },
+            None => Known::of(first),
         };
         let mut known = self.anchors.get(path).cloned().unwrap_or(unknown);
         if !existed {
@@ -106,48 +139,50 @@ impl State {
         }
         known.fresh &= exists;
         known.from = known.from.filter(|_| existed && exists);
+        known.went = None;
         changed.push(known.as_anchor(path));
-        if let Some(digest) = replaced {
-            changed.extend(self.anchors_moved_to(path, digest));
+        if let Some(kept) = replaced {
+            changed.extend(self.anchors_moved_to(path, kept));
         }
         changed
     }
 
-    /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `digest`.
-    pub(super) fn anchors_moved_to(&self, path: &RelPath, digest: Digest) -> Vec<Anchor> {
-        let moved = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to, .. } if to == path);
-        let anchor = AnchorState::Content { digest };
-        let pinned = |from: &RelPath, known: &Known| Known { anchor: anchor.clone(), ..known.clone() }.as_anchor(from);
+    /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `kept`.
+    pub(super) fn anchors_moved_to(&self, path: &RelPath, kept: Kept) -> Vec<Anchor> {
         let with_dir = self.left_in_moved_dir(path).filter(|from| !self.anchors.contains_key(from));
-        let with_dir = with_dir.map(|from| Known { anchor: anchor.clone(), fresh: false, from: None }.as_anchor(&from));
-        let moved = self.anchors.iter().filter(|(_, known)| moved(known));
-        moved.map(|(from, known)| pinned(from, known)).chain(with_dir).collect()
+        let with_dir = with_dir.map(|from| Known::of(AnchorState::Content(kept)).as_anchor(&from));
+        let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, kept)?.as_anchor(from));
+        self.anchors.iter().filter_map(pinned).chain(with_dir).collect()
     }
 
     /// Anchors that a landing has brought, once lower has changed.
     pub(super) fn know(&mut self, anchors: Vec<Anchor>) {
-        for Anchor { path, state: anchor, fresh, from } in anchors {
-            self.anchors.insert(path, Known { anchor, fresh, from });
+        for Anchor { path, state: anchor, fresh, from, went } in anchors {
+            self.anchors.insert(path, Known { anchor, fresh, from, went });
         }
     }
 
     /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
-    pub(super) fn pin_anchor(&mut self, path: &RelPath, digest: Digest) {
+    pub(super) fn pin_anchor(&mut self, path: &RelPath, kept: Kept) {
         if let Some(known) = self.anchors.get_mut(path)
             && matches!(known.anchor, AnchorState::Moved { .. })
         {
-            known.anchor = AnchorState::Content { digest };
+            known.anchor = AnchorState::Content(kept);
         }
     }
 
     /// Anchors once a renamed inode has its first name again: nothing is lost with the copy at the other.
     pub(super) fn anchors_put_back(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
-        let home = AnchorState::Moved { to: path.clone(), stamp };
+        let home = match self.anchors.get(path).map(|known| &known.anchor) {
+            // It is not what the path had first.
+            Some(anchor @ (AnchorState::Content(_) | AnchorState::Nothing)) => anchor.clone(),
+            Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
+        };
         let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
         let fresh = there == AnchorState::Nothing;
         vec![
-            Known { anchor: home, fresh: false, from: None }.as_anchor(path),
-            Known { anchor: there, fresh, from: Some(path.clone()) }.as_anchor(to),
+            Known::of(home).as_anchor(path),
+            Known { fresh, from: Some(path.clone()), ..Known::of(there) }.as_anchor(to),
         ]
     }
 
@@ -160,8 +195,9 @@ impl State {
     }
 
     /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.
-    pub(super) fn put_back(&mut self, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
+    pub(super) fn put_back(&mut self, path: &RelPath, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
         self.epoch += 1;
+        self.recent_moved(to, path);
         let Some((copy, file)) = copied else { return };
         self.touched(to, &moved.stamp(), &copy);
         let Some(node) = self.nodes.at(to) else { return };
@@ -178,6 +214,7 @@ impl State {
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
         self.seen.remove(path);
+        self.windows.remove(path);
         let known = self.anchors.get_mut(path)?;
         (known.fresh, known.from) = (false, None);
         Some(known.as_anchor(path))
@@ -187,20 +224,20 @@ impl State {
     /// now on, and paths whose content had been renamed to `source` before.
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
+        self.windows.remove(source);
         let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let known = self.anchors.entry(source.clone());
-        let known = known.or_insert(Known { anchor: moved.clone(), fresh: false, from: None });
+        let mut changed = retarget(&mut self.anchors, source, to, Some(meta.stamp()));
+        let known = self.anchors.entry(source.clone()).or_insert_with(|| Known::of(moved));
         (known.fresh, known.from) = (false, None);
-        let mut changed = Vec::new();
-        for (path, known) in &mut self.anchors {
-            if matches!(&known.anchor, AnchorState::Moved { to: at, .. } if at == source) {
-                known.anchor = moved.clone();
-            }
-            if path == source || known.anchor == moved {
-                changed.push(known.as_anchor(path));
-            }
-        }
-        changed
+        known.went = Some(Went { to: to.clone(), stamp: meta.stamp() });
+        changed.push(source.clone());
+        self.anchors_at(changed)
+    }
+
+    fn anchors_at(&self, mut paths: Vec<RelPath>) -> Vec<Anchor> {
+        paths.sort();
+        paths.dedup();
+        paths.iter().filter_map(|path| Some(self.anchors.get(path)?.as_anchor(path))).collect()
     }
 
     /// Where what lay at a path is now, if a directory above it was renamed.
@@ -235,12 +272,6 @@ impl State {
         if let Some(node) = self.nodes.at(path) {
             let handles = self.handles.values().filter(|handle| handle.node() == node);
             handles.for_each(|handle| handle.touched(before, &stamp));
-        }
-    }
-
-    pub(super) fn forget_old_windows(&mut self) {
-        if self.windows.len() > WINDOWS_MAX {
-            self.windows.retain(|_, window| window.last.elapsed().as_secs() < 60);
         }
     }
 }
@@ -309,14 +340,7 @@ impl State {
 
     /// A directory was renamed, and what was known a moment ago of the files in it is known of them there.
     pub(super) fn dir_moved(&mut self, from: &RelPath, to: &RelPath) {
-        // Only of files that are there: what was deleted from a path stays with the path.
-        let moves = |(path, window): &(&RelPath, &Window)| path.is_within(from) && window.landed.is_some();
-        let windows: Vec<RelPath> = self.windows.iter().filter(moves).map(|(path, _)| path.clone()).collect();
-        for path in windows {
-            if let (Some(moved), Some(window)) = (path.rebase(from, to), self.windows.remove(&path)) {
-                self.windows.insert(moved, window);
-            }
-        }
+        self.move_windows(from, to);
         let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
         for path in seen {
             if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {
@@ -344,30 +368,22 @@ fn moved_file(
     meta: &Meta,
 ) -> Vec<(RelPath, Known)> {
     let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-    let known = |path: &RelPath, otherwise: AnchorState| {
-        anchors.get(path).cloned().unwrap_or(Known { anchor: otherwise, fresh: false, from: None })
-    };
+    let known =
+        |path: &RelPath, otherwise: AnchorState| anchors.get(path).cloned().unwrap_or_else(|| Known::of(otherwise));
     let made_here = anchors.get(from).is_some_and(Known::is_fresh);
     let mut source = known(from, moved.clone());
-    source.fresh = false;
+    (source.fresh, source.went) = (false, Some(Went { to: to.clone(), stamp: meta.stamp() }));
     let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
     // Back where it was before a directory was renamed: it is its own anchor.
     let is_home = moved_with_dir(moved_dirs, to).as_ref() == Some(from);
     let mut target = known(to, if is_home { moved } else { AnchorState::Nothing });
     let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
-    (target.fresh, target.from) = (made_here || came_from.is_some(), came_from);
-    let follows = |known: &Known| matches!(&known.anchor, AnchorState::Moved { to: at, .. } if at == from);
-    let others = anchors.iter().filter(|(path, known)| *path != from && *path != to && follows(known));
-    let mut changed: Vec<_> = others.map(|(path, known)| (path.clone(), known.clone())).collect();
-    changed.extend([(from.clone(), source), (to.clone(), target)]);
-    for (_, known) in &mut changed {
-        if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-            && at == from
-        {
-            *at = to.clone();
-        }
-    }
-    changed
+    (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
+    let others = anchors.iter().filter(|(path, _)| *path != from && *path != to);
+    let others = others.filter_map(|(path, known)| Some((path.clone(), known.retargeted(from, to, None)?)));
+    let both = [(from.clone(), source), (to.clone(), target)];
+    let both = both.map(|(path, known)| (path, known.retargeted(from, to, None).unwrap_or(known)));
+    others.chain(both).collect()
 }
 
 /// What lay in a directory lies in another, which was free or empty.
@@ -386,18 +402,23 @@ fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath)
             known.from.take()
         });
         if let Some(moved) = path.rebase(from, to) {
-            let there = anchors.entry(moved);
-            let there = there.or_insert(Known { anchor: AnchorState::Nothing, fresh: true, from: None });
+            let there = anchors.entry(moved).or_insert_with(Known::nothing);
             (there.fresh, there.from) = (true, came_from);
         }
     }
-    for known in anchors.values_mut() {
-        if let AnchorState::Moved { to: at, .. } = &mut known.anchor
-            && let Some(moved) = at.rebase(from, to)
-        {
-            *at = moved;
+    retarget(anchors, from, to, None);
+}
+
+/// What was at or below `from` is at `to` now; a copy of it, which has the stamp `copy`. Gives the paths that remember it.
+fn retarget(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Vec<RelPath> {
+    let mut changed = Vec::new();
+    for (path, known) in anchors {
+        if let Some(now) = known.retargeted(from, to, copy) {
+            *known = now;
+            changed.push(path.clone());
         }
     }
+    changed
 }
 
 /// Where what lay at a path is now, if a directory above it was renamed.

@@ -59,6 +59,7 @@ impl Attributes {
 
 impl Overlay {
     pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
+        self.wait_for_release(|_| Some(node));
         let inode = self.state.lock().nodes.shown_inode(node);
         Ok(Attributes::new(inode, self.meta_of(node)?))
     }

@@ -14,7 +14,7 @@ use super::error::Context;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::{Action, sensitive};
-use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Landing, UpperId};
+use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Landing, UpperId, Writer};
 use crate::sys::file::{FileKind, Meta};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
@@ -53,14 +53,15 @@ const EXDEV: Error = Error::Errno(libc::EXDEV);
 impl Overlay {
     /// Looks through what lies in lower below a directory. `EPERM` for what a rule freezes or denies, `EXDEV` for what
     /// cannot come along.
-    pub(super) fn survey(&self, moves: &[Move<'_>]) -> Result<Survey> {
+    pub(super) fn survey(&self, moves: &[Move<'_>], caller: &Caller) -> Result<Survey> {
+        let by = self.writer(caller);
         let mut survey = Survey::default();
         for one in moves {
             let mut dirs = vec![one.from.clone()];
             while let Some(dir) = dirs.pop() {
                 for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
                     let Ok(path) = dir.join(&entry.name) else { continue };
-                    self.look_at(*one, &path, entry.kind, &mut survey)?;
+                    self.look_at(*one, &path, entry.kind, &by, &mut survey)?;
                     if entry.kind == FileKind::Directory {
                         dirs.push(path);
                     }
@@ -74,9 +75,9 @@ impl Overlay {
         }
     }
 
-    fn look_at(&self, one: Move<'_>, path: &RelPath, kind: FileKind, survey: &mut Survey) -> Result<()> {
+    fn look_at(&self, one: Move<'_>, path: &RelPath, kind: FileKind, by: &Writer, survey: &mut Survey) -> Result<()> {
         let Some(moved) = path.rebase(one.from, one.to) else { return Ok(()) };
-        let (before, after) = (self.action(path, kind), self.action(&moved, kind));
+        let (before, after) = (self.action_by(path, kind, by), self.action_by(&moved, kind, by));
         if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
             return Err(self.denied(path));
         }
@@ -157,7 +158,7 @@ impl Overlay {
         Ok(!comes_back
             && match self.anchor_of(moved)? {
                 Some(AnchorState::Moved { to, .. }) => to != *path,
-                Some(AnchorState::Content { .. }) => true,
+                Some(AnchorState::Content(_)) => true,
                 Some(AnchorState::Nothing) | None => false,
             })
     }
@@ -218,7 +219,7 @@ impl Overlay {
         match removed {
             Ok(_) => Ok(id),
             Err(err) => {
-                self.settle(id, &crate::store::Writer::default())?;
+                self.settle(id, &Writer::default())?;
                 Err(err.into())
             }
         }
@@ -234,7 +235,7 @@ impl Overlay {
         };
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(None) };
-        upper.row.base = Base { below: Below::Nothing, digest: None };
+        upper.row.base = Base::of(Below::Nothing);
         (upper.dirty, upper.saved) = (true, true);
         self.store.save_upper(&upper.row)?;
         Ok(Some(id))
@@ -243,9 +244,9 @@ impl Overlay {
     /// Judges what was lifted, where it is now.
     pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
         for id in lifted {
-            if self.settle(*id, &caller.writer()).is_err() {
+            if self.settle(*id, &self.writer(caller)).is_err() {
                 // The directory has moved; what cannot land there waits for review.
-                self.settle_because(*id, &caller.writer(), vec![Reason::Backup])?;
+                self.settle_because(*id, &self.writer(caller), vec![Reason::Backup])?;
             }
         }
         Ok(())

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Overlay, Result};
-use crate::store::{Fault, FaultKind, Scope, UpperId, UpperRow};
+use crate::model::RelPath;
+use crate::store::{Anchor, Fault, FaultKind, Scope, UpperId, UpperRow};
 
 impl Overlay {
     /// All that is wrong, and how many things were looked at. Programs may go on writing meanwhile: what is found is
@@ -21,6 +22,7 @@ impl Overlay {
     fn check_once(&self) -> Result<(Vec<Fault>, u64)> {
         let (mut faults, checked) = self.store.check(&self.lower, &self.moving())?;
         faults.extend(self.check_memory()?);
+        faults.extend(self.check_past()?);
         Ok((faults, checked))
     }
 
@@ -44,6 +46,35 @@ impl Overlay {
                 let message = format!("is {:?} in the view, {:?} in the database", upper.row, rows.get(&upper.row.id));
                 faults.push(Fault { kind: FaultKind::Upper, about, message });
             }
+        }
+        Ok(faults)
+    }
+
+    /// What paths had is known to the database, too: after a restart they are judged by the same. Nothing is told while
+    /// something lands: that is recorded without the lock.
+    pub(super) fn check_past(&self) -> Result<Vec<Fault>> {
+        let state = self.state.lock();
+        let mut faults = Vec::new();
+        if self.store.is_landing()? {
+            return Ok(faults);
+        }
+        let mut tell = |about: String, message: String| {
+            faults.push(Fault { kind: FaultKind::Anchor, about, message });
+        };
+        let kept = self.store.load_anchors()?;
+        let kept: HashMap<&RelPath, &Anchor> = kept.iter().map(|anchor| (&anchor.path, anchor)).collect();
+        for (path, known) in &state.anchors {
+            if kept.get(path) != Some(&&known.as_anchor(path)) {
+                tell(path.to_string(), format!("had {known:?} in the view, {:?} in the database", kept.get(path)));
+            }
+        }
+        for path in kept.keys().filter(|path| !state.anchors.contains_key(path)) {
+            tell(path.to_string(), format!("had {:?} in the database, nothing in the view", kept[path]));
+        }
+        let moved = self.store.load_moved_dirs()?;
+        if moved != state.moved_dirs {
+            let message = format!("are {:?} in the view, {moved:?} in the database", state.moved_dirs);
+            tell("renamed directories".to_owned(), message);
         }
         Ok(faults)
     }

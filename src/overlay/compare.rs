@@ -6,12 +6,11 @@ use super::settle::Job;
 use super::side::Side;
 use super::{Overlay, Result};
 use crate::diff::{self, Measure};
-use crate::model::{ChangeKind, Digest, Reason, RelPath, Stamp};
+use crate::model::{ChangeKind, Digest, Reason, RelPath};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, risky_git_config_change};
-use crate::policy::settings::Window as WindowSetting;
 use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
-use crate::store::{AnchorState, Below};
+use crate::store::{AnchorState, Below, Kept, Writer};
 use crate::sys::file::{FileKind, Meta};
 
 /// What a change is judged against.
@@ -49,7 +48,7 @@ impl Overlay {
             return self.present_side(&row.names[0]).map(Old::known);
         }
         if row.held.is_some() {
-            return self.kept_side(row.base.digest, mode);
+            return self.kept_side(row.base.content, mode);
         }
         let stamp = present.meta.map(|meta| meta.stamp());
         let as_it_was = match (row.base.below, stamp) {
@@ -61,7 +60,7 @@ impl Overlay {
         if !as_it_was {
             return Ok(Old::Lost);
         }
-        if let Some(first) = self.window_first(&row.names[0], stamp) {
+        if let Some(first) = self.window_first(&row.names[0], present)? {
             return self.kept_side(first, mode);
         }
         match row.base.below {
@@ -70,52 +69,18 @@ impl Overlay {
         }
     }
 
-    fn kept_side(&self, digest: Option<Digest>, mode: u32) -> Result<Old> {
-        let Some(digest) = digest else { return Ok(Old::known(Side::default())) };
-        Ok(match self.store.content(digest)? {
-            Some(bytes) => Old::known(Side::of_content(bytes, mode)),
+    fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
+        let Some(kept) = kept else { return Ok(Old::known(Side::default())) };
+        Ok(match self.store.content(kept.digest)? {
+            Some(bytes) => Old::known(Side::of_kept(bytes, kept, mode)),
             None => Old::Lost,
         })
-    }
-
-    /// Content before the first landing of a window that is still open; none when none is.
-    fn window_first(&self, path: &RelPath, present: Option<Stamp>) -> Option<Option<Digest>> {
-        let length = match self.policy().settings.window {
-            WindowSetting::Seconds(length) => length,
-            WindowSetting::Session => {
-                let state = self.state.lock();
-                let known = state.anchors.get(path)?;
-                return match (&known.anchor, &known.from) {
-                    (AnchorState::Content { digest }, _) => Some(Some(*digest)),
-                    (AnchorState::Nothing, None) => Some(None),
-                    // Older than its name: against what it was under the other.
-                    (AnchorState::Nothing, Some(from)) => match state.anchors.get(from)?.anchor {
-                        AnchorState::Content { digest } => Some(Some(digest)),
-                        AnchorState::Nothing | AnchorState::Moved { .. } => None,
-                    },
-                    (AnchorState::Moved { .. }, _) => None,
-                };
-            }
-            WindowSetting::Each => return None,
-        };
-        let mut state = self.state.lock();
-        let window = state.windows.get(path)?;
-        let untouched = match (window.landed, present) {
-            (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
-        };
-        if untouched && window.last.elapsed() <= length {
-            return Some(window.first);
-        }
-        state.windows.remove(path);
-        None
     }
 
     /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
     fn anchor_side(&self, path: &RelPath) -> Result<Old> {
         match self.anchor_of(path)? {
-            Some(AnchorState::Content { digest }) => self.kept_side(Some(digest), 0o644),
+            Some(AnchorState::Content(kept)) => self.kept_side(Some(kept), 0o644),
             Some(AnchorState::Moved { to, stamp }) => {
                 let side = self.present_side(&to)?;
                 // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
@@ -127,7 +92,7 @@ impl Overlay {
     }
 
     /// Gathers every reason to hold. Touches nothing.
-    pub(super) fn compare(&self, job: &Job, old: Side, new: Side, present: Side) -> Comparison {
+    pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Comparison {
         let policy = self.policy();
         let path = job.row.names[0].clone();
         let facts = facts(&old, &new);
@@ -146,7 +111,7 @@ impl Overlay {
         }
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
-        match self.action(&comparison.path, kind) {
+        match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             Action::GitConfig => return comparison.judged_as_git_config(),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.

@@ -12,7 +12,9 @@ use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Landing, UpperRow, What, Writer};
+use crate::store::{
+    self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Kept, Landing, UpperRow, What, Writer,
+};
 use crate::sys::file::{FileKind, Meta};
 
 /// Whether changes held for too long without a look are refused (SPEC §8).
@@ -37,7 +39,7 @@ struct Landable {
     new: Side,
     present: Side,
     done: Done,
-    backup: Option<crate::model::Digest>,
+    backup: Option<Kept>,
 }
 
 impl Overlay {
@@ -146,8 +148,8 @@ impl Overlay {
             (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => true,
             // Times are a hint; the content decides.
             (Below::Entry { .. }, Some(_)) => {
-                let digest = present.digest().doing(|| format!("hash {}", change.row.names[0]))?;
-                digest == change.row.base.digest
+                let content = present.kept().doing(|| format!("hash {}", change.row.names[0]))?;
+                content == change.row.base.content
             }
             (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
         })
@@ -161,17 +163,18 @@ impl Overlay {
             let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());
             ErrorBody { path: Some(path.clone()), detail: detail.map(String::into_boxed_str), ..error }
         };
-        let digests = (new.digest().ok().flatten(), present.digest().ok().flatten());
-        if digests.0 == digests.1 {
+        let contents = (new.kept().ok().flatten(), present.kept().ok().flatten());
+        if contents.0 == contents.1 {
             return Ok(std::mem::take(new));
         }
-        let base = change.row.base.digest.map(|digest| self.store.content(digest)).transpose();
+        let base = change.row.base.content.filter(|kept| !kept.symlink);
+        let base = base.map(|kept| self.store.content(kept.digest)).transpose();
         let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
         let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
             return Err(refuse(None));
         };
         let text = |bytes: &[u8]| diff::classify(Some(bytes)) == diff::Side::Text;
-        if !(text(&base) && text(ours) && text(theirs)) {
+        if !(text(&base) && text(ours) && text(theirs) && present.is_file() && new.is_file()) {
             return Err(refuse(None));
         }
         match diff::merge(&base, ours, theirs) {
@@ -221,8 +224,8 @@ impl Overlay {
             let state = self.state.lock();
             let replaced =
                 landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
-            let elsewhere = |(path, digest)| {
-                let moved = state.anchors_moved_to(path, digest);
+            let elsewhere = |(path, kept)| {
+                let moved = state.anchors_moved_to(path, kept);
                 moved.into_iter().filter(move |anchor| anchor.path != *path)
             };
             replaced.flat_map(elsewhere).collect()
@@ -246,7 +249,7 @@ impl Overlay {
             state.know(elsewhere);
             for landable in landables.iter_mut() {
                 let meta = applied.meta_of(&landable.taken.row.names[0]);
-                state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.digest().ok().flatten());
+                state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
             }
             for dir in dirs {
                 state.uppers.remove(dir.row.id);
@@ -277,16 +280,16 @@ impl Overlay {
     fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue, by: &Writer) -> Result<()> {
         let Landable { taken, new, done, .. } = landable;
         let path = &taken.row.names[0];
-        let digest = new.digest().doing(|| format!("hash {path}"))?;
+        let content = new.kept().doing(|| format!("hash {path}"))?;
         epilogue.drop.push(taken.row.id);
         epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
-        let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
+        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         // Reviewed: from here on the path is judged against what was reviewed.
-        epilogue.anchors.push(Anchor { path: path.clone(), state, fresh: false, from: None });
+        epilogue.anchors.push(Known::of(state).as_anchor(path));
         epilogue.events.push(self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
             (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
-            event.sha256 = digest;
+            event.sha256 = content.map(|kept| kept.digest);
             event.bytes = new.kind.map(|_| new.size);
             event.insertions = Some(taken.held.insertions);
             event.deletions = Some(taken.held.deletions);
@@ -337,14 +340,14 @@ impl Overlay {
 
 impl State {
     /// A reviewed change is lower's now.
-    fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, digest: Option<crate::model::Digest>) {
+    fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
         let path = &row.names[0];
         self.restored(path, meta);
-        let state = digest.map_or(AnchorState::Nothing, |digest| AnchorState::Content { digest });
-        self.anchors.insert(path.clone(), Known { anchor: state, fresh: false, from: None });
+        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
+        self.anchors.insert(path.clone(), Known::of(state));
         self.windows.remove(path);
-        if let (Some(meta), Some(seen)) = (meta, digest) {
-            self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(seen) });
+        if let (Some(meta), Some(kept)) = (meta, content) {
+            self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(kept.digest) });
         }
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;

@@ -10,9 +10,8 @@ use super::open::{Backing, OpenFile};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Base, Below, UpperId, UpperRow, What};
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{self, Meta};
 use crate::sys::xattr;
 
 /// What a copy-up needs of the old content.
@@ -78,7 +77,7 @@ impl Overlay {
             return Ok(false);
         }
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
-        let row = UpperRow { id, names: vec![path], what: What::File, base: Base { below, digest: None }, held: None };
+        let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None };
         self.store.save_upper(&row)?;
         let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
@@ -94,13 +93,7 @@ impl Overlay {
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
             self.changed.wait(&mut state);
         }
-        let mut row = UpperRow {
-            id,
-            names: vec![path.clone()],
-            what,
-            base: Base { below: Below::Nothing, digest: None },
-            held: None,
-        };
+        let mut row = UpperRow { id, names: vec![path.clone()], what, base: Base::of(Below::Nothing), held: None };
         let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         if let Some(hidden) = hidden {
             // Deleted and made again is a modification of what was there (SPEC §4.3).
@@ -179,18 +172,6 @@ impl Overlay {
         drop(state);
         Ok(self.store.drop_upper_file(id)?)
     }
-
-    /// What a rule says of writes to `path`.
-    pub(super) fn action(&self, path: &RelPath, kind: FileKind) -> Action {
-        let entry = match kind {
-            FileKind::Directory => RuleEntry::Dir,
-            FileKind::Symlink => RuleEntry::Symlink,
-            FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
-                RuleEntry::File
-            }
-        };
-        self.policy().action(&self.lower, path, entry)
-    }
 }
 
 /// Times of the inode itself do not matter: a chmod is no new content.
@@ -218,6 +199,15 @@ fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool)
 impl Upper {
     /// An entry that is being written and that the database knows.
     pub fn written(row: UpperRow) -> Self {
-        Self { row, dirty: true, saved: true, busy: false, synced: false, moved_on: false, takes_along: None }
+        Self {
+            row,
+            dirty: true,
+            saved: true,
+            busy: false,
+            synced: false,
+            moved_on: false,
+            because: Vec::new(),
+            takes_along: None,
+        }
     }
 }

@@ -132,7 +132,7 @@ impl Overlay {
     fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
         upper.row.held = None;
-        upper.row.base.digest = None;
+        upper.row.base.content = None;
         upper.row.base.below = match below {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
             None => Below::Nothing,

@@ -17,7 +17,7 @@ impl Overlay {
                 state.uppers.at(path).and_then(|id| state.uppers.get(id)).filter(|upper| upper.row.held.is_some());
             match (held.map(|upper| upper.row.base), state.seen.get(path)) {
                 (Some(base), _) => match base.below {
-                    Below::Entry { stamp, .. } => Some((stamp, base.digest)),
+                    Below::Entry { stamp, .. } => Some((stamp, base.digest())),
                     Below::Nothing => None,
                 },
                 (None, Some(seen)) => Some((seen.stamp, seen.digest)),

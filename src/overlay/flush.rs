@@ -3,9 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
+
 use super::review::{Reviewed, failed};
 use super::settle::Settled;
-use super::{Overlay, State};
+use super::{NodeId, Overlay, State};
 use crate::model::{Reason, RelPath};
 use crate::protocol::{Action as Done, Outcome, WritingNow};
 use crate::store::{UpperId, Writer};
@@ -13,6 +15,8 @@ use crate::sys::process;
 
 /// How long a release that the kernel is about to send is waited for.
 const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
+/// The same where only most signs say that it will: a child may have inherited the descriptor.
+const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
 
 impl Overlay {
     /// Settles what nobody writes any more, waiting for writers up to `wait`.
@@ -37,7 +41,10 @@ impl Overlay {
         for (id, path) in idle {
             // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
             let settled = self.settle(id, &Writer::default());
-            let settled = settled.or_else(|_| self.settle_because(id, &Writer::default(), vec![Reason::Backup]));
+            let settled = settled.or_else(|err| {
+                log::warn!("{path} cannot land and is held: {err}");
+                self.settle_because(id, &Writer::default(), vec![Reason::Backup])
+            });
             let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
                 Settled::Landed => (Done::Landed, None),
                 Settled::Held(id) => (Done::Held, Some(id)),
@@ -65,6 +72,36 @@ impl Overlay {
                 return;
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until a release of the node that is under way, or about to be sent, has judged what was made or emptied and
+    /// not written to. `close(2)` does not wait for it, and its landing moves the ctime: whoever asks for attributes
+    /// after the close gets those that stay.
+    pub(super) fn wait_for_release(&self, node: impl FnOnce(&State) -> Option<NodeId>) {
+        let mut state = self.state.lock();
+        if state.closing.is_empty() && state.judged_at_release.is_empty() {
+            return;
+        }
+        let Some(node) = node(&state) else { return };
+        if let Some(opener) = state.closing.get(&node).copied() {
+            let still_open = MutexGuard::unlocked(&mut state, || process::has_open(opener, node.0));
+            // Where nobody can tell, nobody waits.
+            if !still_open.unwrap_or(true) {
+                self.wait_while(&mut state, WAIT_FOR_CLOSE, |state| state.closing.contains_key(&node));
+            }
+            // Asked once a close: another process may have it open for as long as it likes.
+            state.closing.remove(&node);
+        }
+        self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.judged_at_release.contains(&node));
+    }
+
+    fn wait_while(&self, state: &mut MutexGuard<'_, State>, max: Duration, condition: impl Fn(&State) -> bool) {
+        let deadline = Instant::now() + max;
+        while condition(state) {
+            if self.changed.wait_until(state, deadline).timed_out() {
                 return;
             }
         }

@@ -41,6 +41,7 @@ impl Overlay {
             upper.row = row;
             upper.saved = true;
             upper.moved_on = false;
+            upper.because.clear();
         }
         if removed.is_some() {
             state.source_went(job);
@@ -75,7 +76,7 @@ impl Overlay {
             self.store.keep_content(&content)?;
         }
         let mut row = job.row.clone();
-        row.base.digest = comparison.old.digest().doing(|| format!("hash {}", comparison.path))?;
+        row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
             row.base.below = comparison.below();
             if !job.row.base.is_shared() {

@@ -3,20 +3,19 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::compare::Comparison;
 use super::error::Context;
 use super::settle::{Job, Settled};
 use super::side::Side;
-use super::{Error, Overlay, Result, Seen, State, Window};
+use super::{Error, Overlay, Result, Seen, State};
 use crate::diff::{self};
-use crate::model::{BackupKind, Digest, Reason, RelPath};
+use crate::model::{BackupKind, Reason, RelPath};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
-    self, AnchorState, Applied, Backup, Base, Durability, Epilogue, Fate, Landing, NewContent, StagedContent, UpperRow,
-    Writer,
+    self, AnchorState, Applied, Backup, Base, Durability, Epilogue, Fate, Kept, Landing, NewContent, StagedContent,
+    UpperRow, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -77,14 +76,15 @@ impl Overlay {
 
     /// What further changes in the window are judged against, too. It is not always what lower had: that may be
     /// nothing, where the old content was renamed away or deleted before (SPEC §4.3, §4.6).
-    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Digest>) -> Result<Option<Digest>> {
+    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Kept>) -> Result<Option<Kept>> {
         if comparison.present.exists() || !comparison.old.exists() {
             return Ok(replaced);
         }
         let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
         self.store.keep_content(&content)?;
-        self.state.lock().pin_anchor(&comparison.path, content.digest);
-        Ok(Some(content.digest))
+        let kept = Kept { digest: content.digest, symlink: comparison.old.is_symlink() };
+        self.state.lock().pin_anchor(&comparison.path, kept);
+        Ok(Some(kept))
     }
 
     /// The whole of a landing: the path itself, and the source of a rename that brought it here.
@@ -94,7 +94,7 @@ impl Overlay {
         comparison: &Comparison,
         landing: &mut Landing<'_>,
         actor: &Writer,
-    ) -> Result<Option<Digest>> {
+    ) -> Result<Option<Kept>> {
         let Comparison { path, new, present, .. } = comparison;
         let change = Replacement { path, base: &job.row.base, new, present, kind: BackupKind::Landed, by: actor };
         let replaced = self.stage_replacement(&change, landing)?;
@@ -131,12 +131,12 @@ impl Overlay {
         &self,
         change: &Replacement<'_>,
         landing: &mut Landing<'_>,
-    ) -> Result<Option<Digest>> {
+    ) -> Result<Option<Kept>> {
         let Replacement { path, base, new, present, kind, by } = change;
         let expect = present.meta.map(|meta| meta.stamp());
         let mut replaced = None;
         if let Some(content) = present.stage(&self.store)? {
-            replaced = Some(content.digest);
+            replaced = Some(Kept { digest: content.digest, symlink: present.is_symlink() });
             let kind = if new.exists() { *kind } else { BackupKind::Deleted };
             let backup = backup_of(path, present, &content, kind, by);
             landing.keep(content, backup);
@@ -167,7 +167,7 @@ impl Overlay {
         &self,
         job: &Job,
         comparison: &mut Comparison,
-        before: (Option<Digest>, Option<Digest>),
+        before: (Option<Kept>, Option<Kept>),
         actor: &Writer,
     ) -> Result<Epilogue> {
         let path = comparison.path.clone();
@@ -208,15 +208,12 @@ impl Overlay {
         state: &mut State,
         job: &Job,
         comparison: &mut Comparison,
-        judged_against: Option<Digest>,
+        judged_against: Option<Kept>,
         applied: &Applied<'_>,
     ) {
         let meta = applied.meta_of(&comparison.path);
         let landed = meta.map(|meta| meta.stamp());
-        let window = state.windows.entry(comparison.path.clone());
-        let window = window.or_insert(Window { first: judged_against, last: Instant::now(), landed });
-        (window.last, window.landed) = (Instant::now(), landed);
-        state.forget_old_windows();
+        state.note_window(&comparison.path, judged_against, landed, self.policy().settings.window);
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
             state.seen.insert(comparison.path.clone(), seen);

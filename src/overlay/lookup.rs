@@ -42,6 +42,12 @@ pub(super) enum Origin {
 impl Overlay {
     /// The node of `parent`/`name`, which the kernel then knows until it forgets it.
     pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        self.wait_for_release(|state| state.nodes.child(parent, name));
+        self.look_up(parent, name)
+    }
+
+    /// The same for who may have an entry claimed that a release waits for.
+    pub(super) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
         loop {
             let (path, epoch) = {
                 let state = self.state.lock();

@@ -42,21 +42,21 @@ mod side;
 #[cfg(test)]
 mod tests;
 mod uppers;
+mod windows;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, What, Writer};
+use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, Writer};
+use crate::sys::process;
 use crate::sys::tree::Tree;
-use crate::sys::{file, process};
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
@@ -73,6 +73,7 @@ pub use settle::Settled;
 use nodes::Nodes;
 use open::Handle;
 use uppers::Uppers;
+use windows::Window;
 
 /// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,13 +147,11 @@ struct State {
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
-}
-
-struct Window {
-    first: Option<Digest>,
-    last: Instant,
-    /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
-    landed: Option<Stamp>,
+    /// Nodes that were made or emptied and not written to, of which a descriptor has been closed, and who opened it: the
+    /// release that judges it follows if that was the last.
+    closing: HashMap<NodeId, u32>,
+    /// The same once that release is under way. Each as often as there are such.
+    judged_at_release: Vec<NodeId>,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
@@ -162,6 +161,9 @@ struct Known {
     anchor: AnchorState,
     fresh: bool,
     from: Option<RelPath>,
+    /// Where what was last at the path went by a rename, while lower has nothing in its place. It need not be the anchor's
+    /// content: that may have changed in between.
+    went: Option<Went>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,8 +229,9 @@ impl Overlay {
     /// Whether an entry has content that nobody has judged. A held one tells by its hash: its id names other content.
     fn is_interrupted(&self, row: &UpperRow) -> bool {
         let Some(held) = &row.held else { return true };
-        let now = || -> Result<Option<Digest>> { Ok(Some(file::digest(&self.store.open_upper(row.id)?)?)) };
-        row.what == What::File && now().is_ok_and(|now| now != held.new)
+        // Content that cannot be read is left as it is: it is told when somebody looks at it.
+        let now = self.row_side(row).map(|mut side| side.digest());
+        matches!(now, Ok(Ok(now)) if now != held.new)
     }
 
     /// Who is told when what the kernel may have cached changes. Once, when the mount stands.
@@ -329,9 +332,9 @@ impl Overlay {
     /// Content that a held change or an anchor still needs.
     fn needed_content(&self) -> HashSet<Digest> {
         let state = self.state.lock();
-        let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest);
+        let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
         let anchors = state.anchors.values().filter_map(|known| match &known.anchor {
-            AnchorState::Content { digest } => Some(*digest),
+            AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
         held.chain(anchors).collect()
@@ -350,6 +353,8 @@ impl State {
             moved_dirs: Vec::new(),
             seen: HashMap::new(),
             epoch: 0,
+            closing: HashMap::new(),
+            judged_at_release: Vec::new(),
         })
     }
 }

@@ -41,7 +41,7 @@ impl Overlay {
             && self.lower.stat(&path)?.is_some_and(|meta| meta.is_dir())
         {
             self.show_dir_again(id, &path, mode, caller)?;
-            return self.lookup(parent, name);
+            return self.look_up(parent, name);
         }
         self.make(parent, name, FileKind::Directory, mode, caller, |place, mode| place.make_dir(mode))
     }
@@ -69,17 +69,17 @@ impl Overlay {
     ) -> Result<Entry> {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
-        self.check_creation(&path, kind)?;
+        self.check_creation(&path, kind, caller)?;
         let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
         self.note_created(&path, kind, None, format!("[{}]", name_of(kind)), caller)?;
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
-    fn check_creation(&self, path: &RelPath, kind: FileKind) -> Result<()> {
-        match self.action(path, kind) {
+    fn check_creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<()> {
+        match self.action_by(path, kind, &self.writer(caller)) {
             Action::Deny | Action::Freeze => return Err(self.denied(path)),
             Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => {}
         }
@@ -108,8 +108,8 @@ impl Overlay {
                 return Ok(());
             }
             let known = state.anchors.entry(path.clone());
-            let known = known.or_insert(Known { anchor: AnchorState::Nothing, fresh: false, from: None });
-            (known.fresh, known.from) = (known.anchor == AnchorState::Nothing, from);
+            let known = known.or_insert_with(Known::nothing);
+            (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
             known.as_anchor(path)
         };
         self.record_structure(path, what, vec![anchor], caller)
@@ -137,7 +137,7 @@ impl Overlay {
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
-        let action = self.action(&path, FileKind::Symlink);
+        let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
@@ -147,7 +147,7 @@ impl Overlay {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
         self.symlink_judged(&path, target, caller)?;
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     /// Whether something used to be at a free path in this session: what is made there is a modification of that (SPEC
@@ -166,7 +166,7 @@ impl Overlay {
         let place = self.store.upper_place(id)?;
         heritage.give_below(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
         self.add_upper(id, path, What::Symlink)?;
-        self.settle(id, &caller.writer())
+        self.settle(id, &self.writer(caller))
     }
 
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
@@ -178,9 +178,11 @@ impl Overlay {
         let replaces_deleted = matches!(self.origin(&path)?, Origin::Hidden(_));
         let used = replaces_deleted || self.is_used_by_another(&source, &path)?;
         if !replaces_deleted {
-            self.check_creation(&path, FileKind::Regular)?;
+            self.check_creation(&path, FileKind::Regular, caller)?;
         }
-        let (old, new) = (self.action(&source, FileKind::Regular), self.action(&path, FileKind::Regular));
+        let by = self.writer(caller);
+        let action = |path| self.action_by(path, FileKind::Regular, &by);
+        let (old, new) = (action(&source), action(&path));
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
             return Err(self.denied(if old == Action::Freeze { &source } else { &path }));
         }
@@ -189,13 +191,13 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
-            match self.settle(id, &caller.writer())? {
+            match self.settle(id, &self.writer(caller))? {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if used => {
                     let (copy, what) = self.copy_of_upper(id)?;
                     self.add_upper(copy, &path, what)?;
-                    self.settle(copy, &caller.writer())?;
-                    return self.lookup(parent, name);
+                    self.settle(copy, &self.writer(caller))?;
+                    return self.look_up(parent, name);
                 }
                 Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
@@ -207,7 +209,7 @@ impl Overlay {
         if judged && new != Action::Pass {
             // As what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;
-            return self.lookup(parent, name);
+            return self.look_up(parent, name);
         }
         self.lower.place(&source)?.link(&self.lower.place(&path)?)?;
         let from = {
@@ -216,7 +218,7 @@ impl Overlay {
             known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
         };
         self.note_created(&path, FileKind::Regular, from, format!("[link to {source}]"), caller)?;
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
@@ -231,14 +233,14 @@ impl Overlay {
                 state.nodes.name(node, parent, name);
             }
         }
-        self.lookup(parent, name)
+        self.look_up(parent, name)
     }
 
     /// A copy of a file of lower as a new upper entry at `path`, judged at once.
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
         let (id, what) = self.copy_to_upper(source)?;
         self.add_upper(id, path, what)?;
-        self.settle(id, &caller.writer())
+        self.settle(id, &self.writer(caller))
     }
 
     fn copy_of_upper(&self, id: UpperId) -> Result<(UpperId, What)> {
@@ -282,7 +284,7 @@ impl Overlay {
             Origin::Lower(meta) | Origin::Upper(_, meta) => *meta,
         };
         let kind = was.kind;
-        match (self.action(&path, kind), origin) {
+        match (self.action_by(&path, kind, &self.writer(caller)), origin) {
             (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
             (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
@@ -312,7 +314,7 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle(id, &caller.writer()) {
+        match self.settle(id, &self.writer(caller)) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -336,7 +338,7 @@ impl Overlay {
     /// What hides a path of lower, once it is put there.
     pub(super) fn whiteout(&self, path: &RelPath, meta: &Meta) -> Upper {
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-        let (id, base) = (self.store.reserve_upper(), Base { below, digest: None });
+        let (id, base) = (self.store.reserve_upper(), Base::of(below));
         let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None };
         Upper { saved: false, ..Upper::written(row) }
     }
@@ -364,7 +366,7 @@ impl Overlay {
         if self.lower.stat(path).doing(|| format!("stat {path}"))?.is_some_and(|meta| meta.is_dir()) {
             return self.hide_dir_again(path, row);
         }
-        let existed = row.base.below != Below::Nothing || row.base.digest.is_some();
+        let existed = row.base.below != Below::Nothing || row.base.content.is_some();
         if !existed {
             return self.drop_new(path, &row);
         }
@@ -378,23 +380,34 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Another name of the inode that `row` was written through, as far as the kernel has looked it up.
+    /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
+    /// has not, which is looked for.
     fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         let names = {
             let state = self.state.lock();
-            let node = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok());
-            let names = node.into_iter().flat_map(|node| &node.names);
-            let paths = names.filter_map(|(parent, name)| state.nodes.child_path(*parent, name).ok());
-            paths.filter(|name| name != path).collect::<Vec<_>>()
+            state.nodes.at(path).map(|node| state.nodes.paths(node)).transpose()?.unwrap_or_default()
         };
-        for name in names {
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+        for name in names.into_iter().filter(|name| name != path) {
             let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
-            if meta.is_some_and(|meta| (meta.device, meta.inode) == (stamp.device, stamp.inode)) {
+            if meta.as_ref().is_some_and(is_it) {
                 return Ok(Some(name));
             }
         }
-        Ok(None)
+        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+            Some(meta) if is_it(&meta) && self.as_linked(meta).links > 1 => self.find_other_name(path, &meta),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn find_other_name(&self, path: &RelPath, meta: &Meta) -> Result<Option<RelPath>> {
+        // One that is held as deleted or replaced is no name of the file in the view.
+        let is_shown = |name: &RelPath| name != path && self.state.lock().uppers.at(name).is_none();
+        let found = self.judged_name_below(meta, is_shown)?;
+        // Whoever has the file open by the name that goes has it open by this one.
+        found.iter().try_for_each(|name| self.learn_name(name))?;
+        Ok(found)
     }
 
     /// It landed between the look and the lock.
@@ -448,7 +461,7 @@ impl Overlay {
         self.orphan(path, row.id, |store| store.replace_upper(row.id, &whiteout))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id)?;
-        self.settle(id, &caller.writer()).map(|_| ())
+        self.settle(id, &self.writer(caller)).map(|_| ())
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -459,7 +472,7 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        if matches!(self.action(&path, FileKind::Directory), Action::Deny | Action::Freeze) {
+        if matches!(self.action_by(&path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
         let hidden = self.hidden_below(&path)?;
@@ -493,7 +506,7 @@ impl Overlay {
     /// A directory whose removal waits for review is made anew, as git does at every switch of branches: lower has it
     /// still. What was deleted in it stays hidden and held.
     fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
-        if matches!(self.action(path, FileKind::Directory), Action::Deny | Action::Freeze) {
+        if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
             return Err(self.denied(path));
         }
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;

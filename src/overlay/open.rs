@@ -215,6 +215,11 @@ impl Handle {
         self.written.load(Ordering::SeqCst) || self.began.load(Ordering::SeqCst)
     }
 
+    /// Made or emptied the file and wrote nothing, so that only the release judges it.
+    fn waits_for_release(&self) -> bool {
+        self.began.load(Ordering::SeqCst) && !self.written.load(Ordering::SeqCst)
+    }
+
     /// Lower was `before` and is `after` by our own doing, with the same content.
     pub fn touched(&self, before: &Stamp, after: &Stamp) {
         let mut opened = self.opened.lock();
@@ -259,7 +264,7 @@ impl Overlay {
                 Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
                 found => found?,
             };
-            if flags.access == Access::Write && matches!(action, Action::Deny | Action::Freeze) {
+            if flags.may_change() && self.is_refused(&path, action, caller) {
                 return Err(self.denied(&path));
             }
             let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
@@ -284,6 +289,12 @@ impl Overlay {
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
+    }
+
+    /// Whether a rule keeps a program from changing a file; `strictest` is what the rules say of any program.
+    fn is_refused(&self, path: &RelPath, strictest: Action, caller: &Caller) -> bool {
+        let refuses = |action| matches!(action, Action::Deny | Action::Freeze);
+        refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
     }
 
     fn open_passed(
@@ -438,8 +449,8 @@ impl Overlay {
             node,
             // Reading needs nobody's name.
             opener: match flags.access {
-                Access::Write => caller.opener(),
-                Access::Read => caller.writer(),
+                Access::Read if !flags.truncates() => caller.writer(),
+                Access::Read | Access::Write => caller.opener(),
             },
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
@@ -471,7 +482,7 @@ impl Overlay {
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
             return self.create_existing(parent, name, flags, caller);
         }
-        let action = self.action(&path, FileKind::Regular);
+        let action = self.action_by(&path, FileKind::Regular, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
@@ -491,7 +502,7 @@ impl Overlay {
         if flags.is_exclusive() {
             return Err(Error::Errno(libc::EEXIST));
         }
-        let entry = self.lookup(parent, name)?;
+        let entry = self.look_up(parent, name)?;
         Ok((entry, self.open(entry.node, flags, caller)?))
     }
 
@@ -502,7 +513,7 @@ impl Overlay {
         let mode = crate::sys::Mode::from_raw_mode(heritage.mode | 0o600);
         let fd = place.create(OFlags::RDWR | OFlags::NONBLOCK, mode)?;
         heritage.give_opened(fd.as_fd()).doing(|| format!("give {path} an owner"))?;
-        let entry = self.lookup(parent, name)?;
+        let entry = self.look_up(parent, name)?;
         let file = File::from(fd);
         let passed = match self.claim_made(entry.node, &file, flags.access)? {
             Claimed::Passed(passed) => passed,
@@ -519,7 +530,7 @@ impl Overlay {
         let upper = self.store.create_upper()?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
         self.add_upper(upper.id, path, What::File)?;
-        let entry = self.lookup(parent, name)?;
+        let entry = self.look_up(parent, name)?;
         let open = {
             let mut state = self.state.lock();
             let open = OpenFile::new(entry.node, Backing::Upper(upper.id, Arc::new(upper.file)));
@@ -572,12 +583,27 @@ impl Overlay {
         let under_way = open.begin_write();
         let file = self.writable(open, keep, *handle.opened.lock())?;
         // Before the bytes: a judgement under way must not take this handle for done.
-        handle.written.store(true, Ordering::SeqCst);
+        if !handle.written.swap(true, Ordering::SeqCst) {
+            self.note_program(handle, open);
+        }
         let result = change(&file);
         // And after them: a close of another descriptor may have judged meanwhile, without them.
         handle.written.store(true, Ordering::SeqCst);
         drop(under_way);
         Ok(result?)
+    }
+
+    /// What a rule says of the program behind a handle counts, whoever closes last and has the content judged.
+    fn note_program(&self, handle: &Handle, open: &OpenFile) {
+        if !self.policy().names_programs() {
+            return;
+        }
+        let (Some(id), Ok(path)) = (open.upper(), self.path_of(open.node)) else { return };
+        if let Action::Hold(source) = self.action_on_content(&path, FileKind::Regular, &handle.opener)
+            && let Some(upper) = self.state.lock().uppers.get_mut(id)
+        {
+            upper.because.push(source.reason());
+        }
     }
 
     /// Where the open itself empties the file. Without that there is no handle.
@@ -597,6 +623,7 @@ impl Overlay {
         let _under_way = open.begin_write();
         let file = self.writable(open, Keep::Nothing, *handle.opened.lock())?;
         handle.began.store(true, Ordering::SeqCst);
+        self.note_program(handle, open);
         file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
     }
 
@@ -689,6 +716,12 @@ impl Overlay {
     pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
         let handle = self.handle(handle)?;
         let Some(open) = handle.judged() else { return Ok(()) };
+        if handle.waits_for_release() {
+            // What is asked from here on is asked of us.
+            self.state.lock().closing.insert(handle.node, handle.opener.pid);
+            self.tell(|observer| observer.attributes_changed(handle.node));
+            return Ok(());
+        }
         let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);
         if !handle.written.load(Ordering::SeqCst) || !by_opener() || !handle.take_written() {
             return Ok(());
@@ -718,7 +751,12 @@ impl Overlay {
 
     /// The last descriptor is gone. Judges what no close has judged.
     pub fn release(&self, handle: HandleId) -> Result<()> {
-        let removed = self.state.lock().handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
+        let removed = {
+            let mut state = self.state.lock();
+            let removed = state.handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
+            state.closing.remove(&removed.node);
+            removed
+        };
         let open = match &removed.target {
             Target::Passed(passed) => {
                 self.let_go(removed.node, passed.passed());
@@ -759,17 +797,32 @@ impl Overlay {
     }
 
     /// Marks a release as under way until the guard is dropped; taken when the request is read.
-    pub fn release_begun(&self) -> impl Drop + '_ {
-        struct UnderWay<'a>(&'a Overlay);
+    pub fn release_begun(&self, handle: Option<HandleId>) -> impl Drop + '_ {
+        struct UnderWay<'a> {
+            overlay: &'a Overlay,
+            judges: Option<NodeId>,
+        }
         impl Drop for UnderWay<'_> {
             fn drop(&mut self) {
-                self.0.releasing.fetch_sub(1, Ordering::SeqCst);
-                let _state = self.0.state.lock();
-                self.0.changed.notify_all();
+                self.overlay.releasing.fetch_sub(1, Ordering::SeqCst);
+                let mut state = self.overlay.state.lock();
+                if let Some(at) = state.judged_at_release.iter().position(|node| Some(*node) == self.judges) {
+                    state.judged_at_release.swap_remove(at);
+                }
+                self.overlay.changed.notify_all();
             }
         }
         self.releasing.fetch_add(1, Ordering::SeqCst);
-        UnderWay(self)
+        let mut state = self.state.lock();
+        let handle = handle.and_then(|handle| state.handles.get(&handle));
+        let judges = handle.filter(|handle| handle.waits_for_release()).map(|handle| handle.node);
+        if let Some(node) = judges {
+            state.closing.remove(&node);
+            state.judged_at_release.push(node);
+        }
+        drop(state);
+        self.changed.notify_all();
+        UnderWay { overlay: self, judges }
     }
 
     pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {

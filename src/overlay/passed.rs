@@ -175,13 +175,17 @@ impl Overlay {
         if usize::try_from(meta.links).is_ok_and(|links| links <= known) {
             return Ok(false);
         }
-        let Some(path) = self.judged_name_below(meta)? else { return Ok(false) };
+        let Some(path) = self.judged_name_below(meta, |_| true)? else { return Ok(false) };
         self.learn_name(&path)?;
         Ok(true)
     }
 
-    /// Walks what is judged, and no directory that passes, where most files lie.
-    fn judged_name_below(&self, meta: &Meta) -> Result<Option<RelPath>> {
+    /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes, where most files lie.
+    pub(super) fn judged_name_below(
+        &self,
+        meta: &Meta,
+        is_wanted: impl Fn(&RelPath) -> bool,
+    ) -> Result<Option<RelPath>> {
         let mut dirs = vec![RelPath::root()];
         while let Some(dir) = dirs.pop() {
             let entries = match self.lower.list(&dir) {
@@ -200,12 +204,10 @@ impl Overlay {
                 }
                 if is_dir {
                     dirs.push(path);
-                } else if self
-                    .lower
-                    .stat(&path)
-                    .doing(|| format!("stat {path}"))?
-                    .is_some_and(|at| at.key() == meta.key())
-                {
+                    continue;
+                }
+                let at = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+                if at.is_some_and(|at| at.key() == meta.key()) && is_wanted(&path) {
                     return Ok(Some(path));
                 }
             }
@@ -214,12 +216,12 @@ impl Overlay {
     }
 
     /// Has the nodes know a name as if the kernel had asked for it.
-    fn learn_name(&self, path: &RelPath) -> Result<()> {
+    pub(super) fn learn_name(&self, path: &RelPath) -> Result<()> {
         let mut nodes = vec![super::ROOT];
         let mut walk = || -> Result<()> {
             for name in path.components() {
                 let parent = *nodes.last().expect("begins with the root");
-                nodes.push(self.lookup(parent, name)?.node);
+                nodes.push(self.look_up(parent, name)?.node);
             }
             Ok(())
         };
@@ -332,7 +334,7 @@ impl Overlay {
     pub(super) fn part_from_passed(&self, before: &Policy) -> Result<()> {
         let files = self.state.lock().nodes.files();
         for (node, path) in files {
-            let passed = before.action(&self.lower, &path, RuleEntry::File) == Action::Pass;
+            let passed = before.action(&self.lower, &path, RuleEntry::File, None) == Action::Pass;
             if !passed || self.action(&path, FileKind::Regular) == Action::Pass {
                 continue;
             }

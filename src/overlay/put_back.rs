@@ -12,7 +12,7 @@ use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{
-    self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, What,
+    self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, Went, What,
 };
 use crate::sys::file::Meta;
 
@@ -30,8 +30,7 @@ impl Overlay {
     /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
     pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
-        let anchor = self.anchor_of(path)?;
-        let Some(AnchorState::Moved { to, stamp }) = anchor else { return Ok(()) };
+        let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(()) };
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
         }
@@ -54,7 +53,7 @@ impl Overlay {
             state.know(anchors);
             let copied = applied.meta_of(&to);
             let copied = copied.map(|meta| Ok::<_, Error>((meta, super::open_lower(&self.lower, &to)?))).transpose()?;
-            state.put_back(&to, &moved, copied);
+            state.put_back(path, &to, &moved, copied);
             applied
         };
         self.finish(applied)?;
@@ -97,6 +96,18 @@ impl Overlay {
         Ok(judged.then_some(covered.by))
     }
 
+    /// Where what was last at a free path went, by a rename of its own or of a directory.
+    fn went_from(&self, path: &RelPath) -> Result<Option<Went>> {
+        let went = self.state.lock().anchors.get(path).and_then(|known| known.went.clone());
+        Ok(match (went, self.anchor_of(path)?) {
+            // What came in this session leaves nobody without anything.
+            (_, Some(AnchorState::Nothing) | None) => None,
+            (Some(went), Some(_)) => Some(went),
+            (None, Some(AnchorState::Moved { to, stamp })) => Some(Went { to, stamp }),
+            (None, Some(AnchorState::Content(_))) => None,
+        })
+    }
+
     fn covered(&self, id: UpperId) -> Result<Option<Covered>> {
         let is_new = |upper: &&Upper| {
             let row = &upper.row;
@@ -105,7 +116,7 @@ impl Overlay {
         };
         let path = self.state.lock().uppers.get(id).filter(is_new).map(|upper| upper.row.names[0].clone());
         let Some(path) = path else { return Ok(None) };
-        let Some(AnchorState::Moved { to, stamp }) = self.anchor_of(&path)? else { return Ok(None) };
+        let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
         let state = self.state.lock();
         let by = state.uppers.at(&to).and_then(|by| state.uppers.get(by));
         // One that was written by another name of its inode is a change of all of them.
@@ -134,10 +145,10 @@ impl Overlay {
 fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, UpperRow) {
     // It takes the place of this one name: the file's other names keep their content.
     let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-    let digest = theirs.base.digest.filter(|_| theirs.held.is_some());
-    let nothing = Base { below: Below::Nothing, digest: None };
+    let content = theirs.base.content.filter(|_| theirs.held.is_some());
+    let nothing = Base::of(Below::Nothing);
     (
-        UpperRow { base: Base { below, digest }, held: theirs.held.clone(), ..ours },
+        UpperRow { base: Base { below, content }, held: theirs.held.clone(), ..ours },
         UpperRow { base: nothing, held: None, ..theirs },
     )
 }
@@ -152,12 +163,7 @@ impl State {
     /// Lower has a path's old inode again; nothing is below what covered it.
     fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
         self.epoch += 1;
-        if let Some(seen) = self.seen.remove(&covered.to) {
-            self.seen.insert(covered.path.clone(), seen);
-        }
-        if let Some(window) = self.windows.remove(&covered.to) {
-            self.windows.insert(covered.path.clone(), window);
-        }
+        self.recent_moved(&covered.to, &covered.path);
         if let Some(node) = self.nodes.at(&covered.to) {
             self.nodes.set_lower(node, None);
         }

@@ -14,7 +14,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What, Writer};
 use crate::sys::RenameFlags;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
@@ -102,9 +102,10 @@ impl Overlay {
         flags: RenameFlags,
         caller: &Caller,
     ) -> Result<()> {
-        let from = self.end(parent, name, None)?;
+        let by = self.writer(caller);
+        let from = self.end(parent, name, None, &by)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
-        let to = self.end(new_parent, new_name, Some(kind))?;
+        let to = self.end(new_parent, new_name, Some(kind), &by)?;
         self.check_rename(&from, &to)?;
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(&from, &to, caller);
@@ -122,7 +123,7 @@ impl Overlay {
         }
     }
 
-    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>) -> Result<End> {
+    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>, by: &Writer) -> Result<End> {
         let path = match made_as {
             Some(_) => self.new_path(parent, name)?,
             None => self.state.lock().nodes.child_path(parent, name)?,
@@ -130,7 +131,7 @@ impl Overlay {
         let origin = self.origin_by_name(&path)?;
         let mut end = End { parent, name: name.to_owned(), path, origin, action: Action::Auto };
         let kind = end.kind().or(made_as).unwrap_or(FileKind::Regular);
-        end.action = self.action(&end.path, kind);
+        end.action = self.action_by(&end.path, kind, by);
         Ok(end)
     }
 
@@ -328,18 +329,18 @@ impl Overlay {
         self.drop_replaced(taken.replaced)?;
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
-        let settled = match self.settle(upper, &caller.writer()) {
+        let settled = match self.settle(upper, &self.writer(caller)) {
             Ok(settled) => settled,
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.settle_because(upper, &caller.writer(), vec![Reason::Backup])?,
+            Err(_) => self.settle_because(upper, &self.writer(caller), vec![Reason::Backup])?,
         };
         match settled {
             Settled::Landed | Settled::Unchanged | Settled::Held(_) if gated => {
-                self.settle(whiteout, &caller.writer()).map(|_| ())
+                self.settle(whiteout, &self.writer(caller)).map(|_| ())
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
                 self.state.lock().uppers.remove(whiteout);
@@ -389,14 +390,14 @@ impl Overlay {
     fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
-        let free = Base { below: Below::Nothing, digest: None };
+        let free = Base::of(Below::Nothing);
         let mut replaced = None;
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
             // Takes the place of this one name; the file's other names keep their content.
             Origin::Lower(meta) => {
                 let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-                (Base { below, digest: None }, None)
+                (Base::of(below), None)
             }
             Origin::Hidden(old) | Origin::Upper(old, _) => {
                 let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
@@ -409,7 +410,7 @@ impl Overlay {
                         mode: meta.mode,
                         links: 1,
                     });
-                    (Base { below, digest: None }, None)
+                    (Base::of(below), None)
                 } else {
                     replaced = Some(*old);
                     (row.base.of_one_name(), row.held)
@@ -543,10 +544,11 @@ impl Overlay {
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
         let renamed = {
             let mut state = self.state.lock();
-            let synced = state.uppers.get(id).is_some_and(|source| source.synced);
+            let source = state.uppers.get(id);
+            let (synced, because) = source.map(|source| (source.synced, source.because.clone())).unwrap_or_default();
             let target = UpperRow { what: row.what.clone(), ..taken.row };
             // Still claimed, until the claim is dropped.
-            let entry = Upper { busy: true, synced, ..Upper::written(target) };
+            let entry = Upper { busy: true, synced, because, ..Upper::written(target) };
             if state.uppers.at(&to.path) != taken.replaced {
                 return Err(Error::Errno(libc::ESTALE));
             }
@@ -570,9 +572,9 @@ impl Overlay {
             self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
         }
         if let Some(whiteout) = whiteout {
-            self.settle(whiteout, &caller.writer())?;
+            self.settle(whiteout, &self.writer(caller))?;
         }
-        self.settle(id, &caller.writer()).map(|_| ())
+        self.settle(id, &self.writer(caller)).map(|_| ())
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
@@ -588,7 +590,7 @@ impl Overlay {
         if from.action == Action::Pass && to.action == Action::Pass {
             return self.relocate_dir(from, to, caller);
         }
-        let lifted = self.lift(&self.survey(&moves)?, caller)?;
+        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
         // Judged where it is, also when nothing was renamed.
         let renamed = self.relocate_dir(from, to, caller);
         self.settle_lifted(&lifted, caller).and(renamed)
@@ -623,7 +625,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EINVAL));
         }
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        let lifted = self.lift(&self.survey(&moves)?, caller)?;
+        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
         let exchanged = self.relocate_dirs(from, to, caller);
         self.settle_lifted(&lifted, caller).and(exchanged)
     }
@@ -631,8 +633,8 @@ impl Overlay {
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
-        let action = self.action(&dir.path, file.kind().unwrap_or(FileKind::Regular));
-        let carried = self.survey(&[Move { from: &dir.path, to: &file.path }])?;
+        let action = self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller));
+        let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
         let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
         if !plain || self.is_used_by_another(&file.path, &dir.path)? {
             return Err(Error::Errno(libc::EXDEV));
@@ -666,8 +668,8 @@ impl Overlay {
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
-        self.settle(for_from, &caller.writer())?;
-        self.settle(for_to, &caller.writer()).map(|_| ())
+        self.settle(for_from, &self.writer(caller))?;
+        self.settle(for_to, &self.writer(caller)).map(|_| ())
     }
 
     /// What the view has at one end, as new upper content.

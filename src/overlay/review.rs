@@ -106,8 +106,13 @@ impl Overlay {
         {
             return Ok(present);
         }
-        let kept = row.base.digest.map(|digest| self.store.content_file(digest)).transpose()?.flatten();
-        kept.map_or(Ok(Side::default()), |file| Side::of_file(file).doing(|| "read a base".to_owned()))
+        let Some(kept) = row.base.content else { return Ok(Side::default()) };
+        let Some(file) = self.store.content_file(kept.digest)? else { return Ok(Side::default()) };
+        let side = Side::of_file(file).doing(|| "read a base".to_owned())?;
+        Ok(match kept.symlink {
+            true => Side { kind: Some(FileKind::Symlink), mode: 0o777, ..side },
+            false => side,
+        })
     }
 
     /// Since how many minutes a change needs a fresh look, if it does.

@@ -7,12 +7,12 @@ use super::error::Context;
 use super::land::backup_of;
 use super::review::{Review, Reviewed, conflict, failed};
 use super::side::Side;
-use super::{Error, Overlay, Result};
+use super::{Error, Known, Overlay, Result};
 use crate::model::{BackupKind, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Landing, NewContent, Writer,
+    self, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Kept, Landing, NewContent, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -42,12 +42,10 @@ impl Overlay {
             if !how.review.dry_run && self.stage_rollback(backup, path, &present, how, &mut landing)? {
                 replaced.push(outcomes.len());
             }
-            epilogue.anchors.push(Anchor {
-                path: path.clone(),
-                state: AnchorState::Content { digest: backup.digest },
-                fresh: false,
-                from: None,
-            });
+            epilogue.anchors.push(
+                Known::of(AnchorState::Content(Kept { digest: backup.digest, symlink: backup.symlink }))
+                    .as_anchor(path),
+            );
             epilogue.events.push(self.rolled_back_event(backup, path, how));
             outcomes.push(outcome);
         }
@@ -55,10 +53,12 @@ impl Overlay {
             return Ok(outcomes);
         }
         let whole = |err: store::Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {err}"));
+        let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue).map_err(whole)?;
         let applied = {
             let mut state = self.state.lock();
             let applied = promised.apply().map_err(whole)?;
+            state.know(anchors);
             applied.outcomes.iter().for_each(|outcome| state.restored(&outcome.path, outcome.meta.as_ref()));
             applied
         };
@@ -75,7 +75,9 @@ impl Overlay {
 
     /// What is at a path that may be rolled back.
     fn check_rollback(&self, path: &RelPath, how: &RollbackHow) -> Reviewed<Side> {
-        if matches!(self.action(path, FileKind::Regular), Action::Freeze | Action::Deny) {
+        // A rule for some program of the view is none for who asks fettlefs.
+        let ours = Writer { exe: Some(env!("CARGO_PKG_NAME").to_owned()), ..how.review.by.clone() };
+        if matches!(self.action_by(path, FileKind::Regular, &ours), Action::Freeze | Action::Deny) {
             let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written"));
             return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
@@ -181,11 +183,11 @@ impl Overlay {
         };
         let Some(mut row) = row.filter(|row| row.held.is_some()) else { return Ok(()) };
         let mut present = self.present_side(path)?;
-        let base = present.digest().doing(|| format!("hash {path}"))?;
+        let content = present.kept().doing(|| format!("hash {path}"))?;
         if let Some(meta) = present.meta {
             row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         }
-        row.base.digest = base;
+        row.base.content = content;
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }

@@ -6,12 +6,14 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 
+use super::{Caller, Overlay};
 use crate::model::{Digest, RelPath};
 use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Approve, Layer, Settings, SettingsError, SettingsFile, untrusted};
+use crate::store::Writer;
 use crate::sys::OFlags;
-use crate::sys::file;
+use crate::sys::file::{self, FileKind};
 use crate::sys::tree::Tree;
 
 /// Where settings come from besides the project's own file. Kept, so that `reload` reads the same places again.
@@ -85,19 +87,64 @@ impl Policy {
         Ok(Self { settings, notices, rules, git: GitView::read(lower)? })
     }
 
-    /// What to do with a write to `path`. Reads ignore files of directories seen for the first time, nothing else.
-    pub fn action(&self, lower: &Tree, path: &RelPath, entry: Entry) -> Action {
+    /// What to do with a write to `path` by `exe`; none: by a program that is not known, which every rule for a program
+    /// is taken to mean. Reads ignore files of directories seen for the first time, nothing else.
+    pub fn action(&self, lower: &Tree, path: &RelPath, entry: Entry, exe: Option<&OsStr>) -> Action {
         let dir = match entry {
             Entry::Dir => path.clone(),
             Entry::Symlink | Entry::File => path.parent().unwrap_or_default(),
         };
         let ignored = self.git.scope(lower, &dir).passing;
-        self.rules.action(&Place { path, entry, ignored: ignored.as_ref() }, None)
+        self.rules.action(&Place { path, entry, ignored: ignored.as_ref() }, exe)
+    }
+
+    /// Whether some rule speaks of programs.
+    pub fn names_programs(&self) -> bool {
+        self.rules.names_programs()
     }
 
     /// Whether something frozen may stand below a directory.
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.rules.may_freeze_below(dir)
+    }
+}
+
+impl Overlay {
+    /// What a path is to the view, whoever asks: it passes only where it passes for every program.
+    pub(super) fn action(&self, path: &RelPath, kind: FileKind) -> Action {
+        self.policy().action(&self.lower, path, entry_of(kind), None)
+    }
+
+    /// What a program may do at a path. A rule for programs only tightens (SPEC §6): what passes for this one and not for
+    /// all takes the way of what is judged, and is let through when it is ([`Self::action_on_content`]).
+    pub(super) fn action_by(&self, path: &RelPath, kind: FileKind, by: &Writer) -> Action {
+        match self.action_on_content(path, kind, by) {
+            Action::Pass if self.policy().names_programs() && self.action(path, kind) != Action::Pass => Action::Auto,
+            action => action,
+        }
+    }
+
+    /// What the rules say of content that a program wrote.
+    pub(super) fn action_on_content(&self, path: &RelPath, kind: FileKind, by: &Writer) -> Action {
+        self.policy().action(&self.lower, path, entry_of(kind), by.exe.as_deref().map(OsStr::new))
+    }
+
+    /// Who asks for something by name. Not for FLUSH and RELEASE: see [`crate::sys::process`].
+    pub(super) fn writer(&self, caller: &Caller) -> Writer {
+        match self.policy().names_programs() {
+            true => caller.opener(),
+            false => caller.writer(),
+        }
+    }
+}
+
+fn entry_of(kind: FileKind) -> Entry {
+    match kind {
+        FileKind::Directory => Entry::Dir,
+        FileKind::Symlink => Entry::Symlink,
+        FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+            Entry::File
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Overlay {
         let covering = self.uncover(id)?;
         let settled = loop {
             let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
-            job.because = because.clone();
+            job.because.extend(because.iter().copied());
             let mut claim = Claim { overlay: self, id, judged: false };
             let settled = match self.judge(&job, actor) {
                 // What was read had changed or gone under our hands: who did that has it judged.
@@ -120,7 +120,7 @@ impl Overlay {
             synced: upper.synced,
             moved_on: upper.moved_on,
             takes_along: upper.takes_along.clone(),
-            because: Vec::new(),
+            because: upper.because.clone(),
         })
     }
 
@@ -155,7 +155,7 @@ impl Overlay {
             Old::Known(side) => (*side, false),
             Old::Lost => (self.present_side(path)?, true),
         };
-        let mut comparison = self.compare(job, old.0, std::mem::take(&mut new), present);
+        let mut comparison = self.compare(job, actor, old.0, std::mem::take(&mut new), present);
         if old.1 {
             comparison.add(Reason::Stale);
         }
@@ -275,9 +275,10 @@ impl State {
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
         upper.moved_on = false;
+        upper.because.clear();
         upper.row.held = None;
         upper.takes_along = None;
-        upper.row.base.digest = None;
+        upper.row.base.content = None;
         upper.row.base.below = match meta {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
             None => Below::Nothing,

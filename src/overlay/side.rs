@@ -9,7 +9,7 @@ use super::error::Context;
 use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
 use crate::model::{Digest, RelPath};
-use crate::store::{self, StagedContent, UpperRow, What};
+use crate::store::{self, Kept, StagedContent, UpperRow, What};
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One side of a comparison: what is or was at a path.
@@ -33,6 +33,10 @@ impl Side {
 
     pub(super) fn is_file(&self) -> bool {
         self.kind == Some(FileKind::Regular)
+    }
+
+    pub(super) fn is_symlink(&self) -> bool {
+        self.kind == Some(FileKind::Symlink)
     }
 
     pub fn of_file(file: File) -> std::io::Result<Self> {
@@ -62,8 +66,11 @@ impl Side {
         }
     }
 
-    pub(super) fn of_content(bytes: Vec<u8>, mode: u32) -> Self {
-        Self { kind: Some(FileKind::Regular), size: bytes.len() as u64, mode, bytes: Some(bytes), ..Self::default() }
+    /// What was kept of a path that has the permissions `mode` now.
+    pub(super) fn of_kept(bytes: Vec<u8>, kept: Kept, mode: u32) -> Self {
+        let (kind, mode) = if kept.symlink { (FileKind::Symlink, 0o777) } else { (FileKind::Regular, mode) };
+        let (size, digest) = (bytes.len() as u64, Some(kept.digest));
+        Self { kind: Some(kind), size, mode, bytes: Some(bytes), digest, ..Self::default() }
     }
 
     pub(super) fn text(&self) -> &[u8] {
@@ -79,6 +86,12 @@ impl Side {
             };
         }
         Ok(self.digest)
+    }
+
+    /// What is remembered of this side: the content itself is kept by its hash.
+    pub(super) fn kept(&mut self) -> std::io::Result<Option<Kept>> {
+        let symlink = self.is_symlink();
+        Ok(self.digest()?.map(|digest| Kept { digest, symlink }))
     }
 
     pub(super) fn diff_side(&self) -> diff::Side {

@@ -4,6 +4,7 @@ mod check;
 mod crash;
 mod findings;
 mod model;
+mod programs;
 mod stress;
 
 use std::ffi::OsStr;
@@ -27,6 +28,15 @@ struct Bench {
     overlay: Option<Overlay>,
     flags: Vec<(Key, String)>,
     grants: Grants,
+}
+
+/// Whatever a test does: nothing that later judging needs is in memory alone.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check_past();
+        }
+    }
 }
 
 impl Bench {
@@ -56,6 +66,7 @@ impl Bench {
 
     /// As after a kill: nothing is told to the old view.
     fn remount(&mut self) -> Recovered {
+        self.check_past();
         self.overlay = None;
         let lower = Tree::open(&self.dir).unwrap();
         let store = Store::open(&lower, &Location::default()).unwrap();
@@ -65,6 +76,11 @@ impl Bench {
         let (overlay, recovered) = Overlay::new(lower, store, policy, self.grants).unwrap();
         self.overlay = Some(overlay);
         recovered
+    }
+
+    fn check_past(&self) {
+        let faults = self.overlay.as_ref().map(|overlay| overlay.check_past().unwrap());
+        assert_eq!(faults.unwrap_or_default(), []);
     }
 
     fn view(&self) -> &Overlay {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-use crate::model::{ChangeId, RelPath, Stamp};
+use crate::model::{ChangeId, Reason, RelPath, Stamp};
 use crate::store::{Below, UpperId, UpperRow};
 
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Upper {
     pub synced: bool,
     /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.
     pub moved_on: bool,
+    /// What rules for programs say of who wrote it since it was last judged.
+    pub because: Vec<Reason>,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
 }

@@ -12,7 +12,7 @@ mod request;
 mod response;
 mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod words;
 
 pub use error::{ErrorBody, ErrorCode, Exit};

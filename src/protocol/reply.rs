@@ -222,7 +222,7 @@ pub struct FsckReply {
 /// One thing in the state directory, or of ours in the project, that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// `database upper held content orphan temporary intent permissions events verdict`.
+    /// `database upper held anchor content orphan temporary intent permissions events verdict`.
     pub kind: String,
     /// A path, a backup, an id, or a file of the state directory.
     pub about: String,

@@ -10,7 +10,8 @@ fn time() -> jiff::Timestamp {
     "2026-03-12T14:30:22.471Z".parse().unwrap()
 }
 
-fn held(id: &str, name: &str) -> Held {
+/// A change as `status` tells it; the command line's tests draw it.
+pub(crate) fn held(id: &str, name: &str) -> Held {
     Held {
         id: ChangeId::parse(id).unwrap(),
         path: path(name),

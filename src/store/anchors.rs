@@ -5,18 +5,25 @@
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
-use super::upper::{parse_row, to_row};
+use super::upper::{Kept, parse_row, to_row};
 use super::{Error, Result, Store};
-use crate::model::{Digest, RelPath, Stamp};
+use crate::model::{RelPath, Stamp};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnchorState {
     /// The path was free: whatever is there now came in this session.
     Nothing,
     /// Its content is kept.
-    Content { digest: Digest },
+    Content(Kept),
     /// Its inode was renamed, and has this name now; `stamp` says whether it is still the same content.
     Moved { to: RelPath, stamp: Stamp },
+}
+
+/// Where what was last at a path went by a rename.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Went {
+    pub to: RelPath,
+    pub stamp: Stamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +35,9 @@ pub struct Anchor {
     /// And is older all the same: it was renamed or linked here from this path, and only its name is new.
     #[serde(default)]
     pub from: Option<RelPath>,
+    /// The path is free, because what was there was renamed.
+    #[serde(default)]
+    pub went: Option<Went>,
 }
 
 impl Store {

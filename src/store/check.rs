@@ -25,6 +25,8 @@ pub enum FaultKind {
     Upper,
     /// A held change is not what its id names.
     Held,
+    /// What a path had when the session began would be forgotten by a restart.
+    Anchor,
     /// Content that something refers to is gone or is not what its hash says.
     Content,
     /// Something is there that nothing refers to.
@@ -66,6 +68,7 @@ impl FaultKind {
             Self::Database => "database",
             Self::Upper => "upper",
             Self::Held => "held",
+            Self::Anchor => "anchor",
             Self::Content => "content",
             Self::Orphan => "orphan",
             Self::Temporary => "temporary",
@@ -215,7 +218,7 @@ impl Store {
                 let unique = ids.insert(&held.id);
                 found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());
                 check_held(found, row, content);
-                let base = row.base.digest.is_none_or(|digest| contents.contains(&digest));
+                let base = row.base.digest().is_none_or(|digest| contents.contains(&digest));
                 found.check(base, FaultKind::Content, &about, || "what it was based on is not kept".to_owned());
             }
         }
@@ -270,7 +273,7 @@ impl Store {
     fn check_anchors(&self, found: &mut Findings, contents: &HashSet<Digest>) -> Result<()> {
         for (_, anchor) in self.rows::<Anchor>(found, "anchor", "SELECT hex(path), row FROM anchor")? {
             let kept = match anchor.state {
-                AnchorState::Content { digest } => contents.contains(&digest),
+                AnchorState::Content(kept) => contents.contains(&kept.digest),
                 AnchorState::Nothing | AnchorState::Moved { .. } => true,
             };
             found.check(kept, FaultKind::Content, &anchor.path, || {
@@ -282,11 +285,18 @@ impl Store {
         Ok(())
     }
 
+    /// Whether a landing has been begun and is not recorded.
+    pub fn is_landing(&self) -> Result<bool> {
+        Ok(self.pending()? > 0)
+    }
+
+    fn pending(&self) -> Result<i64> {
+        let database = self.database.lock();
+        Ok(database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?)
+    }
+
     fn check_intents(&self, found: &mut Findings) -> Result<()> {
-        let pending: i64 = {
-            let database = self.database.lock();
-            database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?
-        };
+        let pending = self.pending()?;
         found.check(pending == 0, FaultKind::Intent, &"journal", || {
             format!("{pending} landings were begun and neither finished nor undone")
         });
@@ -357,7 +367,7 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
             format!("{} has other content than was held", row.names[0])
         });
     }
-    let base = row.base.digest.filter(|_| held.kind != ChangeKind::Structure);
+    let base = row.base.digest().filter(|_| held.kind != ChangeKind::Structure);
     let full = ChangeId::full(&row.names[0], held.kind, base, held.new);
     let named = about.len() >= ID_DIGITS && full.starts_with(&about);
     found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));

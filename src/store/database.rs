@@ -10,7 +10,7 @@ use super::{Context, Error, Result};
 use crate::sys::sqlite;
 
 /// Raised when a table changes its meaning; a newer one is refused, not guessed at.
-const SCHEMA_VERSION: i64 = 4;
+const SCHEMA_VERSION: i64 = 5;
 
 /// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
 /// use. `content` has its rows apart from its keys: comparing keys must not read whole contents.

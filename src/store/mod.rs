@@ -39,7 +39,7 @@ use crate::model::{Digest, RelPath};
 use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
-pub use anchors::{Anchor, AnchorState};
+pub use anchors::{Anchor, AnchorState, Went};
 pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
@@ -48,7 +48,7 @@ pub use journal::{Epilogue, Fate};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
 pub use recovery::Recovered;
-pub use upper::{Base, Below, Held, UpperFile, UpperId, UpperRow, What, Writer};
+pub use upper::{Base, Below, Held, Kept, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;

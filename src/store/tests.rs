@@ -166,7 +166,7 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
 fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
     let upper = bench.store().create_upper().unwrap();
-    let base = Base { below: Below::Nothing, digest: None };
+    let base = Base::of(Below::Nothing);
     let row = UpperRow { id: upper.id, names: vec![path("a")], what: What::File, base, held: None };
     bench.store().save_upper(&row).unwrap();
     bench.store().drop_upper_file(upper.id).unwrap();
@@ -176,4 +176,21 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     bench.store().database.lock().write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another'", [])?)).unwrap();
     assert_eq!(bench.recover().unwrap().gone, [path("a")]);
     assert!(bench.store().load_upper().unwrap().is_empty());
+}
+
+#[test]
+fn a_state_of_an_older_version_is_brought_up() {
+    for undo in [
+        "DROP TABLE moved_dir; DROP TABLE doomed_dir; PRAGMA user_version = 2",
+        "DROP TABLE moved_dir; PRAGMA user_version = 3",
+    ] {
+        let mut bench = Bench::new();
+        bench.store = None;
+        let state = bench.file(".fettle");
+        let database = crate::sys::sqlite::open_database(std::os::fd::AsFd::as_fd(&state), "fettle.db").unwrap();
+        database.execute_batch(undo).unwrap();
+        drop(database);
+        assert!(bench.recover().unwrap().is_nothing());
+        assert_eq!(bench.store().load_moved_dirs().unwrap(), []);
+    }
 }

@@ -57,16 +57,32 @@ pub enum Below {
     Entry { stamp: Stamp, mode: u32, links: u32 },
 }
 
+/// Content that is kept, and as what it stood there: a file with the bytes of a symlink's target is another thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    pub digest: Digest,
+    pub symlink: bool,
+}
+
 /// What a change is judged against and what its landing replaces. The two differ where content that used to be at
 /// the path is compared though lower has nothing there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     pub below: Below,
-    /// Hash of the content compared with; absent where there was none, or while it has not been asked for.
-    pub digest: Option<Digest>,
+    /// The content compared with; absent where there was none, or while it has not been asked for.
+    pub content: Option<Kept>,
 }
 
 impl Base {
+    /// Of what lower has, or has not.
+    pub fn of(below: Below) -> Self {
+        Self { below, content: None }
+    }
+
+    pub fn digest(&self) -> Option<Digest> {
+        self.content.map(|content| content.digest)
+    }
+
     /// Whether it was written through a name of an inode that has others, which all show the same content.
     pub fn is_shared(&self) -> bool {
         matches!(self.below, Below::Entry { links, .. } if links > 1)

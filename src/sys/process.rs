@@ -11,9 +11,9 @@
 mod tests;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The bit of the capability to keep set-group-id bits of groups one is not in.
 const CAP_FSETID: u64 = 1 << 4;
@@ -104,6 +104,21 @@ pub fn is_signalled(tid: u32) -> bool {
     let Some(status) = read(tid, "status") else { return true };
     let set = |field| parse_hexadecimal(&status, field).unwrap_or(0);
     (set("SigPnd:") | set("ShdPnd:")) & !(set("SigBlk:") | set("SigIgn:")) != 0
+}
+
+/// Whether a process has a descriptor of an inode, of whichever file system: by its number alone. One that is gone has
+/// none. An error where that is not ours to see.
+pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
+    if pid == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let descriptors = match fs::read_dir(format!("/proc/{pid}/fdinfo")) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(false),
+        descriptors => descriptors?,
+    };
+    let is_it = |facts: Vec<u8>| status_words(&facts, "ino:").any(|number| number.parse() == Ok(inode));
+    // One that is closed meanwhile cannot be read any more.
+    Ok(descriptors.flatten().any(|entry| fs::read(entry.path()).is_ok_and(is_it)))
 }
 
 /// The executable's path. May hang, see the head of this file.

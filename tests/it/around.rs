@@ -12,12 +12,11 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::{Output, PATIENCE, Scratch, View, lines, mounted_scratch};
-use crate::semantics::PRELUDE;
+use crate::harness::{Output, PATIENCE, Scratch, View, lines, mounted_scratch, script};
 
 /// What a way is after: `T`, a reviewed file of 200 lines; `NEW`, 200 other lines for it.
 const WAYS: &str = r#"
-import subprocess, shutil
+import shutil
 T = "src/a.txt"
 NEW = b"".join(b"other %d\n" % i for i in range(200))
 def write_fd(fd, data=NEW):
@@ -35,9 +34,7 @@ def sh(script): subprocess.run(["sh", "-ec", script], check=True)
 "#;
 
 fn python(scratch: &Scratch, dir: &Path, script: &str) -> Command {
-    let mut command = scratch.command("python3");
-    command.args(["-SE", "-c", &format!("{PRELUDE}{WAYS}{script}")]).current_dir(dir);
-    command
+    script::command(scratch, dir, &format!("{WAYS}{script}"))
 }
 
 fn run(scratch: &Scratch, view: &View<'_>, script: &str) {

@@ -7,27 +7,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{Output, Scratch, mounted_scratch};
+use crate::harness::{Output, Scratch, mounted_scratch, script};
 
-/// What every script begins with. It stands in an empty directory.
+/// What every script begins with, besides what all scripts do. It stands in an empty directory.
 const PRELUDE: &str = r#"
-import os, sys, errno, stat, mmap, fcntl, ctypes, subprocess, threading
-libc = ctypes.CDLL(None, use_errno=True)
-def raises(name, call, *args, **named):
-    try:
-        call(*args, **named)
-    except OSError as err:
-        assert err.errno == getattr(errno, name), (name, err)
-    else:
-        raise AssertionError("no " + name)
-def renameat2(a, b, flags):
-    if libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), flags) != 0:
-        err = ctypes.get_errno()
-        raise OSError(err, os.strerror(err))
-def put(path, data=b""):
-    with open(path, "wb") as f: f.write(data)
-def get(path):
-    with open(path, "rb") as f: return f.read()
 def mode(path): return stat.S_IMODE(os.lstat(path).st_mode)
 def as_user(uid, call, groups=()):
     "What `call` raises is ours; it runs as somebody else."
@@ -47,9 +30,7 @@ os.umask(0o022)
 
 fn python(scratch: &Scratch, dir: &Path, script: &str) -> Output {
     fs::create_dir(dir).expect("a directory to work in");
-    let mut command = scratch.command("python3");
-    command.args(["-SE", "-c", &format!("{PRELUDE}{script}")]).current_dir(dir);
-    command.output().expect("python3").into()
+    script::python(scratch, dir, &format!("{PRELUDE}{script}"))
 }
 
 /// Runs `script` in four empty directories: a plain one, a judged one, one that passes, and a judged one that is seen
@@ -172,6 +153,32 @@ c = os.stat("a").st_ctime_ns; os.chmod("b", 0o640); t = os.stat("a"); assert sta
 os.rename("a", "c"); assert os.stat("c").st_ino == s.st_ino; raises("ENOENT", os.stat, "a"); os.unlink("b"); assert os.stat("c").st_nlink == 1
 f = os.open("c", os.O_RDWR); os.rename("c", "d"); os.fchmod(f, 0o600); os.write(f, b"yy"); s = os.stat("d"); assert (s.st_size, stat.S_IMODE(s.st_mode)) == (2, 0o600); os.close(f)
 os.mkdir("e"); n = os.stat(".").st_nlink; m = os.stat(".").st_mtime_ns; os.rmdir("e"); assert os.stat(".").st_nlink == n - 1 and os.stat(".").st_mtime_ns >= m
+"#;
+    times_after_a_close_stay: r#"
+put("emptied", b"x" * 100)
+def made(name): os.close(os.open(name, os.O_CREAT | os.O_RDONLY, 0o644))
+def emptied(name): os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
+def times(name):
+    now = os.lstat(name)
+    return name, now.st_mtime_ns, now.st_ctime_ns
+def several(who):
+    first = []
+    for turn in range(100):
+        name = f"{who}.{turn}"
+        made(name)
+        first.append(times(name))
+    for name, *_ in first: assert times(name) in first, (name, times(name))
+emptied("emptied")
+first = times("emptied")
+children = []
+for who in range(4):
+    children.append(os.fork())
+    if children[-1] == 0:
+        try: several(who); os._exit(0)
+        except BaseException as err:
+            print(err, file=sys.stderr); os._exit(1)
+for child in children: assert os.waitpid(child, 0)[1] == 0
+assert times("emptied") == first
 "#;
     names_of_one_file_share_all_but_the_name: r#"
 put("a", b"1\n" * 300); os.link("a", "b"); os.link("a", "c"); ino = os.stat("a").st_ino

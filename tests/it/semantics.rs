@@ -5,34 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
-
-/// What every script begins with: `raises(errno name, call, …)` and a file of 200 lines, `a.txt`.
-pub(crate) const PRELUDE: &str = r#"
-import os, sys, errno, stat, mmap, fcntl, ctypes, time
-libc = ctypes.CDLL(None, use_errno=True)
-def raises(name, call, *args, **named):
-    try:
-        call(*args, **named)
-    except OSError as err:
-        assert errno.errorcode[err.errno] == name, (name, err)
-    else:
-        raise AssertionError("no " + name)
-def renameat2(a, b, flags):
-    if libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), flags) != 0:
-        err = ctypes.get_errno()
-        raise OSError(err, os.strerror(err))
-def put(path, data):
-    with open(path, "wb") as f: f.write(data)
-def get(path):
-    with open(path, "rb") as f: return f.read()
-"#;
-
-pub fn python(scratch: &Scratch, dir: &Path, script: &str) -> Output {
-    let mut command = scratch.command("python3");
-    command.args(["-SE", "-c", &format!("{PRELUDE}{script}")]).current_dir(dir);
-    command.output().expect("python3").into()
-}
+use crate::harness::script::python;
+use crate::harness::{Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 /// Runs `script` where `a.txt` has 200 lines: on a plain directory, in the view, and in a directory of the view that
 /// passes.

@@ -72,6 +72,20 @@ fn held_content_that_is_gone_is_found() {
 }
 
 #[test]
+fn what_a_restart_would_forget_is_found() {
+    let bench = bench();
+    let (one, other) = (RelPath::parse(b"c").unwrap(), RelPath::parse(b"d").unwrap());
+    bench.view().state.lock().moved_dirs.push((one.clone(), other));
+    assert_eq!(kinds(&bench), [FaultKind::Anchor]);
+    bench.view().state.lock().moved_dirs.clear();
+    let known = Known::of(AnchorState::Nothing);
+    bench.view().state.lock().anchors.insert(one.clone(), known);
+    assert_eq!(kinds(&bench), [FaultKind::Anchor]);
+    bench.view().state.lock().anchors.remove(&one);
+    assert_eq!(kinds(&bench), []);
+}
+
+#[test]
 fn upper_content_and_kept_content_without_a_row_are_found() {
     let bench = bench();
     std::fs::write(bench.lower_path(".fettle/stage/99"), "whose?\n").unwrap();
@@ -173,10 +187,12 @@ fn a_held_rename_that_cannot_be_recorded_keeps_the_content() {
     refuse_records(&mut bench);
     // A save of it would be refused itself: it is put there below, and made fresh by hand.
     bench.put("a.tmp", "rewritten\n");
-    bench.view().state.lock().anchors.insert(
-        crate::model::RelPath::parse(b"a.tmp").unwrap(),
-        Known { anchor: crate::store::AnchorState::Nothing, fresh: true, from: None },
-    );
+    bench
+        .view()
+        .state
+        .lock()
+        .anchors
+        .insert(crate::model::RelPath::parse(b"a.tmp").unwrap(), Known { fresh: true, ..Known::nothing() });
     assert!(bench.try_rename("a.tmp", "a").is_err());
     assert!(bench.view().fault().is_some());
     allow_records(&mut bench);

@@ -5,7 +5,7 @@
 //! nothing; `check` finds nothing wrong; no content that was closed, held or replaced is gone.
 //!
 //! The gate tries every step of each scenario, and kills the recovery at every step after some of them. With
-//! FETTLE_CRASH=all (`scripts/crashpoints`) the recovery is killed after each of them, and fifty files are confirmed.
+//! FETTLE_CRASH=N (`scripts/crashpoints`) the recovery is killed after each N-th of them, and fifty files are confirmed.
 //! Each scenario has a process of its own, in which nothing else runs, so that it can fork.
 //!
 //! Not tried, since they are several landings: the rename of a held file over another, the exchange of two files, and
@@ -226,6 +226,28 @@ const SCENARIOS: &[Scenario] = &[
         rule: Rule::AllOrNothing,
         ready: |bench| bench.put("a", &lines("old", 100)),
         act: |bench| bench.unlink("a"),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a held file is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| bench.unlink("a"),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a held deletion is made anew as a symlink",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.unlink("a");
+        },
+        act: |bench| {
+            bench.view().symlink(ROOT, OsStr::new("a"), OsStr::new("b"), &ME).unwrap();
+        },
         precious: &["old 99\n"],
     },
     Scenario {
@@ -457,7 +479,7 @@ const FIFTY: Scenario = Scenario {
 #[test]
 fn a_death_at_any_step_leaves_all_old_or_all_new() {
     let wanted = std::env::var("FETTLE_CRASH_ONLY").unwrap_or_default();
-    let scenarios = SCENARIOS.iter().chain(is_whole().then_some(&FIFTY));
+    let scenarios = SCENARIOS.iter().chain(asked_stride().map(|_| &FIFTY));
     let queue = Mutex::new(scenarios.filter(|scenario| scenario.name.contains(&wanted)).collect::<Vec<_>>());
     let faults = Mutex::new(Vec::new());
     std::thread::scope(|threads| {
@@ -478,12 +500,14 @@ fn a_death_at_any_step_leaves_all_old_or_all_new() {
 fn one_scenario() {
     let Ok(name) = std::env::var(SCENARIO) else { return };
     let scenario = SCENARIOS.iter().chain([&FIFTY]).find(|scenario| name == scenario.name).unwrap();
-    let faults = scenario.try_all(if is_whole() { 1 } else { RECOVERY_STRIDE });
+    let faults = scenario.try_all(asked_stride().unwrap_or(RECOVERY_STRIDE));
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-fn is_whole() -> bool {
-    std::env::var_os("FETTLE_CRASH").is_some_and(|how| how == "all")
+/// After every which step the recovery is killed too, when a person asks for it.
+fn asked_stride() -> Option<u64> {
+    let asked = std::env::var("FETTLE_CRASH").ok()?;
+    Some(asked.parse().expect("FETTLE_CRASH is a number from 1"))
 }
 
 impl Scenario {
@@ -620,7 +644,7 @@ fn past(bench: &Bench) -> Vec<String> {
     let anchor = |(path, known): (&RelPath, &Known)| {
         let had = match &known.anchor {
             AnchorState::Moved { to, .. } => format!("is at {to}"),
-            AnchorState::Content { digest } => format!("is kept as {digest}"),
+            AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
             AnchorState::Nothing => "was free".to_owned(),
         };
         format!("{path} {had}, fresh: {}, from: {:?}", known.fresh, known.from)

@@ -224,6 +224,18 @@ fn a_row_whose_file_is_gone_does_not_keep_the_daemon_from_mounting() {
     assert_eq!(bench.read("n"), None);
 }
 
+#[test]
+fn a_killed_daemon_remembers_what_lay_in_a_renamed_directory() {
+    let mut bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.rename("d", "e");
+    bench.remount();
+    bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+    bench.save("d/a", "rewritten\n");
+    assert_eq!(bench.held()[0].held.as_ref().unwrap().kind, ChangeKind::Modify);
+    assert_eq!(std::fs::read_to_string(bench.lower_path("d/a")).unwrap(), lines(100));
+}
+
 fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
     let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
     bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
@@ -381,5 +393,121 @@ fn attributes_set_while_a_new_file_lands_at_its_release_stay() {
         let shown = bench.view().attributes(entry.node).unwrap().meta;
         let below = bench.view().lower().stat(&RelPath::parse(name.as_bytes()).unwrap()).unwrap().unwrap();
         assert_eq!([(shown.mode, shown.mtime), (below.mode, below.mtime)], [(0o604, at); 2], "{name}");
+    }
+}
+
+/// Saves in slices of one changed line each, until one is held. Gives how many landed.
+fn slices(bench: &Bench, mut save: impl FnMut(&Bench, &str)) -> usize {
+    bench.put("a", &lines(100));
+    for count in 1..=40 {
+        save(bench, &changed(100, count));
+        if bench.held().iter().any(|row| row.names[0].to_string() == "a") {
+            return count - 1;
+        }
+    }
+    panic!("forty slices landed");
+}
+
+#[test]
+fn what_a_path_had_last_is_put_back_after_many_small_saves_by_renaming_it_away() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    let landed = slices(&bench, |bench, content| {
+        bench.rename("a", "a~");
+        bench.save("a", content);
+    });
+    assert_eq!(bench.read("a"), Some(changed(100, landed + 1)));
+    assert_eq!(bench.lower("a"), Some(changed(100, landed)));
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    assert_eq!(bench.read("a"), Some(changed(100, landed)));
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    let landed = slices(&bench, |bench, content| {
+        bench.rename("a", "a~");
+        bench.save("a", content);
+        bench.unlink("a~");
+    });
+    assert_eq!((bench.lower("a"), bench.read("a~")), (Some(changed(100, landed)), None));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, landed + 1)));
+    assert_eq!(bench.lower_names(), ["a"]);
+}
+
+#[test]
+fn small_saves_each_by_another_name_of_the_file_are_one_change() {
+    for window in ["60s", "session"] {
+        let bench = Bench::with(&[(Key::Window, window)]);
+        bench.put("a", &lines(100));
+        let mut count = 0;
+        while bench.held().is_empty() {
+            count += 1;
+            assert!(count <= 40, "forty slices landed: {window}");
+            bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).unwrap();
+            let name = format!("c{count}");
+            bench.rename("b", &name);
+            bench.save(&name, &changed(100, count));
+        }
+        assert_eq!(bench.lower("a"), Some(changed(100, 20)), "{window}");
+    }
+}
+
+#[test]
+fn an_outside_edit_is_what_the_session_is_judged_against_from_then_on() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    bench.put("a", &lines(300));
+    bench.save("a", &changed(300, 1));
+    assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(changed(300, 1))));
+    for count in 2..=41 {
+        bench.save("a", &changed(300, count));
+    }
+    assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(changed(300, 39))));
+}
+
+#[test]
+fn a_held_change_goes_on_under_a_name_that_nobody_has_looked_up() {
+    for gone in ["deleted", "replaced"] {
+        let bench = hard_linked();
+        let handle = bench.view().open(bench.node("a").unwrap(), OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap();
+        match gone {
+            "deleted" => bench.unlink("a"),
+            _ => {
+                write(&bench, "tmp", &changed(100, 1));
+                bench.rename("tmp", "a");
+            }
+        }
+        assert_eq!(bench.read("b"), Some(changed(100, 60)), "{gone}");
+        assert_eq!(bench.lower("b"), Some(lines(100)), "{gone}");
+        bench.view().write(handle.handle, 0, b"new!").unwrap();
+        bench.close(handle.handle);
+        let held = bench.held();
+        let change = held.iter().find(|row| row.names == [RelPath::parse(b"b").unwrap()]).unwrap();
+        bench.confirm(&[change.held.as_ref().unwrap().id.clone()]).unwrap();
+        assert_eq!(&bench.lower("b").unwrap()[..6], "new!0\n", "{gone}");
+    }
+}
+
+fn symlink(bench: &Bench, path: &str, target: &str) {
+    bench.view().symlink(ROOT, OsStr::new(path), OsStr::new(target), &ME).unwrap();
+}
+
+#[test]
+fn a_file_with_a_symlinks_target_for_content_is_another_thing() {
+    for window in ["0", "60s", "session"] {
+        let bench = Bench::with(&[(Key::Window, window)]);
+        bench.put("t", "t\n");
+        std::os::unix::fs::symlink("t", bench.lower_path("a")).unwrap();
+        bench.unlink("a");
+        assert_eq!((bench.held().len(), bench.lower("a")), (0, None), "{window}");
+        write(&bench, "a", "t");
+        assert_eq!(bench.reasons(), [Reason::Type], "{window}");
+        write(&bench, "a", "t2");
+        assert_eq!(
+            (bench.reasons(), bench.held()[0].held.as_ref().unwrap().kind),
+            (vec![Reason::Type], ChangeKind::Type)
+        );
+        bench.confirm(&[bench.only_id()]).unwrap();
+        bench.unlink("a");
+        symlink(&bench, "a", "t2");
+        assert_eq!(bench.reasons(), [Reason::Type], "{window}");
     }
 }

@@ -25,13 +25,15 @@ use crate::store::{TEMP_PREFIX, What};
 use crate::sys::file::FileKind;
 
 const PATHS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "d/a", "d/b", "d/s", "e/a", "e/s/a", "d/s/a"];
+/// Of symlinks. The last leads out of the project, wherever it stands.
+const TARGETS: [&str; 3] = ["a", "line 0", "/out"];
 /// Never executable, which is a reason to hold of its own.
 const MODES: [u32; 3] = [0o600, 0o640, 0o644];
 const SLOTS: usize = 3;
 /// For what is opened, written and closed at once.
 const SAVE_SLOT: usize = 9;
 /// Cases of one test in an ordinary run.
-const CASES: u32 = 200;
+const CASES: u32 = 500;
 const OPERATIONS_MAX: usize = 24;
 
 type P = &'static str;
@@ -48,7 +50,6 @@ enum Op {
     Unlink(P),
     Mkdir(P),
     Rmdir(P),
-    /// Not among the random ones: content that is kept forgets that it was a symlink's target.
     Symlink(P, P),
     Rename(P, P),
     RenameFree(P, P),
@@ -134,6 +135,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => path().prop_map(Unlink),
         3 => path().prop_map(Mkdir),
         3 => path().prop_map(Rmdir),
+        2 => (path(), prop::sample::select(&TARGETS[..])).prop_map(|(path, target)| Symlink(path, target)),
         9 => (path(), path()).prop_map(|(from, to)| Rename(from, to)),
         1 => (path(), path()).prop_map(|(from, to)| RenameFree(from, to)),
         2 => (path(), path()).prop_map(|(from, to)| Exchange(from, to)),

@@ -181,6 +181,11 @@ impl RuleSet {
         granted.stricter(at_least(place.path))
     }
 
+    /// Whether some rule speaks of programs. Where none does, nobody need ask who a writer is.
+    pub fn names_programs(&self) -> bool {
+        self.user.iter().chain(&self.project).any(|rule| rule.exe.is_some())
+    }
+
     /// Whether a frozen path may stand below `dir`, judged by patterns alone. `false` is sure, so that the usual rename
     /// or removal of a directory looks at nothing; on `true` the caller lists what is there for [`Self::frozen_among`].
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {

@@ -134,3 +134,17 @@ fn as_many_descriptors_as_the_machine_allows() {
     let limit = raise_descriptor_limit().unwrap();
     assert_eq!(rustix::process::getrlimit(rustix::process::Resource::Nofile).current, Some(limit));
 }
+
+#[test]
+fn a_process_has_open_what_it_has_not_closed() {
+    use std::os::unix::fs::MetadataExt;
+    let file = tempfile::tempfile().unwrap();
+    let (own, inode) = (std::process::id(), file.metadata().unwrap().ino());
+    assert!(has_open(own, inode).unwrap());
+    let child = Waiting::start(&mut Command::new("cat"));
+    assert!(!has_open(child.pid(), inode).unwrap());
+    assert!(has_open(0, inode).is_err(), "nobody knows");
+    let ended = child.pid();
+    drop(child);
+    assert!(!has_open(ended, inode).unwrap());
+}

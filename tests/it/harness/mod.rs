@@ -10,6 +10,7 @@ mod normalise;
 mod output;
 mod processes;
 mod scratch;
+pub mod script;
 mod tests;
 mod tree;
 mod view;

@@ -1,7 +1,7 @@
 //! Settling in the model: what a path was is compared with what it became, and it lands or is held (SPEC §4-§7).
 
 use super::reference::{Anchor, Held, Known, Model, Upper, Window, WindowLength};
-use super::tree::{Leaf, Node, Thing};
+use super::tree::{Leaf, Node, Path, Thing};
 use crate::model::{ChangeKind, Reason};
 use crate::overlay::compare::leaves_project;
 use crate::policy::risk::{RiskSide, RiskSubject, RiskSwitches, signals};
@@ -78,26 +78,43 @@ impl Model {
     fn window_first(&mut self, path: &str) -> Option<Option<Thing>> {
         match self.window {
             WindowLength::Each => None,
-            WindowLength::Session => match &self.anchors.get(path)?.anchor {
-                Anchor::Content(thing) => Some(Some(thing.clone())),
-                Anchor::Nothing => match &self.anchors[path].from {
-                    // Older than its name: against what it was under the other.
-                    Some(from) => match &self.anchors.get(from)?.anchor {
-                        Anchor::Content(thing) => Some(Some(thing.clone())),
-                        Anchor::Nothing | Anchor::Moved { .. } => None,
-                    },
-                    None => Some(None),
-                },
-                Anchor::Moved { .. } => None,
-            },
-            WindowLength::Long => {
-                let window = self.windows.get(path)?;
-                if window.landed == self.lower.leaf(path).map(|leaf| leaf.stamp) {
-                    return Some(window.first.clone());
+            WindowLength::Session => match self.open_window(path) {
+                Some(Err(())) => {
+                    let left = self.lower.leaf(path).map(|leaf| leaf.thing.clone());
+                    let anchor = left.map_or(Anchor::Nothing, Anchor::Content);
+                    let known = Known { anchor, fresh: false, by_dir: false, from: None, went: None };
+                    self.anchors.insert(path.to_owned(), known);
+                    None
                 }
-                self.windows.remove(path);
-                None
-            }
+                Some(Ok(first)) => Some(self.anchor_first(path).unwrap_or(first)),
+                None => self.anchor_first(path),
+            },
+            WindowLength::Long => self.open_window(path)?.ok(),
+        }
+    }
+
+    /// What the window of a path began with; an error when somebody else has ended it.
+    fn open_window(&mut self, path: &str) -> Option<Result<Option<Thing>, ()>> {
+        let window = self.windows.get(path)?;
+        if window.landed == self.lower.leaf(path).map(|leaf| leaf.stamp) {
+            return Some(Ok(window.first.clone()));
+        }
+        self.windows.remove(path);
+        // What is made where nothing is any more is a change of what was there, whoever removed it.
+        self.lower.get(path).map(|_| Err(()))
+    }
+
+    fn anchor_first(&self, path: &str) -> Option<Option<Thing>> {
+        let known = self.anchors.get(path)?;
+        match (&known.anchor, &known.from) {
+            (Anchor::Content(thing), _) => Some(Some(thing.clone())),
+            (Anchor::Nothing, None) => Some(None),
+            // Older than its name: against what it was under the other.
+            (Anchor::Nothing, Some(from)) => match &self.anchors.get(from)?.anchor {
+                Anchor::Content(thing) => Some(Some(thing.clone())),
+                Anchor::Nothing | Anchor::Moved { .. } => None,
+            },
+            (Anchor::Moved { .. }, _) => None,
         }
     }
 
@@ -160,10 +177,10 @@ impl Model {
         };
         let before = self.anchors.get(path).cloned();
         let unknown = match self.left_with_dirs(path) {
-            Some(from) => Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: Some(from) },
+            Some(from) => Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: Some(from), went: None },
             None => {
                 let anchor = first.clone().map_or(Anchor::Nothing, Anchor::Content);
-                Known { anchor, fresh: false, by_dir: false, from: None }
+                Known { anchor, fresh: false, by_dir: false, from: None, went: None }
             }
         };
         self.replace(path, upper.leaf.clone());
@@ -176,7 +193,7 @@ impl Model {
         }
         known.fresh &= upper.leaf.is_some();
         known.from = known.from.filter(|_| existed && upper.leaf.is_some());
-        known.by_dir = false;
+        (known.by_dir, known.went) = (false, None);
         self.anchors.insert(path.to_owned(), known);
         let landed = self.lower.leaf(path).map(|leaf| leaf.stamp);
         let window = self.windows.entry(path.to_owned()).or_insert(Window { first, landed });
@@ -201,6 +218,7 @@ impl Model {
             if matches!(&known.anchor, Anchor::Moved { to, .. } if to == path) {
                 known.anchor = Anchor::Content(replaced.thing.clone());
             }
+            known.went = known.went.take().filter(|(to, _)| to != path);
         }
     }
 
@@ -240,9 +258,7 @@ impl Model {
 
     /// The old inode had been renamed away: lower has it back, and its other name becomes a copy (SPEC §4.3a).
     fn put_back(&mut self, path: &str) {
-        let Some(Anchor::Moved { to, inode }) = self.anchors.get(path).map(|known| known.anchor.clone()) else {
-            return;
-        };
+        let Some((to, inode)) = self.went_from(path) else { return };
         let is_free = self.upper[path].held.is_none() && self.lower.get(path).is_none();
         let Some(moved) = self.lower.leaf(&to).filter(|leaf| leaf.inode == inode).cloned() else { return };
         if !is_free || self.upper.contains_key(&to) || !moved.thing.is_file() {
@@ -257,12 +273,29 @@ impl Model {
         }
     }
 
-    /// The inode has its first name again: the path is its own anchor.
+    fn went_from(&self, path: &str) -> Option<(Path, u64)> {
+        let known = self.anchors.get(path)?;
+        match &known.anchor {
+            Anchor::Nothing => None,
+            Anchor::Content(_) => known.went.clone(),
+            Anchor::Moved { to, inode } => Some(known.went.clone().unwrap_or((to.clone(), *inode))),
+        }
+    }
+
+    /// The inode has its last name again: the path is its own anchor, unless it had something else first.
     fn anchors_put_back(&mut self, path: &str, to: &str, inode: u64) {
-        let home = Anchor::Moved { to: path.to_owned(), inode };
-        self.anchors.insert(path.to_owned(), Known { anchor: home, fresh: false, by_dir: false, from: None });
+        if let Some(window) = self.windows.remove(to) {
+            self.windows.insert(path.to_owned(), window);
+        }
+        let home = match &self.anchors[path].anchor {
+            Anchor::Moved { .. } => Anchor::Moved { to: path.to_owned(), inode },
+            first => first.clone(),
+        };
+        self.anchors
+            .insert(path.to_owned(), Known { anchor: home, fresh: false, by_dir: false, from: None, went: None });
         let there = self.anchors.entry(to.to_owned());
-        let there = there.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None });
+        let there =
+            there.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None, went: None });
         (there.fresh, there.from, there.by_dir) = (false, None, false);
     }
 
@@ -271,7 +304,7 @@ impl Model {
     fn uncover(&mut self, path: &str) -> Option<String> {
         let ours = self.upper.get(path)?;
         let is_made = ours.leaf.is_some() && ours.held.is_none() && ours.below.is_none();
-        let Anchor::Moved { to, inode } = self.anchors.get(path)?.anchor.clone() else { return None };
+        let (to, inode) = self.went_from(path)?;
         let (theirs, moved) = (self.upper.get(&to)?.clone(), self.lower.leaf(&to)?.clone());
         let is_covered = to != path && moved.inode == inode && theirs.below == Some(moved.stamp);
         if !is_made || !is_covered || self.lower.get(path).is_some() {
@@ -279,9 +312,6 @@ impl Model {
         }
         self.lower.rename(&to, path);
         self.anchors_put_back(path, &to, inode);
-        if let Some(window) = self.windows.remove(&to) {
-            self.windows.insert(path.to_owned(), window);
-        }
         if let Some(ours) = self.upper.get_mut(path) {
             (ours.below, ours.held) = (Some(moved.stamp), theirs.held);
         }

@@ -4,6 +4,7 @@ use super::*;
 
 const EACH: WindowLength = WindowLength::Each;
 const LONG: WindowLength = WindowLength::Long;
+const SESSION: WindowLength = WindowLength::Session;
 
 #[test]
 fn who_writes_a_file_that_is_exchanged_goes_on_writing_it_under_its_new_name() {
@@ -130,4 +131,19 @@ fn what_covers_a_renamed_file_is_judged_when_that_goes_back_although_somebody_ha
 #[test]
 fn a_touched_file_goes_back_when_its_old_path_is_made_anew() {
     check(EACH, &[Rename("a", "f"), Touch("f"), Save("f", Many(1)), Save("a", Line(1)), Remount, DiscardAll]);
+}
+
+#[test]
+fn a_file_that_comes_with_a_directory_is_judged_against_what_was_there_before() {
+    check(SESSION, &[Save("e/a", Line(0)), Exchange("d/s", "e")]);
+}
+
+#[test]
+fn what_was_renamed_over_something_is_what_the_session_judges_its_old_path_against() {
+    check(SESSION, &[Save("a", Line(0)), Rename("a", "b"), Save("a", Many(0))]);
+}
+
+#[test]
+fn what_lay_in_a_renamed_directory_is_known_after_a_kill() {
+    check(EACH, &[Exchange("d/s", "e"), OpenEmptied(0, "d/s/a"), Remount]);
 }

@@ -57,10 +57,12 @@ pub struct Known {
     pub anchor: Anchor,
     /// What is there now came in this session.
     pub fresh: bool,
-    /// Known by the rename of a directory, which a killed daemon forgets.
+    /// Known by the rename of a directory alone.
     pub by_dir: bool,
     /// Where older content that is there now came from. While something is there, no deletion here loses anything.
     pub from: Option<Path>,
+    /// Where what was last there went by a rename, and its inode. Lower has nothing in its place.
+    pub went: Option<(Path, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -101,7 +103,7 @@ pub struct Model {
     pub anchors: BTreeMap<Path, Known>,
     pub windows: BTreeMap<Path, Window>,
     pub window: WindowLength,
-    /// Directories that were renamed, oldest first. A killed daemon forgets them.
+    /// Directories that were renamed, oldest first.
     pub moved_dirs: Vec<(Path, Path)>,
     /// Content that lower lost by our doing: there must be a backup of each.
     pub replaced: Vec<Vec<u8>>,
@@ -380,8 +382,9 @@ impl Model {
 
     fn created(&mut self, path: &str) {
         let known = self.anchors.entry(path.to_owned());
-        let known = known.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None });
-        known.fresh = known.anchor == Anchor::Nothing;
+        let known =
+            known.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None, went: None });
+        (known.fresh, known.went) = (known.anchor == Anchor::Nothing, None);
     }
 
     pub fn rmdir(&mut self, path: &str) -> Answer {
@@ -411,6 +414,7 @@ impl Model {
     }
 
     fn left(&mut self, path: &str) {
+        self.windows.remove(path);
         if let Some(known) = self.anchors.get_mut(path) {
             (known.fresh, known.from) = (false, None);
         }
@@ -541,23 +545,28 @@ impl Model {
     fn anchors_moved(&mut self, from: &str, to: &str, inode: u64) {
         let is_fresh = self.is_fresh(from);
         let moved = Anchor::Moved { to: to.to_owned(), inode };
-        let unknown = Known { anchor: moved.clone(), fresh: false, by_dir: false, from: None };
+        let unknown = Known { anchor: moved.clone(), fresh: false, by_dir: false, from: None, went: None };
         let source = self.anchors.entry(from.to_owned()).or_insert(unknown);
-        (source.fresh, source.by_dir) = (false, false);
+        (source.fresh, source.by_dir, source.went) = (false, false, Some((to.to_owned(), inode)));
         let came_from = source.from.take().or(Some(from.to_owned())).filter(|came| !is_fresh && came != to);
         let is_home = self.moved_with_dirs(to).as_deref() == Some(from);
         let anchor = if is_home { moved } else { Anchor::Nothing };
-        let unknown = Known { anchor, fresh: false, by_dir: false, from: None };
+        let unknown = Known { anchor, fresh: false, by_dir: false, from: None, went: None };
         self.anchors.retain(|path, known| path != to || !known.by_dir);
         let target = self.anchors.entry(to.to_owned()).or_insert(unknown);
         let came_from = came_from.filter(|_| target.anchor == Anchor::Nothing);
-        (target.fresh, target.from) = (is_fresh || came_from.is_some(), came_from);
+        (target.fresh, target.from, target.went) = (is_fresh || came_from.is_some(), came_from, None);
         self.retarget(from, to);
     }
 
     fn retarget(&mut self, from: &str, to: &str) {
         for known in self.anchors.values_mut() {
             if let Anchor::Moved { to: at, .. } = &mut known.anchor
+                && let Some(moved) = rebase(at, from, to)
+            {
+                *at = moved;
+            }
+            if let Some((at, _)) = &mut known.went
                 && let Some(moved) = rebase(at, from, to)
             {
                 *at = moved;
@@ -589,15 +598,20 @@ impl Model {
     /// What used to be at the source is at the target now, so that nothing else can be made there unreviewed.
     fn carried(&mut self, from: &str, to: &str) {
         let Some(inode) = self.lower.leaf(to).map(|leaf| leaf.inode) else { return };
+        self.windows.remove(from);
         let moved = Anchor::Moved { to: to.to_owned(), inode };
         for known in self.anchors.values_mut() {
             if matches!(&known.anchor, Anchor::Moved { to: at, .. } if at == from) {
                 known.anchor = moved.clone();
             }
+            if known.went.as_ref().is_some_and(|(at, _)| at == from) {
+                known.went = Some((to.to_owned(), inode));
+            }
         }
-        let known = Known { anchor: moved, fresh: false, by_dir: false, from: None };
+        let known = Known { anchor: moved, fresh: false, by_dir: false, from: None, went: None };
         let known = self.anchors.entry(from.to_owned()).or_insert(known);
         (known.fresh, known.from, known.by_dir) = (false, None, false);
+        known.went = Some((to.to_owned(), inode));
     }
 
     /// A changed file over something: the target is judged, and what the source was based on is deleted.
@@ -735,6 +749,7 @@ impl Model {
             fresh: false,
             by_dir: true,
             from: None,
+            went: None,
         });
     }
 
@@ -748,7 +763,8 @@ impl Model {
             .collect();
         for (path, came_from) in moved {
             let known = self.anchors.entry(path);
-            let known = known.or_insert(Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: None });
+            let known =
+                known.or_insert(Known { anchor: Anchor::Nothing, fresh: true, by_dir: false, from: None, went: None });
             (known.fresh, known.from) = (true, came_from);
         }
     }
@@ -788,7 +804,7 @@ impl Model {
             }
             self.replace(&path, leaf.clone());
             let anchor = leaf.map_or(Anchor::Nothing, |leaf| Anchor::Content(leaf.thing));
-            self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None });
+            self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
             self.windows.remove(&path);
             self.ended(&path);
         }
@@ -858,8 +874,6 @@ impl Model {
     pub fn remount(&mut self) {
         self.handles.clear();
         self.windows.clear();
-        self.anchors.retain(|_, known| !known.by_dir);
-        self.moved_dirs.clear();
         self.upper.retain(|_, upper| !upper.is_landed);
         let mut unfinished: Vec<(u64, Path)> = Vec::new();
         for (path, upper) in &self.upper {
