@@ -1,7 +1,7 @@
 //! Puts the layers together and starts a mount.
 //!
 //! What can be refused is refused in front, by [`plan`]. Then the process forks while it has one thread; the child is the
-//! [`watchdog`], its child the daemon ([`daemon`]), and the parent waits for their word. A refusal travels as the JSON of
+//! [`watchdog`], its child the daemon ([`daemon`]), whose child is its [`Guard`], and the parent waits for their word. A refusal travels as the JSON of
 //! its error, so that it keeps its code.
 
 mod daemon;
@@ -20,6 +20,7 @@ use super::mount::{Ground, MountArgs};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
+use crate::sys::guard::Guard;
 use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
 use daemon::Daemon;
@@ -32,8 +33,9 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let below = who_stands_below(&plan);
     match arguments.ground {
         Ground::Foreground => {
+            let guard = guard();
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
-            let daemon = begin(&plan)?;
+            let daemon = begin(&plan, guard)?;
             below.iter().for_each(say);
             daemon.serve_until_the_end(termination).map_err(Failure::from)
         }
@@ -52,9 +54,10 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
 
 /// The daemon's whole life. A failure to start is the parent's to print; one at the end goes to the log.
 fn be_the_daemon(plan: &Plan, signal: ReadySignal) -> ! {
+    let guard = guard();
     let begun = Termination::block().map_err(|err| told("block signals", &err));
     let begun = begun.and_then(|termination| {
-        let daemon = begin(plan)?;
+        let daemon = begin(plan, guard)?;
         let log = daemon.log_file().map_err(|err| told("open the daemon's log", &err))?;
         Ok((termination, daemon, log))
     });
@@ -93,9 +96,20 @@ fn refusal(reason: &str) -> ErrorBody {
     serde_json::from_str(reason).unwrap_or_else(|_| ErrorBody::new(ErrorCode::Io, reason))
 }
 
-fn begin(plan: &Plan) -> Result<Daemon, Failure> {
+/// A mount without a guard is better than none.
+fn guard() -> Option<Guard> {
+    match Guard::start() {
+        Ok(guard) => Some(guard),
+        Err(err) => {
+            say(format_args!("start the daemon's guard: {err}"));
+            None
+        }
+    }
+}
+
+fn begin(plan: &Plan, guard: Option<Guard>) -> Result<Daemon, Failure> {
     logger::install();
-    let (daemon, recovered) = Daemon::begin(plan)?;
+    let (daemon, recovered) = Daemon::begin(plan, guard)?;
     say_what_recovery_did(&recovered);
     Ok(daemon)
 }

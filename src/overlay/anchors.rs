@@ -98,12 +98,18 @@ impl Known {
 
     /// The same once what is at `place` has been replaced, and is `kept`.
     fn replaced_at(&self, place: &RelPath, kept: Kept) -> Option<Self> {
+        let is_there = matches!(&self.anchor, AnchorState::Moved { to, .. } if to == place);
+        let went_there = self.went.as_ref().is_some_and(|went| went.to == *place);
+        // Asked of every anchor at each landing: nearly all of them have nothing to do with the place.
+        if !is_there && !went_there {
+            return None;
+        }
         let mut known = self.clone();
-        if matches!(&known.anchor, AnchorState::Moved { to, .. } if to == place) {
+        if is_there {
             known.anchor = AnchorState::Content(kept);
         }
         known.went = known.went.filter(|went| went.to != *place);
-        (known != *self).then_some(known)
+        Some(known)
     }
 }
 

@@ -11,14 +11,18 @@ use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
 use super::settle::Settled;
 use super::uppers::Upper;
-use super::{Caller, Entry, Error, Known, Overlay, Result};
+use super::{Caller, Entry, Error, Known, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, EventDraft, Fate, Store, UpperId, UpperRow, What};
-use crate::sys::Mode;
+
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
+use crate::sys::{Mode, OFlags};
+
+/// What takes a file system longer to free than to name: kept open while its last name goes.
+const LARGE_BYTES: u64 = 1 << 20;
 
 impl Overlay {
     /// The path of a name that is to be made.
@@ -282,27 +286,29 @@ impl Overlay {
         let kind = was.kind;
         match (self.action_by(&path, kind, &self.writer(caller)), origin) {
             (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
-            (Action::Pass, Origin::Lower(_)) => self.lower.place(&path)?.unlink()?,
+            (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
                 debug_assert!(!meta.is_dir());
-                self.lower.place(&path)?.unlink()?;
+                return self.unlink_below(&path, (parent, name), &was);
             }
             (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
             (_, Origin::Upper(id, _)) => self.unlink_upper(&path, id, caller)?,
             (_, Origin::Nothing | Origin::Hidden(_)) => return Err(Error::Errno(libc::ENOENT)),
         }
-        self.unnamed(parent, name, &was);
+        self.state.lock().unnamed(parent, name, &was);
         Ok(())
     }
 
-    /// The node loses the name; who has it open keeps it.
-    fn unnamed(&self, parent: NodeId, name: &OsStr, was: &Meta) {
+    /// In lower and in the nodes at once: who looks sees the name before it or no name after it.
+    fn unlink_below(&self, path: &RelPath, (parent, name): (NodeId, &OsStr), was: &Meta) -> Result<()> {
+        let place = self.lower.place(path)?;
+        let is_large = was.is_file() && was.size >= LARGE_BYTES;
+        // Freed when nobody has it any more, which then is after the lock.
+        let _kept = is_large.then(|| self.lower.open_at(path, OFlags::PATH)).transpose()?;
         let mut state = self.state.lock();
-        state.epoch += 1;
-        if let Some(node) = state.nodes.child(parent, name).and_then(|node| state.nodes.get_mut(node).ok()) {
-            node.removed = Some(*was);
-        }
-        state.nodes.unname(parent, name);
+        place.unlink()?;
+        state.unnamed(parent, name, was);
+        Ok(())
     }
 
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
@@ -319,16 +325,22 @@ impl Overlay {
 
     /// A whiteout that nobody has judged yet; the database learns of it when it is held.
     pub(super) fn hide(&self, path: &RelPath, meta: &Meta) -> Result<UpperId> {
-        let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-        let id = self.store.reserve_upper();
-        let base = Base::of(below);
-        let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None };
+        let whiteout = self.whiteout(path, meta);
+        let id = whiteout.row.id;
         let mut state = self.state.lock();
         if state.uppers.at(path).is_some() {
             return Err(Error::Errno(libc::ESTALE));
         }
-        state.uppers.insert(Upper { saved: false, ..Upper::written(row) });
+        state.uppers.insert(whiteout);
         Ok(id)
+    }
+
+    /// What hides a path of lower, once it is put there.
+    pub(super) fn whiteout(&self, path: &RelPath, meta: &Meta) -> Upper {
+        let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
+        let (id, base) = (self.store.reserve_upper(), Base::of(below));
+        let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None };
+        Upper { saved: false, ..Upper::written(row) }
     }
 
     fn unlink_upper(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
@@ -422,15 +434,9 @@ impl Overlay {
         id: UpperId,
         record: impl FnOnce(&Store) -> crate::store::Result<()>,
     ) -> Result<()> {
-        use super::open::Backing;
         let mut state = self.state.lock();
         record(&self.store)?;
-        let open = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
-        if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
-            open.set_backing(Backing::Orphan(open.file()));
-        }
-        state.uppers.remove(id);
-        state.epoch += 1;
+        state.take_out(path, id);
         Ok(())
     }
 
@@ -479,7 +485,7 @@ impl Overlay {
             let gone = self.state.lock().left(&path).into_iter().collect();
             self.record_structure(&path, "[directory removed]".to_owned(), gone, caller)?;
         }
-        self.unnamed(parent, name, &was);
+        self.state.lock().unnamed(parent, name, &was);
         Ok(())
     }
 
@@ -518,6 +524,28 @@ impl Overlay {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
         self.hold_structure(id, Reason::Parent)
+    }
+}
+
+impl State {
+    /// The view has an entry no more; who has it open keeps its content.
+    pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
+        use super::open::Backing;
+        let open = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok()?.open.clone());
+        if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
+            open.set_backing(Backing::Orphan(open.file()));
+        }
+        self.uppers.remove(id);
+        self.epoch += 1;
+    }
+
+    /// The node loses the name; who has it open keeps it.
+    fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
+        self.epoch += 1;
+        if let Some(node) = self.nodes.child(parent, name).and_then(|node| self.nodes.get_mut(node).ok()) {
+            node.removed = Some(*was);
+        }
+        self.nodes.unname(parent, name);
     }
 }
 

@@ -47,7 +47,16 @@ pub(super) struct Node {
     /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
     pub removed: Option<Meta>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
-    pub left: Option<Arc<File>>,
+    pub left: Option<Left>,
+}
+
+/// What stood at a name until another file was renamed over it.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// Nobody judged it, and nobody does now.
+    Passed(Arc<File>, InodeKey),
+    /// For reading; whoever writes gets a copy, for it may have other names.
+    Judged(Arc<File>),
 }
 
 impl Node {

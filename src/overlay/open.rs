@@ -23,7 +23,7 @@ use super::error::Context;
 use super::heritage::Heritage;
 use super::lookup::Origin;
 use super::nodes::NodeId;
-use super::passed::{Claimed, Passed};
+use super::passed::{Claimed, Passed, PassedHandle};
 use super::settle::Settled;
 use super::{Caller, Entry, Error, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
@@ -72,6 +72,10 @@ impl OpenFlags {
         self.access == Access::Write || self.truncates()
     }
 
+    pub(super) fn without_truncation(self) -> Self {
+        Self { raw: self.raw - OFlags::TRUNC, ..self }
+    }
+
     pub(super) fn is_direct(self) -> bool {
         self.raw.contains(OFlags::DIRECT)
     }
@@ -116,7 +120,7 @@ pub(super) struct Handle {
 }
 
 enum Target {
-    Passed(Arc<Passed>, Arc<File>),
+    Passed(PassedHandle),
     Judged(Arc<OpenFile>),
 }
 
@@ -231,7 +235,7 @@ impl Handle {
     fn judged(&self) -> Option<&Arc<OpenFile>> {
         match &self.target {
             Target::Judged(open) => Some(open),
-            Target::Passed(..) => None,
+            Target::Passed(_) => None,
         }
     }
 
@@ -314,11 +318,25 @@ impl Overlay {
                 return Err(err);
             }
         };
-        let handle = self.add_handle(node, Target::Passed(passed.clone(), file), flags, caller, None);
-        match self.passes_through() {
+        let by_kernel = self.passes_through();
+        let handle = self.add_passed_handle(node, &passed, file, flags, caller);
+        match by_kernel {
             true => Ok(Opened { handle, keep_cache: false, passed: Some(passed) }),
             false => Ok(Opened { handle, keep_cache: self.keep_cache(node, below), passed: None }),
         }
+    }
+
+    /// `file` has shown that the open is possible. It is kept where we are the ones who write.
+    fn add_passed_handle(
+        &self,
+        node: NodeId,
+        passed: &Arc<Passed>,
+        file: Arc<File>,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> HandleId {
+        let own = (!self.passes_through()).then_some(file);
+        self.add_handle(node, Target::Passed(PassedHandle::new(passed.clone(), flags, own)), flags, caller, None)
     }
 
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
@@ -358,23 +376,10 @@ impl Overlay {
     /// Reached through `/proc/self/fd`, or its name was given to another file between the kernel's look and this open:
     /// only what is or was open on it is left. `ESTALE` when nothing is: the kernel looks again.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
-        if let Some(passed) = self.claim_unlinked(node)? {
-            return self.open_passed(node, passed, flags, caller, None);
-        }
-        let open = {
-            let mut state = self.state.lock();
-            let found = state.nodes.get(node)?;
-            let open = match (&found.open, &found.left) {
-                (Some(open), _) => open.clone(),
-                (None, Some(left)) if flags.access == Access::Read => {
-                    OpenFile::new(node, Backing::Orphan(left.clone()))
-                }
-                // By a name, then, that another node has now.
-                (None, _) => return Err(Error::Errno(libc::ESTALE)),
-            };
-            open.claim(flags.access);
-            state.nodes.set_open(node, Some(open.clone()));
-            open
+        let open = match self.claim_left(node, flags.access)? {
+            Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, None),
+            Claimed::Judged(open) => open,
+            Claimed::MovedOn => return Err(Error::Errno(libc::ESTALE)),
         };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
         self.empty_at_open(id, &open, flags, caller)?;
@@ -515,8 +520,7 @@ impl Overlay {
             // Replaced by somebody else at this moment.
             Claimed::Judged(_) | Claimed::MovedOn => return Err(Error::Errno(libc::ESTALE)),
         };
-        let target = Target::Passed(passed.clone(), Arc::new(file));
-        let handle = self.add_handle(entry.node, target, flags, caller, None);
+        let handle = self.add_passed_handle(entry.node, &passed, Arc::new(file), flags, caller);
         let passed = self.passes_through().then_some(passed);
         Ok((entry, Opened { handle, keep_cache: false, passed }))
     }
@@ -556,7 +560,7 @@ impl Overlay {
             Ok(done)
         };
         let count = match &handle.target {
-            Target::Passed(_, file) => read(file, &mut data),
+            Target::Passed(passed) => read(passed.readable(), &mut data),
             Target::Judged(open) => read(&open.file(), &mut data),
         };
         data.truncate(count.doing(|| format!("read at {offset}"))?);
@@ -573,8 +577,8 @@ impl Overlay {
     fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
         self.check_writable()?;
         let Some(open) = handle.judged() else {
-            let Target::Passed(_, file) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
-            return Ok(change(file)?);
+            let Target::Passed(passed) = &handle.target else { return Err(Error::Errno(libc::EBADF)) };
+            return Ok(change(passed.writable()?)?);
         };
         let under_way = open.begin_write();
         let file = self.writable(open, keep, *handle.opened.lock())?;
@@ -655,7 +659,7 @@ impl Overlay {
         };
         let seek = |file: &File| rustix::fs::seek(file, from).map_err(io::Error::from);
         let position = match &handle.target {
-            Target::Passed(_, file) => seek(file)?,
+            Target::Passed(passed) => seek(passed.readable())?,
             Target::Judged(open) => seek(&open.file())?,
         };
         i64::try_from(position).map_err(|_| Error::Errno(libc::EOVERFLOW))
@@ -671,7 +675,7 @@ impl Overlay {
     ) -> Result<usize> {
         let (from, to) = (self.handle(from)?, self.handle(to)?);
         let source = match &from.target {
-            Target::Passed(_, file) => file.try_clone()?,
+            Target::Passed(passed) => passed.readable().try_clone()?,
             Target::Judged(open) => open.file().try_clone()?,
         };
         self.change_content(&to, Keep::Content, |file| {
@@ -687,7 +691,7 @@ impl Overlay {
         let handle = self.handle(handle)?;
         let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
         match &handle.target {
-            Target::Passed(_, file) => Ok(sync(file)?),
+            Target::Passed(passed) => Ok(sync(passed.readable())?),
             Target::Judged(open) => {
                 if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
                     match open_lower(&self.lower, &landed) {
@@ -754,8 +758,8 @@ impl Overlay {
             removed
         };
         let open = match &removed.target {
-            Target::Passed(passed, _) => {
-                self.let_go(removed.node, passed);
+            Target::Passed(passed) => {
+                self.let_go(removed.node, passed.passed());
                 return Ok(());
             }
             Target::Judged(open) => open,

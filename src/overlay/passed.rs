@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::error::Context;
-use super::nodes::NodeId;
-use super::open::{Access, OpenFile, OpenFlags};
+use super::nodes::{Left, NodeId};
+use super::open::{Access, Backing, OpenFile, OpenFlags};
 use super::{Error, Overlay, Policy, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::{Action, Entry as RuleEntry};
@@ -57,10 +57,10 @@ pub(super) enum Claimed {
 }
 
 impl Passed {
-    fn new(file: File, key: InodeKey) -> Arc<Self> {
+    fn new(file: Arc<File>, key: InodeKey) -> Arc<Self> {
         Arc::new(Self {
             key,
-            file: Arc::new(file),
+            file,
             registration: OnceLock::new(),
             handles: AtomicUsize::new(1),
             parted: AtomicBool::new(false),
@@ -81,7 +81,8 @@ impl Passed {
         self.parted.load(Ordering::SeqCst)
     }
 
-    /// A descriptor for one handle. Readers share one, so that opening for reading costs no more than a look.
+    /// A descriptor as an open of these flags gives it. Readers share one, so that opening for reading costs no more than
+    /// a look.
     pub(super) fn descriptor(&self, flags: OpenFlags) -> Result<Arc<File>> {
         let doing = || "open a file that nobody judges".to_owned();
         if flags.is_direct() {
@@ -92,6 +93,37 @@ impl Passed {
             true => Ok(Arc::new(file::reopen(self.file.as_fd(), flags.below()).doing(doing)?)),
             false => Ok(self.file.clone()),
         }
+    }
+}
+
+/// What a handle on a passing file reads and writes, as far as that is left to us.
+pub(super) struct PassedHandle {
+    passed: Arc<Passed>,
+    flags: OpenFlags,
+    /// For writing. Opened when it is needed: the kernel has one of its own where it writes by itself, and thousands of
+    /// open files must not cost us twice as many descriptors.
+    own: OnceLock<Arc<File>>,
+}
+
+impl PassedHandle {
+    pub fn new(passed: Arc<Passed>, flags: OpenFlags, own: Option<Arc<File>>) -> Self {
+        Self { passed, flags, own: own.map(OnceLock::from).unwrap_or_default() }
+    }
+
+    pub fn passed(&self) -> &Passed {
+        &self.passed
+    }
+
+    pub fn readable(&self) -> &Arc<File> {
+        self.own.get().unwrap_or(&self.passed.file)
+    }
+
+    pub fn writable(&self) -> Result<&Arc<File>> {
+        if let Some(file) = self.own.get() {
+            return Ok(file);
+        }
+        let file = self.passed.descriptor(self.flags.without_truncation())?;
+        Ok(self.own.get_or_init(|| file))
     }
 }
 
@@ -228,7 +260,7 @@ impl Overlay {
         if state.epoch != epoch {
             return Ok(Claimed::MovedOn);
         }
-        let passed = Passed::new(file, meta.key());
+        let passed = Passed::new(Arc::new(file), meta.key());
         state.nodes.set_passed(node, Some(passed.clone()));
         Ok(Claimed::Passed(passed))
     }
@@ -246,7 +278,7 @@ impl Overlay {
         if !state.nodes.is_lower(node, key) {
             return Ok(Claimed::MovedOn);
         }
-        let passed = Passed::new(file, key);
+        let passed = Passed::new(Arc::new(file), key);
         state.nodes.set_passed(node, Some(passed.clone()));
         Ok(Claimed::Passed(passed))
     }
@@ -261,15 +293,32 @@ impl Overlay {
         }
     }
 
-    /// What an unlinked node still passes, with one more handle.
-    pub(super) fn claim_unlinked(&self, node: NodeId) -> Result<Option<Arc<Passed>>> {
-        let state = self.state.lock();
-        let Some(passed) = &state.nodes.get(node)?.passed else { return Ok(None) };
-        if passed.is_parted() {
-            return Err(Error::Errno(libc::ESTALE));
-        }
-        passed.handles.fetch_add(1, Ordering::SeqCst);
-        Ok(Some(passed.clone()))
+    /// What is open on a node without a name, or was at the name it had, with one more handle. Moved on where nothing is
+    /// left: what the kernel wants to open is another node by now.
+    pub(super) fn claim_left(&self, node: NodeId, access: Access) -> Result<Claimed> {
+        let mut state = self.state.lock();
+        let found = state.nodes.get_mut(node)?;
+        Ok(match (&found.open, &found.passed, &found.left) {
+            (Some(open), ..) => {
+                open.claim(access);
+                Claimed::Judged(open.clone())
+            }
+            (None, Some(passed), _) if passed.is_parted() => Claimed::MovedOn,
+            (None, Some(passed), _) => {
+                passed.handles.fetch_add(1, Ordering::SeqCst);
+                Claimed::Passed(passed.clone())
+            }
+            (None, None, Some(Left::Passed(file, key))) => {
+                let passed = Passed::new(file.clone(), *key);
+                Claimed::Passed(found.passed.insert(passed).clone())
+            }
+            (None, None, Some(Left::Judged(file))) => {
+                let open = OpenFile::new(node, Backing::Lower(file.clone()));
+                open.claim(access);
+                Claimed::Judged(found.open.insert(open).clone())
+            }
+            (None, None, None) => Claimed::MovedOn,
+        })
     }
 
     /// One handle less.

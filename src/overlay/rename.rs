@@ -2,15 +2,16 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::carry::Move;
 use super::error::Context;
 use super::lookup::Origin;
-use super::nodes::NodeId;
+use super::nodes::{Left, NodeId};
 use super::open::Backing;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
-use super::{Caller, Error, Overlay, Result};
+use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What, Writer};
@@ -22,6 +23,10 @@ use crate::sys::tree::is_absent;
 /// A file that grows while it is copied is copied again this often: a log gains a line, and not at every moment.
 const COPY_TRIES: usize = 8;
 
+/// Looks at both names before a rename gives up on what others do to them. Names themselves are the kernel's to guard:
+/// only writing, judging and reviewing run beside a rename.
+const TRIES: usize = 16;
+
 /// One end of a rename.
 pub(super) struct End {
     pub parent: NodeId,
@@ -29,6 +34,13 @@ pub(super) struct End {
     pub path: RelPath,
     origin: Origin,
     pub action: Action,
+}
+
+/// What is to stand at a target.
+struct Taken {
+    row: UpperRow,
+    /// What stands there now, and goes.
+    replaced: Option<UpperId>,
 }
 
 impl End {
@@ -69,6 +81,27 @@ impl Overlay {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }
+        let mut tries = 1;
+        loop {
+            let epoch = self.state.lock().epoch;
+            match self.rename_found((parent, name), (new_parent, new_name), flags, caller) {
+                // Written to, landed or held since it was looked at.
+                Err(err) if err.code() == libc::ESTALE && tries < TRIES && self.state.lock().epoch != epoch => {
+                    tries += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Of what the two names stand for now; `ESTALE`, and nothing done, when they came to stand for something else.
+    fn rename_found(
+        &self,
+        (parent, name): (NodeId, &OsStr),
+        (new_parent, new_name): (NodeId, &OsStr),
+        flags: RenameFlags,
+        caller: &Caller,
+    ) -> Result<()> {
         let by = self.writer(caller);
         let from = self.end(parent, name, None, &by)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
@@ -201,16 +234,19 @@ impl Overlay {
     /// the rename gets what it found, and not an error.
     fn keep_replaced(&self, to: &End) {
         let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &to.origin else { return };
+        // What cannot be opened could not have been opened a moment before either.
         let left = match &to.origin {
-            Origin::Upper(id, _) if meta.is_file() => self.store.open_upper(*id).ok(),
-            // What cannot be opened could not have been opened a moment before either.
-            _ if meta.is_file() => super::open_lower(&self.lower, &to.path).ok(),
-            _ => None,
+            _ if !meta.is_file() => None,
+            Origin::Upper(id, _) => self.store.open_upper(*id).ok().map(|file| Left::Judged(Arc::new(file))),
+            _ => super::open_lower(&self.lower, &to.path).ok().map(|file| match to.action {
+                Action::Pass => Left::Passed(Arc::new(file), meta.key()),
+                _ => Left::Judged(Arc::new(file)),
+            }),
         };
         let mut state = self.state.lock();
         let node = state.nodes.child(to.parent, &to.name);
         if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
-            (node.removed, node.left) = (Some(*meta), left.map(std::sync::Arc::new));
+            (node.removed, node.left) = (Some(*meta), left);
         }
     }
 
@@ -249,17 +285,18 @@ impl Overlay {
         meta.links > 1 && self.state.lock().uppers.of_inode(meta.device, meta.inode).is_some()
     }
 
-    /// Between or into paths that nobody judges: the kernel's own rename.
+    /// Between or into paths that nobody judges: the kernel's own rename. In lower and in the nodes at once: who looks sees
+    /// both names before it or both after it.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
-        self.lower.place(&from.path)?.rename(&self.lower.place(&to.path)?, RenameFlags::empty())?;
-        self.state.lock().seen.remove(&from.path);
-        self.renamed(from, to);
-        Ok(())
-    }
-
-    fn renamed(&self, from: &End, to: &End) {
-        let renamed = self.state.lock().renamed(from, to);
+        let (source, target) = (self.lower.place(&from.path)?, self.lower.place(&to.path)?);
+        let renamed = {
+            let mut state = self.state.lock();
+            source.rename(&target, RenameFlags::empty())?;
+            state.seen.remove(&from.path);
+            state.renamed(from, to)
+        };
         self.tell_renamed(to, renamed);
+        Ok(())
     }
 
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
@@ -267,19 +304,30 @@ impl Overlay {
         let claimed = self.claim_target(to)?;
         let upper = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
-        let row = self.take_target(to, upper, meta.kind)?;
-        let whiteout = self.hide(&from.path, meta)?;
+        let taken = self.take_target(to, upper, meta.kind)?;
+        let hiding = self.whiteout(&from.path, meta);
+        let whiteout = hiding.row.id;
         // The going of what a rule holds is reviewed by itself.
         let gated = matches!(from.action, Action::Hold(_));
-        {
+        let renamed = {
             let mut state = self.state.lock();
             // What nobody judges goes by itself, whoever writes to it meanwhile.
             let goes_along = !gated && from.action != Action::Pass;
             let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
-            state.uppers.insert(Upper { saved: false, synced, takes_along, ..Upper::written(row.clone()) });
-        }
+            let saved = taken.replaced.is_some();
+            let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
+            let hidden_already = state.uppers.at(&from.path).is_some();
+            if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced)? {
+                drop(state);
+                self.store.drop_upper_file(upper)?;
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            state.uppers.insert(hiding);
+            state.renamed(from, to)
+        };
         drop(claimed);
-        self.renamed(from, to);
+        self.drop_replaced(taken.replaced)?;
+        self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &self.writer(caller)) {
             Ok(settled) => settled,
@@ -338,11 +386,12 @@ impl Overlay {
         }
     }
 
-    /// The entry that comes to stand at the target, which the caller has claimed, with the base of whatever stood there.
-    fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<UpperRow> {
+    /// The entry that is to stand at the target, which the caller has claimed, with the base of whatever stands there.
+    fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
         let free = Base::of(Below::Nothing);
+        let mut replaced = None;
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
             // Takes the place of this one name; the file's other names keep their content.
@@ -361,15 +410,37 @@ impl Overlay {
                         mode: meta.mode,
                         links: 1,
                     });
-                    return Ok(UpperRow { id, names, what, base: Base::of(below), held: None });
+                    (Base::of(below), None)
+                } else {
+                    replaced = Some(*old);
+                    (row.base.of_one_name(), row.held)
                 }
-                let replacing = UpperRow { id, names: names.clone(), what: what.clone(), ..row.clone() };
-                self.orphan(&to.path, *old, |store| store.replace_upper(*old, &replacing))?;
-                self.store.drop_upper_file(*old)?;
-                (row.base.of_one_name(), row.held)
             }
         };
-        Ok(UpperRow { id, names, what, base, held })
+        Ok(Taken { row: UpperRow { id, names, what, base, held }, replaced })
+    }
+
+    /// Puts an entry at the target, in the place of the one that it replaces. False, and nothing done, when something
+    /// else stands there: it was opened and written to since.
+    fn put_over(&self, state: &mut State, to: &End, entry: Upper, replaced: Option<UpperId>) -> Result<bool> {
+        if state.uppers.at(&to.path) != replaced {
+            return Ok(false);
+        }
+        match replaced {
+            Some(old) => {
+                self.store.replace_upper(old, &entry.row)?;
+                state.take_out(&to.path, old);
+            }
+            None if entry.saved => self.store.save_upper(&entry.row)?,
+            None => {}
+        }
+        state.epoch += 1;
+        state.uppers.insert(entry);
+        Ok(true)
+    }
+
+    fn drop_replaced(&self, replaced: Option<UpperId>) -> Result<()> {
+        replaced.map_or(Ok(()), |old| Ok(self.store.drop_upper_file(old)?))
     }
 
     /// Who has the source open reads and writes what is at the target now.
@@ -391,7 +462,7 @@ impl Overlay {
         if let Ok(found) = state.nodes.get(node)
             && let Some(open) = &found.open
         {
-            open.set_backing(Backing::Upper(id, std::sync::Arc::new(file)));
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
         }
     }
 
@@ -412,10 +483,17 @@ impl Overlay {
     /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
     /// like the target.
     fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+        // Whoever judges it at this moment, for a close, may be taking the source along.
+        let claimed = match self.claim(upper) {
+            Ok((_, claimed)) => Some(claimed),
+            Err(err) if err.code() == libc::ESTALE => None,
+            Err(err) => return Err(err),
+        };
         let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
             upper.takes_along = None;
             upper.synced
         });
+        drop(claimed);
         if synced {
             // The source is the only copy on disk, and it goes.
             self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
@@ -460,32 +538,40 @@ impl Overlay {
         let (row, claimed) = self.claim(id)?;
         let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
         let kind = from.kind().unwrap_or(FileKind::Regular);
-        let target = self.take_target(to, id, kind)?;
+        let taken = self.take_target(to, id, kind)?;
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-        {
+        let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
+        let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
+        let renamed = {
             let mut state = self.state.lock();
-            let source = state.uppers.remove(id);
-            let (synced, because) = source.map(|source| (source.synced, source.because)).unwrap_or_default();
-            let row = UpperRow { what: row.what.clone(), ..target };
-            self.store.save_upper(&row)?;
+            let source = state.uppers.get(id);
+            let (synced, because) = source.map(|source| (source.synced, source.because.clone())).unwrap_or_default();
+            let target = UpperRow { what: row.what.clone(), ..taken.row };
             // Still claimed, until the claim is dropped.
-            state.uppers.insert(Upper { busy: true, synced, because, ..Upper::written(row) });
-        }
-        drop((first, claimed, second));
-        self.renamed(from, to);
-        {
+            let entry = Upper { busy: true, synced, because, ..Upper::written(target) };
+            if state.uppers.at(&to.path) != taken.replaced {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            state.uppers.remove(id);
+            self.put_over(&mut state, to, entry, taken.replaced)?;
+            if let Some(hiding) = hiding {
+                state.uppers.insert(hiding);
+            }
+            let renamed = state.renamed(from, to);
             // What it was copied up from stays behind, and is another file from now on.
-            let mut state = self.state.lock();
             if let Some(node) = state.nodes.at(&to.path) {
                 state.nodes.set_lower(node, None);
             }
-        }
+            renamed
+        };
+        drop((first, claimed, second));
+        self.drop_replaced(taken.replaced)?;
+        self.tell_renamed(to, renamed);
         if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
             let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
             self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
         }
-        if let Some(meta) = below {
-            let whiteout = self.hide(&from.path, &meta)?;
+        if let Some(whiteout) = whiteout {
             self.settle(whiteout, &self.writer(caller))?;
         }
         self.settle(id, &self.writer(caller)).map(|_| ())
@@ -562,16 +648,23 @@ impl Overlay {
         let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
-        let rows = [self.take_target(from, for_from, to_kind)?, self.take_target(to, for_to, from_kind)?];
+        let at_from = self.take_target(from, for_from, to_kind)?;
+        let at_to = self.take_target(to, for_to, from_kind)?;
         {
             let mut state = self.state.lock();
-            for row in rows {
-                self.store.save_upper(&row)?;
-                state.uppers.insert(Upper::written(row));
+            let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
+            if !as_found(from, &at_from) || !as_found(to, &at_to) {
+                drop(state);
+                self.store.drop_upper_file(for_from)?;
+                self.store.drop_upper_file(for_to)?;
+                return Err(Error::Errno(libc::ESTALE));
             }
-            state.epoch += 1;
+            self.put_over(&mut state, from, Upper::written(at_from.row), at_from.replaced)?;
+            self.put_over(&mut state, to, Upper::written(at_to.row), at_to.replaced)?;
             state.exchanged(from, to);
         }
+        self.drop_replaced(at_from.replaced)?;
+        self.drop_replaced(at_to.replaced)?;
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);

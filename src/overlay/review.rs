@@ -169,12 +169,12 @@ impl Overlay {
         let mut in_order: Vec<&ChangeId> = ids.iter().collect();
         {
             let state = self.state.lock();
-            in_order.sort_by_key(|id| state.uppers.by_id(id));
+            in_order.sort_by_cached_key(|id| state.uppers.by_id(id));
         }
         for id in in_order {
             taken.taken.push(self.take(id, writers)?);
         }
-        taken.taken.sort_by_key(|change| ids.iter().position(|id| *id == change.held.id));
+        taken.taken.sort_by_cached_key(|change| ids.iter().position(|id| *id == change.held.id));
         Ok(taken)
     }
 

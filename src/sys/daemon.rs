@@ -99,6 +99,11 @@ impl Readiness {
 }
 
 impl Child {
+    /// Sends SIGKILL. Its end is still to be waited for.
+    pub fn kill(&self) -> io::Result<()> {
+        Ok(rustix::process::kill_process(self.0, rustix::process::Signal::KILL)?)
+    }
+
     /// Sleeps until it ends.
     pub fn wait(self) -> io::Result<Ending> {
         loop {

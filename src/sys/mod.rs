@@ -7,6 +7,7 @@ pub mod backing;
 pub mod cache;
 pub mod daemon;
 pub mod file;
+pub mod guard;
 pub mod lease;
 pub mod mount;
 pub mod process;

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, View, eventually, lines, mounted_scratch};
+use crate::harness::{Scratch, View, eventually, kill, lines, mounted_scratch};
 
 fn rewritten() -> String {
     "all new\n".repeat(100)
@@ -296,6 +297,51 @@ fn a_daemon_that_dies_is_started_again_with_everything_it_held() {
     assert!(log.contains("the daemon was killed by signal 9"), "{log}");
     view.unmount();
     assert_eq!(scratch.read("a"), rewritten());
+}
+
+/// Sparse: quick to make. That takes longer to copy and to hash than a discard takes.
+const LARGE_BYTES: u64 = 512 << 20;
+
+/// Kills the daemon while the thread that tells the kernel to forget a name waits for the lock of a directory, which a
+/// rename keeps until the daemon answers: no signal ends that wait.
+fn die_in_the_kernel(scratch: &Scratch, view: &View<'_>) -> i32 {
+    view.write("d/held", rewritten());
+    let large = fs::File::create(view.path("d/large")).expect("create");
+    large.set_len(LARGE_BYTES).expect("a large file");
+    drop(large);
+    let pid = view.daemon_pid();
+    let (from, to) = (view.path("d/large"), view.path("d/a"));
+    let mut rename = scratch.command("mv").arg(from).arg(to).stderr(Stdio::null()).spawn().expect("mv");
+    eventually("the rename is under way", || {
+        within_kernel(rename.id(), "mv", 'S') || within_kernel(rename.id(), "mv", 'D')
+    });
+    let discard = ["-C", view.root().to_str().expect("UTF-8"), "discard", "d/held"];
+    let mut discard = scratch.fettlefs().args(discard).stderr(Stdio::null()).spawn().expect("fettlefs");
+    eventually("the daemon waits in the kernel", || within_kernel(pid.unsigned_abs(), "kernel-cache", 'D'));
+    assert!(rename.try_wait().expect("mv").is_none(), "the directory is locked still");
+    kill(pid);
+    eventually("nobody waits for a dead daemon", || {
+        rename.try_wait().expect("mv").is_some() && discard.try_wait().expect("fettlefs").is_some()
+    });
+    pid
+}
+
+/// Whether a thread of this name is in this state.
+fn within_kernel(pid: u32, name: &str, state: char) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let stats = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+    stats.into_iter().any(|stat| stat.contains(&format!("({name}) {state} ")))
+}
+
+#[test]
+fn a_daemon_that_dies_in_the_kernel_is_started_again() {
+    let scratch = mounted_scratch!();
+    scratch.write("d/a", lines(100));
+    scratch.write("d/held", lines(100));
+    let view = scratch.mount();
+    let killed = die_in_the_kernel(&scratch, &view);
+    eventually("another daemon answers", || is_served_again(&view, killed));
+    view.fsck();
 }
 
 #[test]

@@ -27,7 +27,8 @@ use crate::fuse;
 use crate::overlay::{Overlay, Policy};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
-use crate::sys::mount::{mount_fuse, mount_fuse_with_helper};
+use crate::sys::guard::Guard;
+use crate::sys::mount::{mount_at, mount_fuse, mount_fuse_with_helper};
 use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::tree::Tree;
@@ -61,11 +62,13 @@ pub struct Daemon {
     socket: Socket,
     /// Held to the last: a killed daemon holds nothing.
     lock: Lock,
+    /// None where none could be started, and once there is no connection any more.
+    guard: Option<Guard>,
 }
 
 impl Daemon {
-    pub fn begin(plan: &Plan) -> std::result::Result<(Self, Recovered), Failure> {
-        Ok(begin(plan)?)
+    pub fn begin(plan: &Plan, guard: Option<Guard>) -> std::result::Result<(Self, Recovered), Failure> {
+        Ok(begin(plan, guard)?)
     }
 
     /// Where standard error goes in the background.
@@ -74,11 +77,11 @@ impl Daemon {
     }
 
     /// Sleeps until the mount is to end, and ends it.
-    pub fn serve_until_the_end(self, termination: Termination) -> Result<()> {
+    pub fn serve_until_the_end(mut self, termination: Termination) -> Result<()> {
         let end = self.end.clone();
         spawn("signals", move || wait_for_signals(&termination, &end))?;
         match self.ends.recv() {
-            Ok(End::SessionOver) => {}
+            Ok(End::SessionOver) => self.session_over(),
             Ok(End::Asked) => self.detach(Duration::ZERO)?,
             Ok(End::Signalled(signal)) => {
                 log::warn!("ending, for {signal:?}");
@@ -91,7 +94,7 @@ impl Daemon {
     }
 
     /// Takes the mount away and gives those inside a moment. Nothing they wrote and closed is lost with the rest.
-    fn detach(&self, writers_wait: Duration) -> Result<()> {
+    fn detach(&mut self, writers_wait: Duration) -> Result<()> {
         if let Err(err) = self.project.overlay.flush_all(Some(writers_wait)) {
             log::error!("flush: {}", err.message);
         }
@@ -99,9 +102,17 @@ impl Daemon {
             take_away(&mounted.mountpoint).map_err(told)?;
         }
         match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
-            Ok(End::SessionOver) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
+            Ok(End::SessionOver) => self.session_over(),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             // A second signal: no more waiting.
-            Ok(End::Signalled(_) | End::Asked) => Ok(()),
+            Ok(End::Signalled(_) | End::Asked) => {}
+        }
+        Ok(())
+    }
+
+    fn session_over(&mut self) {
+        if let Some(Err(err)) = self.guard.take().map(Guard::dismiss) {
+            log::warn!("dismiss the daemon's guard: {err}");
         }
     }
 
@@ -138,7 +149,7 @@ pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
+fn begin(plan: &Plan, mut guard: Option<Guard>) -> Result<(Daemon, Recovered)> {
     // Every file that a program has open is one of ours, too.
     if let Err(err) = process::raise_descriptor_limit() {
         log::warn!("raise the limit of open files: {err}");
@@ -168,7 +179,23 @@ fn begin(plan: &Plan) -> Result<(Daemon, Recovered)> {
     let (end, ends) = channel();
     let project = Arc::new(project(plan, Arc::new(overlay), end.clone()));
     let socket = serve(plan, &project, &end)?;
-    Ok((Daemon { project, ends, end, socket, lock }, recovered))
+    if let Some(guard) = &mut guard {
+        tell_guard(guard, &plan.mountpoint);
+    }
+    Ok((Daemon { project, ends, end, socket, lock, guard }, recovered))
+}
+
+/// A guard that knows of no connection does nothing.
+fn tell_guard(guard: &mut Guard, mountpoint: &Path) {
+    let told = match mount_at(mountpoint) {
+        Ok(Some(mount)) => guard.watch(mount.device.minor),
+        // Unmounted already.
+        Ok(None) => Ok(()),
+        Err(err) => Err(err),
+    };
+    if let Err(err) = told {
+        say(format_args!("tell the daemon's guard what it guards: {err}"));
+    }
 }
 
 fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>) -> Project {

@@ -2,7 +2,7 @@
 //! Opens, reads, writes, closes and what a person does run as they come.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
 use super::*;
@@ -221,4 +221,58 @@ fn check(seed: u64) {
 #[test]
 fn threads_on_few_paths_lose_nothing_and_leave_nothing_behind() {
     (0..4).for_each(check);
+}
+
+/// Ends what goes on until somebody is done, however he ends.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Opens what it has looked up as the kernel does, with time in between.
+fn open_what_is_found(bench: &Bench, dir: &str, flags: i32, done: &AtomicBool) {
+    let _ending = Ending(done);
+    let (view, dir) = (bench.view(), bench.node(dir).unwrap());
+    while !done.load(Ordering::SeqCst) {
+        let entry = view.lookup(dir, OsStr::new("f")).expect("a name that always has a file");
+        std::thread::yield_now();
+        let opened = view.open(entry.node, OpenFlags::from_raw(flags), &ME).expect("what was found a moment ago");
+        view.flush(opened.handle, &ME).unwrap();
+        view.release(opened.handle).unwrap();
+        view.forget(entry.node, 1);
+    }
+}
+
+fn replace_again_and_again(bench: &Bench, dir: &str, done: &AtomicBool) {
+    let _ending = Ending(done);
+    let temp = format!("{dir}/temp");
+    for turn in 0..OPERATIONS {
+        bench.save(&temp, &format!("turn {turn}\n"));
+        bench.rename(&temp, &format!("{dir}/f"));
+    }
+}
+
+#[test]
+fn a_name_that_always_has_a_file_always_opens() {
+    // Nobody judges, somebody does, and every change is held.
+    for dir in [".git", "src", ".claude"] {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.put(&format!("{dir}/f"), "first\n");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (bench, done) = (&bench, &done);
+            for flags in [libc::O_RDONLY, libc::O_RDONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_TRUNC] {
+                scope.spawn(move || open_what_is_found(bench, dir, flags, done));
+            }
+            replace_again_and_again(bench, dir, done);
+        });
+        let mut held: Vec<RelPath> = bench.held().into_iter().flat_map(|row| row.names).collect();
+        let count = held.len();
+        held.sort();
+        held.dedup();
+        assert_eq!(held.len(), count, "a path is held once");
+    }
 }
