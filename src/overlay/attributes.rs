@@ -75,9 +75,33 @@ impl Overlay {
             return Ok(self.as_linked(meta));
         }
         let Ok(path) = path else { return self.meta_of_unlinked(node) };
-        match self.origin(&path)? {
+        let origin = self.origin(&path);
+        if self.state.lock().nodes.path(node).ok().as_ref() != Some(&path) {
+            // Renamed, or renamed over, between the two looks: the path told of another file.
+            return self.meta_of(node);
+        }
+        if let Some(meta) = self.meta_of_replaced(node)? {
+            return Ok(meta);
+        }
+        match origin? {
             Origin::Lower(meta) | Origin::Upper(_, meta) => Ok(meta),
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// Of a file that is renamed over at this moment, and has its name still: the path may tell of what comes, or of what
+    /// lower has. Whoever reads on would see it end where that ends.
+    fn meta_of_replaced(&self, node: NodeId) -> Result<Option<Meta>> {
+        let (removed, open) = {
+            let state = self.state.lock();
+            (state.nodes.get(node)?.removed, state.open_file(node))
+        };
+        match (removed, open) {
+            (Some(removed), Some(open)) => {
+                let meta = Meta::of(open.as_fd()).doing(|| "stat a file that is renamed over".to_owned())?;
+                Ok(Some(Meta { links: removed.links, ..meta }))
+            }
+            (removed, _) => Ok(removed),
         }
     }
 
