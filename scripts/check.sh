@@ -33,6 +33,8 @@ black        black
 mkfs.ext4    e2fsprogs
 mkfs.xfs     xfsprogs
 mkfs.btrfs   btrfs-progs
+stress-ng    stress-ng
+fio          fio
 losetup      mount
 setfattr     attr
 setfacl      acl
@@ -154,6 +156,9 @@ say "scripts/realworld --quick"
 scripts/realworld --quick --only git --only trees --only sqlite --only traffic --bin "$target/debug/fettlefs"
 say "scripts/powercut"
 scripts/powercut --states 70 --bin "$target/debug/fettlefs"
+say "scripts/conformance --quick"
+# Beside what it builds, so that the suites are built once for it.
+scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"

@@ -9,7 +9,7 @@ use super::mount::SettingFlags;
 use super::{Failure, sources};
 use crate::client::Place;
 use crate::control::{Asker, Project, serve};
-use crate::overlay::{Grants, Overlay, Policy};
+use crate::overlay::{Grants, Overlay, Policy, PolicyError};
 use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response};
 use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
 use crate::sys::file::Meta;
@@ -34,7 +34,7 @@ fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody
         return Err(not_mounted(place, request));
     }
     let _lock = lock(&lower, &location)?;
-    let project = open(place, lower, &location)?;
+    let project = open(place, lower, &location, request.op)?;
     let response = serve(request, &Asker::myself(), &project);
     project.overlay.store().dirs().clear_holder().map_err(store_failure)?;
     Ok(response)
@@ -62,16 +62,33 @@ fn is_daemons(lower: &Tree, location: &Location) -> bool {
     holder_note(lower, location).is_some_and(|note| note.mountpoint.is_some())
 }
 
-fn open(place: &Place, lower: Tree, location: &Location) -> Result<Project, ErrorBody> {
+fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Project, ErrorBody> {
     let store = Store::open(&lower, location).map_err(store_failure)?;
     let note = HolderNote { pid: std::process::id(), mountpoint: None };
     store.dirs().write_holder(&note).map_err(store_failure)?;
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
     let source = sources::rule_source(&SettingFlags::default()).map_err(told)?;
-    let policy = Policy::load(&lower, &source).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    let policy = match Policy::load(&lower, &source) {
+        Err(err) if !asks_rules(op) => Policy::built_in(&err),
+        loaded => loaded.map_err(|err| rules_needed(op, &err))?,
+    };
     let opened = Overlay::new(lower, store, policy, Grants::default());
     let (overlay, _) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, err.to_string()))?;
     Ok(Project { overlay: Arc::new(overlay), path: place.root.clone(), source, owner, mounted: None })
+}
+
+/// Whether settings or rules have a say in an operation. What is held can be looked at, and dropped, without them; what
+/// lands in the project must not be guessed.
+fn asks_rules(op: Op) -> bool {
+    match op {
+        Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload => true,
+        Op::Status | Op::Diff | Op::Discard | Op::Backups | Op::Log | Op::External | Op::Fsck => false,
+        Op::Read | Op::Flush | Op::Unmount | Op::Version => false,
+    }
+}
+
+fn rules_needed(op: Op, unread: &PolicyError) -> ErrorBody {
+    ErrorBody::new(ErrorCode::BadRequest, format!("{op} needs the rules, and they cannot be read: {unread}"))
 }
 
 pub(super) fn store_failure(err: store::Error) -> ErrorBody {

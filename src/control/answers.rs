@@ -156,7 +156,8 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
 }
 
 fn notices(project: &Project) -> impl Iterator<Item = String> {
-    project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice))
+    let unread = project.overlay.unread_rules().map(|why| format!("only what is built in is in force: {why}"));
+    unread.into_iter().chain(project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice)))
 }
 
 /// A setting without effect, said as `mount` says it.

@@ -26,11 +26,9 @@ impl Overlay {
             if let Some(known) = state.anchors.get(path) {
                 return Ok(Some(known.anchor.clone()));
             }
+            // Whatever has happened to it there since has made it known by its own.
             let Some(to) = state.moved_with_dir(path) else { return Ok(None) };
-            match state.anchors.get(&to) {
-                Some(Known { anchor: AnchorState::Nothing, .. }) | None => to,
-                Some(known) => return Ok(Some(known.anchor.clone())),
-            }
+            to
         };
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
         Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
@@ -155,7 +153,7 @@ impl State {
 
     /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `kept`.
     pub(super) fn anchors_moved_to(&self, path: &RelPath, kept: Kept) -> Vec<Anchor> {
-        let with_dir = self.left_in_moved_dir(path).filter(|from| !self.anchors.contains_key(from));
+        let with_dir = came_with_dir(&self.anchors, &self.moved_dirs, path);
         let with_dir = with_dir.map(|from| Known::of(AnchorState::Content(kept)).as_anchor(&from));
         let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, kept)?.as_anchor(from));
         self.anchors.iter().filter_map(pinned).chain(with_dir).collect()
@@ -231,19 +229,24 @@ impl State {
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
         self.windows.remove(source);
-        let moved = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
-        let mut changed = retarget(&mut self.anchors, source, to, Some(meta.stamp()));
-        let known = self.anchors.entry(source.clone()).or_insert_with(|| Known::of(moved));
-        (known.fresh, known.from) = (false, None);
-        known.went = Some(Went { to: to.clone(), stamp: meta.stamp() });
-        changed.push(source.clone());
-        self.anchors_at(changed)
+        let changed = self.anchors_carried(source, to, meta);
+        self.know(changed.clone());
+        changed
     }
 
-    fn anchors_at(&self, mut paths: Vec<RelPath>) -> Vec<Anchor> {
-        paths.sort();
-        paths.dedup();
-        paths.iter().filter_map(|path| Some(self.anchors.get(path)?.as_anchor(path))).collect()
+    /// What `carried` is going to know: an intent has it before lower changes.
+    pub(super) fn anchors_carried(&self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let stamp = meta.stamp();
+        let moved = || Known::of(AnchorState::Moved { to: to.clone(), stamp });
+        let followed = |known: &Known| known.retargeted(source, to, Some(stamp));
+        let was = self.anchors.get(source).cloned().unwrap_or_else(moved);
+        let known = followed(&was).unwrap_or(was);
+        let left = Known { fresh: false, from: None, went: Some(Went { to: to.clone(), stamp }), ..known };
+        let others = self.anchors.iter().filter(|(path, _)| *path != source);
+        let others = others.filter_map(|(path, known)| Some(followed(known)?.as_anchor(path)));
+        let came_from = came_with_dir(&self.anchors, &self.moved_dirs, source);
+        let came_from = came_from.map(|path| moved().as_anchor(&path));
+        others.chain(came_from).chain([left.as_anchor(source)]).collect()
     }
 
     /// Where what lay at a path is now, if a directory above it was renamed.
@@ -253,9 +256,7 @@ impl State {
 
     /// Where what lies at `path` was before a directory above it was renamed.
     pub(super) fn left_in_moved_dir(&self, path: &RelPath) -> Option<RelPath> {
-        let back = |at: RelPath, (from, to): &(RelPath, RelPath)| at.rebase(to, from).unwrap_or(at);
-        let was = self.moved_dirs.iter().rev().fold(path.clone(), back);
-        (self.moved_with_dir(&was).as_ref() == Some(path)).then_some(was)
+        left_in_moved_dir(&self.moved_dirs, path)
     }
 
     /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
@@ -382,14 +383,16 @@ fn moved_file(
     let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
     // Back where it was before a directory was renamed: it is its own anchor.
     let is_home = moved_with_dir(moved_dirs, to).as_ref() == Some(from);
-    let mut target = known(to, if is_home { moved } else { AnchorState::Nothing });
+    let mut target = known(to, if is_home { moved.clone() } else { AnchorState::Nothing });
     let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
     (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
     let others = anchors.iter().filter(|(path, _)| *path != from && *path != to);
     let others = others.filter_map(|(path, known)| Some((path.clone(), known.retargeted(from, to, None)?)));
     let both = [(from.clone(), source), (to.clone(), target)];
     let both = both.map(|(path, known)| (path, known.retargeted(from, to, None).unwrap_or(known)));
-    others.chain(both).collect()
+    let with_dir = came_with_dir(anchors, moved_dirs, from).filter(|was| was != to);
+    let with_dir = with_dir.map(|was| (was, Known::of(moved)));
+    others.chain(both).chain(with_dir).collect()
 }
 
 /// What lay in a directory lies in another, which was free or empty.
@@ -412,19 +415,11 @@ fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath)
             (there.fresh, there.from) = (true, came_from);
         }
     }
-    retarget(anchors, from, to, None);
-}
-
-/// What was at or below `from` is at `to` now; a copy of it, which has the stamp `copy`. Gives the paths that remember it.
-fn retarget(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Vec<RelPath> {
-    let mut changed = Vec::new();
-    for (path, known) in anchors {
-        if let Some(now) = known.retargeted(from, to, copy) {
+    for known in anchors.values_mut() {
+        if let Some(now) = known.retargeted(from, to, None) {
             *known = now;
-            changed.push(path.clone());
         }
     }
-    changed
 }
 
 /// Where what lay at a path is now, if a directory above it was renamed.
@@ -438,4 +433,21 @@ fn moved_with_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<R
         None => Some(at),
     };
     moved_dirs.iter().try_fold(path.clone(), moved).filter(|to| to != path)
+}
+
+/// Where what lies at `path` was before a directory above it was renamed.
+fn left_in_moved_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
+    let back = |at: RelPath, (from, to): &(RelPath, RelPath)| at.rebase(to, from).unwrap_or(at);
+    let was = moved_dirs.iter().rev().fold(path.clone(), back);
+    (moved_with_dir(moved_dirs, &was).as_ref() == Some(path)).then_some(was)
+}
+
+/// The same, where nothing else is known of that path: what happens to the file now must be known of it.
+fn came_with_dir(
+    anchors: &HashMap<RelPath, Known>,
+    moved_dirs: &[(RelPath, RelPath)],
+    path: &RelPath,
+) -> Option<RelPath> {
+    let made_here = anchors.get(path).is_some_and(Known::is_fresh);
+    left_in_moved_dir(moved_dirs, path).filter(|was| !made_here && !anchors.contains_key(was))
 }

@@ -145,6 +145,9 @@ impl Overlay {
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
         }
+        if set.mode.is_some() || set.uid.or(set.gid).is_some() {
+            self.check_not_frozen(&target, caller)?;
+        }
         target.each(|inode| inode.set(set)).doing(|| target.doing("change attributes of"))?;
         self.attributes_settled(&target, set, caller)
     }
@@ -208,6 +211,15 @@ impl Overlay {
     fn unlanded(&self, path: &RelPath) -> Option<UpperId> {
         let state = self.state.lock();
         state.uppers.at(path).filter(|id| state.uppers.get(*id).is_some_and(|upper| !upper.is_landed()))
+    }
+
+    /// What is frozen is not modified in any way but by time's passing: times may be set (SPEC §6).
+    fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
+        let Some(path) = &inode.path else { return Ok(()) };
+        match self.action_by(path, inode.kind, &self.writer(caller)) {
+            Action::Freeze => Err(self.denied(path)),
+            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny => Ok(()),
+        }
     }
 
     /// set-user-id and set-group-id on judged files are refused unless the mount allows them (SPEC §6).
@@ -326,6 +338,7 @@ impl Overlay {
     fn inode_for_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<Inode> {
         self.check_may_write(caller)?;
         let inode = self.inode_of(node)?;
+        self.check_not_frozen(&inode, caller)?;
         let bytes = name.as_bytes();
         let gated = bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.");
         let allowed = self.grants.all();

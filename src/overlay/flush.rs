@@ -77,25 +77,25 @@ impl Overlay {
         }
     }
 
-    /// Waits until a release of the node that is under way, or about to be sent, has judged what was made or emptied and
-    /// not written to. `close(2)` does not wait for it, and its landing moves the ctime: whoever asks for attributes
-    /// after the close gets those that stay.
+    /// Waits until releases of the node, or of files in it, that are under way or about to be sent have judged what was
+    /// made or emptied and not written to. `close(2)` does not wait for them, and a landing moves the file's ctime and
+    /// its directory's times: whoever asks for attributes after the close gets those that stay.
     pub(super) fn wait_for_release(&self, node: impl FnOnce(&State) -> Option<NodeId>) {
         let mut state = self.state.lock();
         if state.closing.is_empty() && state.judged_at_release.is_empty() {
             return;
         }
         let Some(node) = node(&state) else { return };
-        if let Some(opener) = state.closing.get(&node).copied() {
-            let still_open = MutexGuard::unlocked(&mut state, || process::has_open(opener, node.0));
+        while let Some((closing, opener)) = state.closing_at(node) {
+            let still_open = MutexGuard::unlocked(&mut state, || process::has_open(opener, closing.0));
             // Where nobody can tell, nobody waits.
             if !still_open.unwrap_or(true) {
-                self.wait_while(&mut state, WAIT_FOR_CLOSE, |state| state.closing.contains_key(&node));
+                self.wait_while(&mut state, WAIT_FOR_CLOSE, |state| state.closing.contains_key(&closing));
             }
             // Asked once a close: another process may have it open for as long as it likes.
-            state.closing.remove(&node);
+            state.closing.remove(&closing);
         }
-        self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.judged_at_release.contains(&node));
+        self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.is_judged_at(node));
     }
 
     fn wait_while(&self, state: &mut MutexGuard<'_, State>, max: Duration, condition: impl Fn(&State) -> bool) {
@@ -120,6 +120,22 @@ impl Overlay {
 }
 
 impl State {
+    /// A node in `closing` that is `node` or lies in it, and who opened it.
+    fn closing_at(&self, node: NodeId) -> Option<(NodeId, u32)> {
+        let concerned = self.closing.iter().find(|(closing, _)| self.concerns(**closing, node));
+        concerned.map(|(closing, opener)| (*closing, *opener))
+    }
+
+    fn is_judged_at(&self, node: NodeId) -> bool {
+        self.judged_at_release.iter().any(|judged| self.concerns(*judged, node))
+    }
+
+    /// A change of `changed` shows in the attributes of `node`.
+    fn concerns(&self, changed: NodeId, node: NodeId) -> bool {
+        let names = || self.nodes.get(changed).is_ok_and(|changed| changed.names.iter().any(|(dir, _)| *dir == node));
+        changed == node || names()
+    }
+
     /// Paths written and not judged, and the process that opened each.
     pub(super) fn writing(&self) -> Vec<(RelPath, u32)> {
         let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());

@@ -45,8 +45,14 @@ impl Overlay {
             Err(err) => return Err(err),
         };
         let judged_against = self.keep_judged_against(comparison, replaced)?;
-        let epilogue = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
-        let anchors = epilogue.anchors.clone();
+        let mut epilogue = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
+        let mut anchors = epilogue.anchors.clone();
+        if let Some((source, _)) = &job.takes_along
+            && let Some(meta) = landing.meta_of(&comparison.path)?
+        {
+            // For a recovery; else what is known by then is recorded.
+            epilogue.anchors.extend(self.state.lock().anchors_carried(source, &comparison.path, &meta));
+        }
         let promised = landing.promise(epilogue)?;
         let applied = {
             let mut state = self.state.lock();
@@ -56,13 +62,13 @@ impl Overlay {
                 return Ok(Settled::Postponed);
             }
             let mut applied = promised.apply()?;
-            state.know(anchors);
+            state.know(anchors.clone());
             if let Some((source, _)) = &job.takes_along
                 && let Some(meta) = applied.meta_of(&comparison.path)
             {
-                let carried = state.carried(source, &comparison.path, &meta);
-                applied.epilogue().anchors.extend(carried);
+                anchors.extend(state.carried(source, &comparison.path, &meta));
             }
+            applied.epilogue().anchors = anchors;
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };

@@ -84,7 +84,9 @@ impl Overlay {
             let mut state = self.state.lock();
             let applied = match promised.apply() {
                 // Somebody else has put something there: the judging will find it.
-                Err(store::Error::Conflict { .. }) => return Ok(None),
+                Err(err) if matches!(err, store::Error::Conflict { .. }) || err.errno() == libc::EEXIST => {
+                    return Ok(None);
+                }
                 other => other?,
             };
             let judged = !state.is_unjudged(&covered.to);

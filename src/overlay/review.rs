@@ -139,6 +139,11 @@ impl Overlay {
         self.policy().notices.clone()
     }
 
+    /// Why only the built-in rules are in force, where that is so.
+    pub fn unread_rules(&self) -> Option<String> {
+        self.policy().unread.clone()
+    }
+
     /// A held removal of a directory, or what takes its place, takes the deletions in it along.
     pub(super) fn with_children(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::error::Context;
 use super::land::backup_of;
+use super::open::Backing;
 use super::review::{Review, Reviewed, conflict, failed};
 use super::side::Side;
-use super::{Error, Known, Overlay, Result};
+use super::{Error, Known, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
@@ -39,13 +41,15 @@ impl Overlay {
             let mut outcome = Outcome::new(Done::Restored, path.clone());
             outcome.from = Some(backup.name.clone());
             outcome.size = Some(backup.size);
-            if !how.review.dry_run && self.stage_rollback(backup, path, &present, how, &mut landing)? {
+            if !how.review.dry_run
+                && let Some(kept) = self.stage_rollback(backup, path, &present, how, &mut landing)?
+            {
                 replaced.push(outcomes.len());
+                // What had been renamed to here is not here any more.
+                epilogue.anchors.extend(self.state.lock().anchors_moved_to(path, kept));
             }
-            epilogue.anchors.push(
-                Known::of(AnchorState::Content(Kept { digest: backup.digest, symlink: backup.symlink }))
-                    .as_anchor(path),
-            );
+            let restored = Kept { digest: backup.digest, symlink: backup.symlink };
+            epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(path));
             epilogue.events.push(self.rolled_back_event(backup, path, how));
             outcomes.push(outcome);
         }
@@ -59,7 +63,10 @@ impl Overlay {
             let mut state = self.state.lock();
             let applied = promised.apply().map_err(whole)?;
             state.know(anchors);
-            applied.outcomes.iter().for_each(|outcome| state.restored(&outcome.path, outcome.meta.as_ref()));
+            for outcome in &applied.outcomes {
+                state.restored(&outcome.path, outcome.meta.as_ref());
+                self.read_on(&state, &outcome.path);
+            }
             applied
         };
         let names = self.finish(applied).map_err(whole)?;
@@ -94,7 +101,7 @@ impl Overlay {
         }
     }
 
-    /// Whether what is replaced had content that is kept in its turn.
+    /// What is replaced, which is kept in its turn.
     fn stage_rollback(
         &self,
         backup: &Backup,
@@ -102,18 +109,28 @@ impl Overlay {
         present: &Side,
         how: &RollbackHow,
         landing: &mut Landing<'_>,
-    ) -> Reviewed<bool> {
+    ) -> Reviewed<Option<Kept>> {
         let fault = |err: Error| failed(path, &err);
         landing.make_parents(&self.lower, path).map_err(|err| fault(err.into()))?;
         let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
-        let keeps = kept.is_some();
+        let mut replaced = None;
         if let Some(content) = kept {
+            replaced = Some(Kept { digest: content.digest, symlink: present.is_symlink() });
             let made = backup_of(path, present, &content, BackupKind::RolledBack, &how.review.by);
             landing.keep(content, made);
         }
         let expect = present.meta.map(|meta| meta.stamp());
         self.place_backup(backup, path, expect, present, landing).map_err(fault)?;
-        Ok(keeps)
+        Ok(replaced)
+    }
+
+    /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
+    fn read_on(&self, state: &State, path: &RelPath) {
+        let open = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+        let Some(open) = open.filter(|open| matches!(*open.backing(), Backing::Lower(_))) else { return };
+        if let Ok(lower) = open_lower(&self.lower, path) {
+            open.set_backing(Backing::Lower(Arc::new(lower)));
+        }
     }
 
     fn rolled_back_event(&self, backup: &Backup, path: &RelPath, how: &RollbackHow) -> EventDraft {

@@ -31,6 +31,8 @@ pub struct Policy {
     pub settings: Settings,
     /// What is ignored for want of trust, for people.
     pub notices: Vec<String>,
+    /// Why the built-in settings and rules are all there are, where the others could not be read.
+    pub unread: Option<String>,
     rules: RuleSet,
     git: GitView,
 }
@@ -84,7 +86,19 @@ impl Policy {
         let layers = [&user.values, &project.values, &source.environment, &source.flags];
         let settings = Settings::layered(defaults, layers)?;
         let rules = compile(&user.rules, &project.rules, trust)?;
-        Ok(Self { settings, notices, rules, git: GitView::read(lower)? })
+        Ok(Self { settings, notices, unread: None, rules, git: GitView::read(lower)? })
+    }
+
+    /// What is built in and nothing else, for looking at what is held while the settings cannot be read. Nothing passes
+    /// by being ignored.
+    pub fn built_in(unread: &PolicyError) -> Self {
+        Self {
+            settings: Settings::defaults(Approve::Anyone),
+            notices: Vec::new(),
+            unread: Some(unread.to_string()),
+            rules: RuleSet::compile(&[], &[], Trust::Trusted).expect("no pattern, so none that is wrong"),
+            git: GitView { root: IgnoreScope::root(&[], None), tracked: None, dirs: Mutex::default() },
+        }
     }
 
     /// What to do with a write to `path` by `exe`; none: by a program that is not known, which every rule for a program

@@ -228,14 +228,15 @@ impl Overlay {
         let Some((source, stamp)) = &job.takes_along else { return Ok(()) };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
-        let mut applied = landing.promise(Epilogue::default())?.apply()?;
         let path = &job.row.names[0];
         let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let anchors = there.map(|meta| self.state.lock().anchors_carried(source, path, &meta)).unwrap_or_default();
+        let mut applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
         let mut state = self.state.lock();
-        applied.epilogue().anchors.extend(match there {
+        applied.epilogue().anchors = match there {
             Some(meta) => state.carried(source, path, &meta),
             None => state.left(source).into_iter().collect(),
-        });
+        };
         drop(state);
         self.finish(applied)?;
         Ok(())

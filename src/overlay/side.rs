@@ -39,7 +39,9 @@ impl Side {
         self.kind == Some(FileKind::Symlink)
     }
 
+    /// To judge a file is not to read it: its access time may have been set a moment ago, and lands with it.
     pub fn of_file(file: File) -> std::io::Result<Self> {
+        file::keep_access_time(&file)?;
         let meta = Meta::of(file.as_fd())?;
         let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_all(&file)).transpose()?;
         let mode = meta.mode;

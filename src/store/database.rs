@@ -9,7 +9,8 @@ use super::upper::UpperId;
 use super::{Context, Error, Result};
 use crate::sys::sqlite;
 
-/// Raised when a table changes its meaning; a newer one is refused, not guessed at.
+/// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
+/// before do not say whether what they are based on was a symlink.
 const SCHEMA_VERSION: i64 = 5;
 
 /// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
@@ -27,17 +28,9 @@ CREATE TABLE intent  (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE sweep   (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE event   (seq INTEGER PRIMARY KEY, path BLOB, sha256 TEXT, row TEXT NOT NULL) STRICT;
 CREATE INDEX event_by_path ON event (path, seq) WHERE sha256 IS NOT NULL;
-CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-";
-
-/// What version 3 added: directories that are to go once they are empty.
-const SINCE_2: &str = "
-CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
-";
-
-/// What version 4 added: directories renamed in this session.
-const SINCE_3: &str = "
 CREATE TABLE moved_dir (id INTEGER PRIMARY KEY, old BLOB NOT NULL, new BLOB NOT NULL) STRICT;
+CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
+CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
 const FILE: &str = "fettle.db";
@@ -74,14 +67,10 @@ impl Database {
         let version: i64 = connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
             .map_err(|err| damaged(err.to_string()))?;
-        let make = |tables: &str| {
-            let whole = format!("BEGIN;{tables}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;");
-            connection.execute_batch(&whole).map_err(|err| damaged(err.to_string()))
-        };
         match version {
-            0 => make(&format!("{SCHEMA}{SINCE_2}{SINCE_3}"))?,
-            2 => make(&format!("{SINCE_2}{SINCE_3}"))?,
-            3 => make(SINCE_3)?,
+            0 => connection
+                .execute_batch(&format!("BEGIN;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
+                .map_err(|err| damaged(err.to_string()))?,
             SCHEMA_VERSION => {}
             other => {
                 return Err(damaged(format!(

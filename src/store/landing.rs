@@ -247,6 +247,13 @@ impl<'a> Landing<'a> {
         Ok(())
     }
 
+    /// What is going to stand at a path, as far as it stands somewhere already.
+    pub fn meta_of(&self, path: &RelPath) -> Result<Option<Meta>> {
+        let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
+        let place = staged.waiting.as_ref().unwrap_or(&staged.place);
+        place.stat().doing(|| staged.doing("examine"))
+    }
+
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
         self.contents.push(content);

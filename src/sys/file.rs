@@ -154,6 +154,15 @@ pub fn set_times(fd: BorrowedFd<'_>, access: Timespec, modification: Timespec) -
     Ok(fs::futimens(fd, &times)?)
 }
 
+/// Reads through this descriptor leave the access time as it is. Whoever may not ask for that reads like everybody.
+pub fn keep_access_time(file: &File) -> io::Result<()> {
+    let flags = fs::fcntl_getfl(file)?;
+    match fs::fcntl_setfl(file, flags | fs::OFlags::NOATIME) {
+        Err(rustix::io::Errno::PERM) => Ok(()),
+        set => Ok(set?),
+    }
+}
+
 /// All bytes of a file, from its beginning, whatever its offset.
 pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
     let size = file.metadata()?.len();

@@ -160,13 +160,16 @@ def made(name): os.close(os.open(name, os.O_CREAT | os.O_RDONLY, 0o644))
 def emptied(name): os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
 def times(name):
     now = os.lstat(name)
-    return name, now.st_mtime_ns, now.st_ctime_ns
+    return name, now.st_atime_ns, now.st_mtime_ns, now.st_ctime_ns
 def several(who):
     first = []
     for turn in range(100):
-        name = f"{who}.{turn}"
-        made(name)
-        first.append(times(name))
+        dir, name = f"{who}.{turn}", f"{who}.{turn}/name"
+        os.mkdir(dir); made(name)
+        # A read would move this access time to now.
+        if turn % 2: os.utime(name, (2147483648, 4294967296))
+        first += [times(name), times(dir)]
+        assert not turn % 2 or first[-2][1:3] == (2147483648 * 10**9, 4294967296 * 10**9), first[-2]
     for name, *_ in first: assert times(name) in first, (name, times(name))
 emptied("emptied")
 first = times("emptied")

@@ -78,7 +78,7 @@ fn what_a_restart_would_forget_is_found() {
     bench.view().state.lock().moved_dirs.push((one.clone(), other));
     assert_eq!(kinds(&bench), [FaultKind::Anchor]);
     bench.view().state.lock().moved_dirs.clear();
-    let known = Known::of(AnchorState::Nothing);
+    let known = Known::nothing();
     bench.view().state.lock().anchors.insert(one.clone(), known);
     assert_eq!(kinds(&bench), [FaultKind::Anchor]);
     bench.view().state.lock().anchors.remove(&one);

@@ -261,6 +261,26 @@ const SCENARIOS: &[Scenario] = &[
         precious: &["old 7\n", "small edit\n"],
     },
     Scenario {
+        name: "an older file is renamed over another",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &small("old"));
+        },
+        act: |bench| bench.rename("b", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "an older file of the same content is renamed over another",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &lines("old", 40));
+        },
+        act: |bench| bench.rename("b", "a"),
+        precious: &["old 7\n"],
+    },
+    Scenario {
         name: "a large rewrite is renamed over its file",
         rule: Rule::AllOrNothing,
         ready: |bench| {
@@ -647,7 +667,8 @@ fn past(bench: &Bench) -> Vec<String> {
             AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
             AnchorState::Nothing => "was free".to_owned(),
         };
-        format!("{path} {had}, fresh: {}, from: {:?}", known.fresh, known.from)
+        let went = known.went.as_ref().map(|went| &went.to);
+        format!("{path} {had}, fresh: {}, from: {:?}, went: {went:?}", known.fresh, known.from)
     };
     let moved = state.moved_dirs.iter().map(|(from, to)| format!("{from} -> {to}"));
     anchors.into_iter().map(anchor).chain(moved).collect()

@@ -16,7 +16,7 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use self::reference::{Answer, Model, RenameKind, WindowLength};
+use self::reference::{Answer, Model, RenameKind, Rules, WindowLength};
 use self::tree::{Node, Path, Thing};
 use super::*;
 use crate::model::{Reason, RelPath, Timestamp};
@@ -32,6 +32,7 @@ const MODES: [u32; 3] = [0o600, 0o640, 0o644];
 const SLOTS: usize = 3;
 /// For what is opened, written and closed at once.
 const SAVE_SLOT: usize = 9;
+const RULES: &str = ".fettle.toml";
 /// Cases of one test in an ordinary run.
 const CASES: u32 = 500;
 const OPERATIONS_MAX: usize = 24;
@@ -61,6 +62,8 @@ enum Op {
     ConfirmAll,
     Discard(usize),
     DiscardAll,
+    /// Over whatever is there; of the backups, the newest first.
+    Rollback(usize),
     OutsideWrite(P, Edit),
     OutsideRemove(P),
     Remount,
@@ -145,6 +148,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(ConfirmAll),
         2 => which().prop_map(Discard),
         1 => Just(DiscardAll),
+        2 => which().prop_map(Rollback),
         4 => (path(), edit()).prop_map(|(path, edit)| OutsideWrite(path, edit)),
         2 => path().prop_map(OutsideRemove),
         1 => Just(Remount),
@@ -170,7 +174,7 @@ fn path(text: &str) -> RelPath {
 }
 
 impl Pair {
-    fn new(window: WindowLength) -> Self {
+    fn new(window: WindowLength, rules: Rules) -> Self {
         let length = match window {
             WindowLength::Each => "0",
             WindowLength::Session => "session",
@@ -180,8 +184,14 @@ impl Pair {
             [(Key::Floor, "2"), (Key::Ceil, "8"), (Key::Ratio, "0.4"), (Key::Window, length), (Key::Burst, "1000000")];
         // In memory where that can be had: each confirm syncs.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let bench = Bench::within(dir.unwrap(), &flags);
-        let model = Model::new(window);
+        let dir = dir.unwrap();
+        let text = rules.text();
+        if let Some(text) = &text {
+            std::fs::write(dir.path().join(RULES), text).unwrap();
+        }
+        let bench = Bench::within(dir, &flags);
+        let mut model = Model::new(window, rules);
+        model.lower_rules(text);
         let mut pair = Self { bench, model, open: BTreeMap::new(), looked_up: Vec::new(), edits: 0 };
         pair.start();
         pair
@@ -234,6 +244,7 @@ impl Pair {
             ConfirmAll => self.confirm(|paths| paths),
             Discard(which) => self.discard(|paths| nth(paths, which)),
             DiscardAll => self.discard(|paths| paths),
+            Rollback(which) => self.rollback(which),
             OutsideWrite(path, edit) => self.outside_write(path, edit),
             OutsideRemove(path) => self.outside_remove(path),
             Remount => {
@@ -398,9 +409,11 @@ impl Pair {
         let is_crossing = matches!(&answer, Err(err) if err.code() == libc::EXDEV);
         let is_taken = self.model.takes_used_paths(from, to)
             || (kind == RenameKind::Exchange && self.model.takes_used_paths(to, from));
+        // Of a file in it that a rule holds where it goes or where it is.
+        let may_be_gated = is_dir && self.model.rules == Rules::Some;
         let is_in_a_dirs_place =
             self.model.is_hidden_dir(from) || (kind == RenameKind::Exchange && self.model.is_hidden_dir(to));
-        if is_crossing && ((is_dir && is_taken) || is_in_a_dirs_place) {
+        if is_crossing && ((is_dir && is_taken) || is_in_a_dirs_place || may_be_gated) {
             // Programs copy then, and each file is judged.
             return;
         }
@@ -446,6 +459,27 @@ impl Pair {
         self.model.discard(&paths);
     }
 
+    fn rollback(&mut self, which: usize) {
+        let mut backups = self.bench.view().store().backups().unwrap();
+        if backups.is_empty() {
+            return;
+        }
+        let backup = backups.swap_remove(which % backups.len());
+        let path = backup.path.to_string();
+        let (dir, upper) = (tree::parent(&path), self.model.upper.get(&path));
+        let is_there = self.model.at(dir) == Some(Node::Dir) && self.model.lower.is_dir(dir);
+        if !is_there || upper.is_some_and(|upper| upper.held.is_none()) || self.model.is_being_written(&path) {
+            // Lower's only: what programs are about to make of the path is judged when they close.
+            return;
+        }
+        let content = self.bench.view().store().content(backup.digest).unwrap().unwrap();
+        let thing = if backup.symlink { Thing::Symlink(content) } else { Thing::File(content) };
+        let how = RollbackHow { force: true, ..RollbackHow::default() };
+        let answer = self.bench.view().rollback(std::slice::from_ref(&backup), &how);
+        let code = answer.as_ref().map(|_| ()).map_err(|err| err.code);
+        assert_eq!(code, self.model.rollback(&path, thing, backup.mode & 0o7777), "{answer:?}");
+    }
+
     /// In place; a file that is not there is made where its directory is.
     fn outside_write(&mut self, path: P, edit: Edit) {
         let is_landing = self.model.upper.get(path).is_some_and(|upper| upper.is_landed);
@@ -488,6 +522,8 @@ impl Pair {
         }
         std::fs::remove_file(self.bench.lower_path(path)).unwrap();
         self.model.outside_remove(path);
+        // The kernel asks for the name again within a second.
+        assert_eq!(self.end(path).is_ok(), self.model.at(tree::parent(path)) == Some(Node::Dir));
     }
 }
 
@@ -647,7 +683,11 @@ fn shown(nodes: BTreeMap<Path, Node>) -> Shown {
 
 /// Does the operations on both sides and compares after each.
 fn check(window: WindowLength, operations: &[Op]) {
-    let mut pair = Pair::new(window);
+    check_under(window, Rules::None, operations);
+}
+
+fn check_under(window: WindowLength, rules: Rules, operations: &[Op]) {
+    let mut pair = Pair::new(window, rules);
     for op in operations {
         pair.act(*op);
         pair.forget();
@@ -661,7 +701,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
-fn check_many(window: WindowLength) {
+fn check_many(window: WindowLength, rules: Rules) {
     let cases = setting("FETTLE_MODEL_CASES").map_or(CASES, |cases| cases as u32);
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&setting("FETTLE_MODEL_SEED").unwrap_or(1).to_le_bytes());
@@ -669,25 +709,30 @@ fn check_many(window: WindowLength) {
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
     let lists = prop::collection::vec(op(), 1..OPERATIONS_MAX);
     let result = runner.run(&lists, |operations| {
-        check(window, &operations);
+        check_under(window, rules, &operations);
         Ok(())
     });
     if let Err(err) = result {
-        panic!("{window:?}: {err}");
+        panic!("{window:?}, {rules:?}: {err}");
     }
 }
 
 #[test]
 fn random_operations_come_to_what_the_model_says_where_each_write_is_judged_alone() {
-    check_many(WindowLength::Each);
+    check_many(WindowLength::Each, Rules::None);
 }
 
 #[test]
 fn random_operations_come_to_what_the_model_says_within_one_window() {
-    check_many(WindowLength::Long);
+    check_many(WindowLength::Long, Rules::None);
 }
 
 #[test]
 fn random_operations_come_to_what_the_model_says_against_the_session() {
-    check_many(WindowLength::Session);
+    check_many(WindowLength::Session, Rules::None);
+}
+
+#[test]
+fn random_operations_come_to_what_the_model_says_under_rules() {
+    check_many(WindowLength::Long, Rules::Some);
 }

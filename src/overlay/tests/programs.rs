@@ -116,6 +116,27 @@ fn a_denial_for_a_program_is_for_its_every_act() {
 }
 
 #[test]
+fn what_is_frozen_for_a_program_keeps_its_mode_owner_and_attributes() {
+    let bench = bench(&rule("f", "freeze"));
+    let cat = Cat::start();
+    bench.put("f", "one\n");
+    let node = bench.node("f").unwrap();
+    let keep = SetTime::Keep;
+    let set = |mode, uid, atime| SetAttributes { mode, uid, gid: None, size: None, atime, mtime: keep };
+    let change = |set: SetAttributes, caller| bench.view().set_attributes(node, None, &set, &caller).map(|_| ());
+    let attribute = |caller: Caller| {
+        bench.view().set_xattr(node, OsStr::new("user.x"), b"1", rustix::fs::XattrFlags::empty(), &caller)
+    };
+    let refused = |result: Result<()>| assert_eq!(result.map_err(|err| err.code()), Err(libc::EPERM));
+    refused(change(set(Some(0o600), None, keep), cat.caller()));
+    refused(change(set(None, Some(1), keep), cat.caller()));
+    refused(attribute(cat.caller()));
+    change(set(None, None, SetTime::Now), cat.caller()).unwrap();
+    change(set(Some(0o600), None, keep), other()).unwrap();
+    attribute(other()).unwrap();
+}
+
+#[test]
 fn what_passes_for_all_but_one_program_passes_for_the_others() {
     let bench = bench(&rule(".git/x", "hold"));
     let cat = Cat::start();

@@ -122,6 +122,48 @@ Nothing is held.
 }
 
 #[test]
+fn broken_settings_keep_nobody_from_what_is_held_and_nothing_lands_by_them() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    view.unmount();
+    scratch.write(".fettle.toml", "ceil = \"many\"\n");
+    let commands = ["status", "confirm src/a.rs", "rollback notes.txt", "reload", "discard src/b.rs"];
+    let want = "\
+$ status
+fettlefs: [project] is not mounted; 2 held
+note: only what is built in is in force: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+
+Held for review:
+  [id1]  src/a.rs  +3 -3  200%  size  [age]
+  [id2]  src/b.rs  +0 -3  100%  size  [age]  [delete]
+
+  fettlefs diff ID            see what would change
+  fettlefs confirm ID         land it in the project
+  fettlefs discard ID         drop it from the view
+=> 0
+$ confirm src/a.rs
+! fettlefs: confirm needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+=> 2
+$ rollback notes.txt
+! fettlefs: rollback needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+=> 2
+$ reload
+! fettlefs: reload needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+=> 2
+$ discard src/b.rs
+fettlefs: Discarded src/b.rs (id [id2])
+=> 0
+";
+    assert_eq!(transcript(&scratch, &commands, |arguments| scratch.cli(arguments)), want);
+    scratch.cli(&["fsck"]).ok();
+    assert_eq!((scratch.read("src/a.rs"), scratch.read("notes.txt")), (OLD.to_owned(), EDITED.to_owned()));
+    scratch.write(".fettle.toml", "");
+    scratch.cli(&["confirm", "src/a.rs"]).ok();
+    assert_eq!(scratch.read("src/a.rs"), NEW);
+}
+
+#[test]
 fn a_subdirectory_of_an_unmounted_project_finds_it() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();

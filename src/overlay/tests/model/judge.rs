@@ -1,6 +1,6 @@
 //! Settling in the model: what a path was is compared with what it became, and it lands or is held (SPEC §4-§7).
 
-use super::reference::{Anchor, Held, Known, Model, Upper, Window, WindowLength};
+use super::reference::{Action, Anchor, Held, Known, Model, Upper, Window, WindowLength};
 use super::tree::{Leaf, Node, Path, Thing};
 use crate::model::{ChangeKind, Reason};
 use crate::overlay::compare::leaves_project;
@@ -124,6 +124,9 @@ impl Model {
         reasons.extend(kept);
         if old.is_stale {
             reasons.push(Reason::Stale);
+        }
+        if self.rules.action(path) == Action::Hold {
+            reasons.push(Reason::Rule);
         }
         let (before, leaf) = (old.thing.as_ref(), upper.leaf.as_ref());
         let new = leaf.map(|leaf| &leaf.thing);

@@ -147,3 +147,42 @@ fn what_was_renamed_over_something_is_what_the_session_judges_its_old_path_again
 fn what_lay_in_a_renamed_directory_is_known_after_a_kill() {
     check(EACH, &[Exchange("d/s", "e"), OpenEmptied(0, "d/s/a"), Remount]);
 }
+
+#[test]
+fn what_somebody_else_removed_is_gone_also_for_who_has_it_open() {
+    check(EACH, &[Open(0, "d/a"), OutsideRemove("d/a"), Write(0, Base)]);
+}
+
+#[test]
+fn a_held_file_that_was_renamed_may_come_back() {
+    check(EACH, &[Rename("d/s/a", "e/a"), Save("e/a", Many(0)), Save("a", Base), Rename("e/a", "d/s/a")]);
+}
+
+#[test]
+fn who_has_a_replaced_file_open_reads_what_another_writes_to_it() {
+    let opens = [OpenEmptied(2, "d/b"), Open(0, "d/b"), Write(2, Base)];
+    check(EACH, &[&opens[..], &[Rename("a", "d/b"), Write(0, Line(0))]].concat());
+}
+
+#[test]
+fn where_a_file_went_before_its_directory_does_not_matter_to_what_another_had() {
+    check(EACH, &[Rename("d/s/a", "f"), Exchange("e", "d"), Save("e/s/a", Line(0))]);
+}
+
+#[test]
+fn where_a_file_went_from_a_renamed_directory_is_known_of_its_first_path() {
+    check(EACH, &[Rename("d", "f"), Mkdir("d"), Exchange("d", "f"), Exchange("d", "f"), Save("d/a", Many(0))]);
+    check(EACH, &[Exchange("d/s", "e"), Rename("e/a", "c"), Rename("e", "f"), Save("d/s/a", Many(0))]);
+    check(EACH, &[Exchange("d/s", "e"), Rename("e/a", "b"), Rename("e", "f"), Save("d/s/a", Many(0))]);
+}
+
+#[test]
+fn what_was_put_below_meanwhile_stays_where_the_old_file_would_go_back() {
+    let away = [Rename("a", "d/a"), OpenEmptied(0, "a"), OutsideWrite("a", Base)];
+    check_under(LONG, Rules::Some, &[&away[..], &[Rename("d/a", "c"), Rename("c", "e/a")]].concat());
+}
+
+#[test]
+fn what_came_with_a_directory_and_goes_with_it_again_leaves_a_path_that_was_free() {
+    check(EACH, &[Rename("d/s", "f"), Symlink("e/a", "a"), Exchange("f", "e")]);
+}

@@ -21,6 +21,51 @@ pub enum WindowLength {
     Long,
 }
 
+/// What `.fettle.toml` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    None,
+    Some,
+}
+
+/// What is done with writes to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Auto,
+    Hold,
+    Deny,
+    Freeze,
+}
+
+const RULES: [(&str, &str, Action); 3] =
+    [("e/a", "hold", Action::Hold), ("b", "deny", Action::Deny), ("d/s/a", "freeze", Action::Freeze)];
+
+impl Rules {
+    pub fn text(self) -> Option<String> {
+        let rule =
+            |(path, name, _): &(&str, &str, Action)| format!("[[rule]]\nmatch = \"/{path}\"\naction = \"{name}\"\n");
+        match self {
+            Self::None => None,
+            Self::Some => Some(RULES.iter().map(rule).collect()),
+        }
+    }
+
+    pub fn action(self, path: &str) -> Action {
+        let rule = RULES.iter().find(|(at, ..)| self == Self::Some && is_within(path, at));
+        rule.map_or(Action::Auto, |(.., action)| *action)
+    }
+
+    fn refuses(self, path: &str) -> bool {
+        matches!(self.action(path), Action::Deny | Action::Freeze)
+    }
+
+    /// Whether a file may not come along with a directory.
+    fn refuses_passenger(self, path: &str, moved: &str) -> bool {
+        let (before, after) = (self.action(path), self.action(moved));
+        before == Action::Freeze || (before != after && (before == Action::Deny || self.refuses(moved)))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Held {
     pub kind: ChangeKind,
@@ -84,8 +129,8 @@ pub struct Handle {
 #[derive(Clone, Debug)]
 enum At {
     Path(Path),
-    /// Without a name: nothing of it is judged.
-    Orphan(Vec<u8>),
+    /// Without a name: nothing of it is judged. Which of [`Model::orphans`] it is.
+    Orphan(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +148,13 @@ pub struct Model {
     pub anchors: BTreeMap<Path, Known>,
     pub windows: BTreeMap<Path, Window>,
     pub window: WindowLength,
+    pub rules: Rules,
     /// Directories that were renamed, oldest first.
     pub moved_dirs: Vec<(Path, Path)>,
     /// Content that lower lost by our doing: there must be a backup of each.
     pub replaced: Vec<Vec<u8>>,
+    /// Content of files without a name, for who has them open.
+    orphans: BTreeMap<u64, Vec<u8>>,
     last: u64,
 }
 
@@ -122,7 +170,7 @@ impl Handle {
 
 /// Looking.
 impl Model {
-    pub fn new(window: WindowLength) -> Self {
+    pub fn new(window: WindowLength, rules: Rules) -> Self {
         Self {
             lower: Tree::default(),
             upper: BTreeMap::new(),
@@ -130,9 +178,18 @@ impl Model {
             anchors: BTreeMap::new(),
             windows: BTreeMap::new(),
             window,
+            rules,
             moved_dirs: Vec::new(),
             replaced: Vec::new(),
+            orphans: BTreeMap::new(),
             last: 0,
+        }
+    }
+
+    /// The rules' own file.
+    pub fn lower_rules(&mut self, text: Option<String>) {
+        if let Some(text) = text {
+            self.outside_write(super::RULES, text.into_bytes());
         }
     }
 
@@ -165,7 +222,7 @@ impl Model {
     /// What is read through a handle.
     pub fn content(&self, slot: usize) -> Option<Vec<u8>> {
         match &self.handles.get(&slot)?.place {
-            At::Orphan(content) => Some(content.clone()),
+            At::Orphan(orphan) => self.orphans.get(orphan).cloned(),
             At::Path(path) => Some(self.at(path)?.leaf()?.thing.bytes().to_vec()),
         }
     }
@@ -180,7 +237,11 @@ impl Model {
 
     fn free(&self, path: &str) -> Answer {
         self.walk(path)?;
-        if self.at(path).is_some() { Err(libc::EEXIST) } else { Ok(()) }
+        match self.at(path) {
+            _ if self.rules.refuses(path) => Err(libc::EPERM),
+            Some(_) => Err(libc::EEXIST),
+            None => Ok(()),
+        }
     }
 
     /// Lower has a directory here that the view does not show, because it waits to be removed.
@@ -236,6 +297,7 @@ impl Model {
         match &found {
             Some(Node::Dir) => return Err(libc::EISDIR),
             Some(Node::Leaf(leaf)) if !leaf.thing.is_file() => return Err(libc::ELOOP),
+            Some(Node::Leaf(_)) | None if self.rules.refuses(path) => return Err(libc::EPERM),
             Some(Node::Leaf(_)) => {}
             None => self.add(path, Thing::File(Vec::new()), 0o644),
         }
@@ -252,7 +314,10 @@ impl Model {
         let handle = self.handles.get_mut(&slot).ok_or(libc::EBADF)?;
         handle.written = true;
         match (&mut handle.place, handle.opened) {
-            (At::Orphan(bytes), _) => *bytes = content,
+            (At::Orphan(orphan), _) => {
+                let orphan = *orphan;
+                self.orphans.insert(orphan, content);
+            }
             (At::Path(path), opened) => {
                 let path = path.clone();
                 self.dirty(&path, opened).thing = Thing::File(content);
@@ -337,6 +402,7 @@ impl Model {
         match self.at(path) {
             None => return Err(libc::ENOENT),
             Some(Node::Dir) => return Err(libc::EISDIR),
+            Some(Node::Leaf(_)) if self.rules.refuses(path) => return Err(libc::EPERM),
             Some(Node::Leaf(_)) => {}
         }
         self.orphan(path);
@@ -362,8 +428,10 @@ impl Model {
     /// Who has the file open keeps it; it has no name any more.
     fn orphan(&mut self, path: &str) {
         let content = self.at(path).and_then(|node| Some(node.leaf()?.thing.bytes().to_vec())).unwrap_or_default();
+        let orphan = self.next();
+        self.orphans.insert(orphan, content);
         for handle in self.handles.values_mut().filter(|handle| handle.is_at(path)) {
-            handle.place = At::Orphan(content.clone());
+            handle.place = At::Orphan(orphan);
         }
     }
 
@@ -392,6 +460,7 @@ impl Model {
         match self.at(path) {
             None => return Err(libc::ENOENT),
             Some(Node::Leaf(_)) => return Err(libc::ENOTDIR),
+            Some(Node::Dir) if self.rules.refuses(path) => return Err(libc::EPERM),
             Some(Node::Dir) => {}
         }
         if self.view().keys().any(|child| parent(child) == path) {
@@ -423,7 +492,7 @@ impl Model {
     pub fn symlink(&mut self, path: &str, target: &str) -> Answer {
         self.free(path)?;
         let leaves = crate::overlay::compare::leaves_project(&super::path(path), target.as_bytes());
-        let is_judged = self.upper.contains_key(path) || self.is_used(path) || leaves;
+        let is_judged = self.upper.contains_key(path) || self.is_used(path) || leaves || self.is_gated(path);
         self.add(path, Thing::Symlink(target.as_bytes().to_vec()), 0o777);
         if is_judged {
             self.settle(path, &[]);
@@ -439,6 +508,7 @@ impl Model {
         match self.at(path) {
             None => return Err(libc::ENOENT),
             Some(Node::Dir) => return Ok(()),
+            Some(Node::Leaf(_)) if self.rules.action(path) == Action::Freeze => return Err(libc::EPERM),
             Some(Node::Leaf(_)) => {}
         }
         let upper = self.upper.get_mut(path);
@@ -462,10 +532,14 @@ impl Model {
             return answer;
         }
         let source = self.at(from).ok_or(libc::ENOENT)?;
+        if self.rules.refuses(from) || self.rules.refuses(to) {
+            return Err(libc::EPERM);
+        }
         let target = self.at(to);
         match (source, target) {
             (Node::Leaf(_), Some(Node::Leaf(_))) if kind == RenameKind::Exchange => self.exchange(from, to),
             (Node::Dir, Some(Node::Dir)) if kind == RenameKind::Exchange => {
+                self.check_passengers(&[(from, to), (to, from)])?;
                 let lifted = self.lift(&[(from, to), (to, from)]);
                 self.move_tree(from, ASIDE);
                 self.move_tree(to, from);
@@ -504,7 +578,12 @@ impl Model {
     }
 
     fn rename_leaf(&mut self, from: &str, to: &str, is_over: bool) -> Answer {
-        let is_judged = is_over || self.upper.contains_key(to) || self.is_used(to);
+        let goes_gated = self.is_gated(from) && self.lower.leaf(from).is_some();
+        let is_judged = is_over
+            || goes_gated
+            || self.is_gated(to)
+            || self.upper.contains_key(to)
+            || self.is_used_by_another(from, to);
         if is_over {
             self.orphan(to);
         }
@@ -515,6 +594,18 @@ impl Model {
             (true, true) => self.move_upper_over(from, to),
         }
         Ok(())
+    }
+
+    fn is_gated(&self, path: &str) -> bool {
+        self.rules.action(path) == Action::Hold
+    }
+
+    fn check_passengers(&self, moves: &[(&str, &str)]) -> Answer {
+        let refuses = |(from, to): &(&str, &str)| {
+            let mut within = self.lower.within(from).into_iter().filter(|path| path != from);
+            within.any(|path| rebase(&path, from, to).is_some_and(|moved| self.rules.refuses_passenger(&path, &moved)))
+        };
+        if moves.iter().any(refuses) { Err(libc::EPERM) } else { Ok(()) }
     }
 
     fn move_handles(&mut self, from: &str, to: &str) {
@@ -581,7 +672,11 @@ impl Model {
         self.take_target(to, leaf.clone(), made);
         let made = self.next();
         self.upper.insert(from.to_owned(), Upper::of(None, Some(leaf.stamp), made));
-        if self.judge(to, &[]) {
+        let landed = self.judge(to, &[]);
+        if self.is_gated(from) {
+            // Its going is reviewed by itself.
+            self.settle(from, &[]);
+        } else if landed {
             self.upper.remove(from);
             self.lower.remove(from);
             self.carried(from, to);
@@ -660,6 +755,7 @@ impl Model {
             // Deletions wait for review there.
             return Err(libc::EBUSY);
         }
+        self.check_passengers(&[(from, to)])?;
         let lifted = self.lift(&[(from, to)]);
         self.move_tree(from, to);
         for path in lifted {
@@ -676,7 +772,10 @@ impl Model {
             paths.filter_map(|(path, _)| Some((rebase(&path, from, to)?, path))).collect()
         };
         let mut along: Vec<(Path, Path)> = moves.iter().flat_map(along).collect();
-        along.retain(|(moved, path)| self.is_used_by_another(path, moved) || self.has_older(moved));
+        let is_judged = |moved: &str, path: &str| {
+            self.is_gated(moved) || self.is_used_by_another(path, moved) || self.has_older(moved)
+        };
+        along.retain(|(moved, path)| is_judged(moved, path));
         for (_, path) in &along {
             assert!(self.is_fresh(path), "{path} is older and would take the place of something");
             let made = self.next();
@@ -706,7 +805,10 @@ impl Model {
     /// A directory with all that is in it, held or not.
     fn move_tree(&mut self, from: &str, to: &str) {
         self.move_handles(from, to);
-        let leaves: Vec<(Path, u64)> = self.leaves_below(from);
+        // What came with a directory leaves a path that was free.
+        let stays = |(path, _): &(Path, u64)| self.left_with_dirs(path).is_none();
+        let leaves: Vec<((Path, u64), bool)> =
+            self.leaves_below(from).into_iter().map(|leaf| (leaf.clone(), stays(&leaf))).collect();
         self.moved_dirs.push((from.to_owned(), to.to_owned()));
         self.lower.rename(from, to);
         for (path, known) in self.anchors.iter_mut().filter(|(path, known)| !known.by_dir && is_within(path, to)) {
@@ -722,9 +824,9 @@ impl Model {
                 self.upper.insert(new, upper);
             }
         }
-        for (path, inode) in leaves {
+        for ((path, inode), was_here) in leaves {
             if let Some(new) = rebase(&path, from, to) {
-                self.moved_with_dir(path, new, inode);
+                self.moved_with_dir(path, new, inode, was_here);
             }
         }
         self.move_fresh(from, to);
@@ -735,7 +837,7 @@ impl Model {
         self.lower.within(dir).into_iter().filter_map(leaf).map(|(inode, path)| (path, inode)).collect()
     }
 
-    fn moved_with_dir(&mut self, from: Path, to: Path, inode: u64) {
+    fn moved_with_dir(&mut self, from: Path, to: Path, inode: u64, was_here: bool) {
         if let Some(window) = self.windows.remove(&from) {
             self.windows.insert(to.clone(), window);
         }
@@ -744,13 +846,15 @@ impl Model {
         if self.anchors.get(&to).is_some_and(comes_back) {
             self.anchors.remove(&to);
         }
-        self.anchors.entry(from).or_insert(Known {
-            anchor: Anchor::Moved { to, inode },
-            fresh: false,
-            by_dir: true,
-            from: None,
-            went: None,
-        });
+        if was_here {
+            self.anchors.entry(from).or_insert(Known {
+                anchor: Anchor::Moved { to, inode },
+                fresh: false,
+                by_dir: true,
+                from: None,
+                went: None,
+            });
+        }
     }
 
     fn move_fresh(&mut self, from: &str, to: &str) {
@@ -868,6 +972,32 @@ impl Model {
                 dir = parent(dir);
             }
         }
+    }
+
+    /// Somebody has written to a path what nobody has judged.
+    pub fn is_being_written(&self, path: &str) -> bool {
+        self.handles.values().any(|handle| handle.is_at(path) && handle.is_unjudged())
+    }
+
+    /// Kept content comes back, never judged; a held change of the path goes on against it.
+    pub fn rollback(&mut self, path: &str, thing: Thing, mode: u32) -> Result<(), ErrorCode> {
+        if self.rules.refuses(path) {
+            return Err(ErrorCode::NotPermitted);
+        }
+        if self.lower.is_dir(path) {
+            return Err(ErrorCode::Conflict);
+        }
+        self.replace(path, Some(Leaf { thing: thing.clone(), mode, inode: 0, stamp: 0 }));
+        let anchor = Anchor::Content(thing.clone());
+        self.anchors.insert(path.to_owned(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
+        self.windows.remove(path);
+        let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
+        if let Some(upper) = self.upper.get_mut(path) {
+            upper.below = below;
+            upper.held.iter_mut().for_each(|held| held.base = Some(thing.clone()));
+            self.settle(path, &[]);
+        }
+        Ok(())
     }
 
     /// The daemon is killed, and another recovers what it left.
