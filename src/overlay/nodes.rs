@@ -264,8 +264,10 @@ impl Nodes {
         }
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.retain(|(at, called)| (*at, called.as_os_str()) != (parent, name));
-            if node.names.is_empty()
-                && let Some(key) = node.lower
+            if !node.names.is_empty() {
+                // Seen by another name, it is what that has.
+                (node.removed, node.left) = (None, None);
+            } else if let Some(key) = node.lower
                 && self.by_lower.get(&key) == Some(&id)
             {
                 self.by_lower.remove(&key);

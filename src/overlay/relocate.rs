@@ -327,14 +327,7 @@ impl State {
     pub(super) fn renamed(&mut self, from: &End, to: &End) -> Renamed {
         self.epoch += 1;
         let node = self.nodes.child(from.parent, &from.name);
-        let replaced = self.nodes.child(to.parent, &to.name);
         self.nodes.unname(to.parent, &to.name);
-        if let Some(replaced) = replaced.filter(|replaced| self.nodes.path(*replaced).is_ok())
-            && let Ok(replaced) = self.nodes.get_mut(replaced)
-        {
-            // It goes on under its other names.
-            (replaced.removed, replaced.left) = (None, None);
-        }
         let Some(node) = node else { return Renamed::Moved };
         if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
             return Renamed::Parted;
