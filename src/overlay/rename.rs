@@ -142,6 +142,8 @@ impl Overlay {
             Origin::Lower(meta) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             Origin::Lower(meta) => self.move_over(from, to, meta, caller),
             Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),
+            // The same, the other way round: its content is that of other names, too.
+            Origin::Upper(id, meta) if meta.links > 1 && self.is_shared(*id) => Err(Error::Errno(libc::EXDEV)),
             Origin::Upper(id, _) => self.move_upper_over(from, to, *id, caller),
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
         }
@@ -262,6 +264,26 @@ impl Overlay {
         self.tell_renamed(to, renamed);
     }
 
+    fn is_shared(&self, id: UpperId) -> bool {
+        self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.base.is_shared())
+    }
+
+    /// The same for what comes as a copy: names that the file keeps are not the copy's, which is a node of its own.
+    fn renamed_as_copy(&self, from: &End, to: &End) {
+        {
+            let mut state = self.state.lock();
+            let node = state.nodes.child(from.parent, &from.name);
+            if node.is_some_and(|node| state.nodes.names(node).len() > 1) {
+                state.nodes.unname(to.parent, &to.name);
+                state.nodes.unname(from.parent, &from.name);
+                state.epoch += 1;
+                drop(state);
+                return self.tell(|observer| observer.entry_changed(to.parent, &to.name));
+            }
+        }
+        self.renamed(from, to);
+    }
+
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
@@ -279,7 +301,7 @@ impl Overlay {
             state.uppers.insert(Upper { saved: false, synced, takes_along, ..Upper::written(row.clone()) });
         }
         drop(claimed);
-        self.renamed(from, to);
+        self.renamed_as_copy(from, to);
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &self.writer(caller)) {
             Ok(settled) => settled,
