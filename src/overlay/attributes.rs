@@ -144,7 +144,9 @@ impl Overlay {
             }
         };
         let meta = self.store.upper_meta(id)?;
-        Ok(Meta { links: links.max(u32::try_from(names).unwrap_or(u32::MAX)), ..meta })
+        // The first is the one below, or takes its place; the others will be made when it lands.
+        let further = u32::try_from(names.saturating_sub(1)).unwrap_or(u32::MAX);
+        Ok(Meta { links: links.max(1).saturating_add(further), ..meta })
     }
 
     pub fn set_attributes(

@@ -37,8 +37,8 @@ impl Overlay {
                 None
             }
         };
+        state.uppers.set_row(row);
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
-            upper.row = row;
             upper.saved = true;
             upper.moved_on = false;
             upper.because.clear();

@@ -153,10 +153,22 @@ impl Overlay {
                 return Err(Error::Errno(libc::ENOENT));
             }
             Origin::Lower(meta) => (meta, Some(meta.key())),
-            Origin::Upper(id, meta) => (meta, state.shared_inode(*id)),
+            Origin::Upper(id, meta) => (meta, self.shared_inode(state, *id)?),
         };
         let node = state.nodes.resolve(parent, name, meta, lower);
         Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
+    }
+
+    /// The lower inode of an entry that has several names below: all of them are one node.
+    fn shared_inode(&self, state: &State, id: UpperId) -> Result<Option<InodeKey>> {
+        let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
+        let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
+        if let Some(known) = state.nodes.known_inode(stamp.device, stamp.inode) {
+            return Ok(Some(known));
+        }
+        let below = self.lower.stat(&row.names[0]).doing(|| format!("stat {}", row.names[0]))?;
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+        Ok(below.filter(is_it).map(|meta| meta.key()))
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
@@ -231,16 +243,6 @@ impl Overlay {
     pub fn parent_of(&self, node: NodeId) -> NodeId {
         let state = self.state.lock();
         state.nodes.get(node).ok().and_then(|node| node.names.first().map(|(parent, _)| *parent)).unwrap_or(ROOT)
-    }
-}
-
-impl State {
-    /// The lower inode of an entry that has several names below: all of them are one node.
-    fn shared_inode(&self, id: UpperId) -> Option<InodeKey> {
-        match self.uppers.get(id)?.row.base.below {
-            Below::Entry { stamp, links, .. } if links > 1 => self.nodes.known_inode(stamp.device, stamp.inode),
-            Below::Entry { .. } | Below::Nothing => None,
-        }
     }
 }
 

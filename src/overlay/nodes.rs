@@ -311,6 +311,12 @@ impl Nodes {
         self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))
     }
 
+    /// Whether another node stands for a lower inode, and nobody has this one open.
+    pub fn is_of_another(&self, id: NodeId, key: InodeKey) -> bool {
+        let other = self.by_lower.get(&key).is_some_and(|other| *other != id);
+        other && self.nodes.get(&id).is_some_and(|node| !node.is_open())
+    }
+
     /// Notes of which content the kernel's cache is from now on; gives of which it was.
     pub fn set_cached(&mut self, id: NodeId, stamp: Stamp) -> Option<Stamp> {
         self.nodes.get_mut(&id)?.cached.replace(stamp)

@@ -323,6 +323,18 @@ impl State {
         Renamed::Moved
     }
 
+    /// What comes is a copy of the source. Names that the source keeps are not the copy's, which is a node of its own.
+    pub(super) fn renamed_as_copy(&mut self, from: &End, to: &End) -> Renamed {
+        let node = self.nodes.child(from.parent, &from.name);
+        if node.is_none_or(|node| self.nodes.names(node).len() < 2) {
+            return self.renamed(from, to);
+        }
+        self.epoch += 1;
+        self.nodes.unname(to.parent, &to.name);
+        self.nodes.unname(from.parent, &from.name);
+        Renamed::Parted
+    }
+
     /// The source's node has the target's name.
     pub(super) fn renamed(&mut self, from: &End, to: &End) -> Renamed {
         self.epoch += 1;

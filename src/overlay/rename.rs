@@ -175,6 +175,8 @@ impl Overlay {
             Origin::Lower(meta) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
             Origin::Lower(meta) => self.move_over(from, to, meta, caller),
             Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),
+            // The same, the other way round: its content is that of other names, too.
+            Origin::Upper(id, meta) if meta.links > 1 && self.is_shared(*id) => Err(Error::Errno(libc::EXDEV)),
             Origin::Upper(id, _) => self.move_upper_over(from, to, *id, caller),
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
         }
@@ -299,6 +301,10 @@ impl Overlay {
         Ok(())
     }
 
+    fn is_shared(&self, id: UpperId) -> bool {
+        self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.base.is_shared())
+    }
+
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
@@ -323,7 +329,7 @@ impl Overlay {
                 return Err(Error::Errno(libc::ESTALE));
             }
             state.uppers.insert(hiding);
-            state.renamed(from, to)
+            state.renamed_as_copy(from, to)
         };
         drop(claimed);
         self.drop_replaced(taken.replaced)?;

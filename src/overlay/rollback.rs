@@ -209,9 +209,7 @@ impl Overlay {
             self.store.keep_content(&content)?;
         }
         let id = row.id;
-        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
-            upper.row = row;
-        }
+        self.state.lock().uppers.set_row(row);
         self.settle(id, &Writer::default()).map(|_| ())
     }
 }

@@ -104,15 +104,18 @@ impl Uppers {
         for name in &upper.row.names {
             self.put_name(name, id);
         }
-        if let Below::Entry { stamp, links, .. } = upper.row.base.below {
-            let inode = (stamp.device, stamp.inode);
-            self.based_on.insert(id, inode);
-            match links {
-                0 | 1 => self.by_taken.entry(inode).or_default().push(id),
-                _ => drop(self.by_inode.insert(inode, id)),
-            }
-        }
+        self.note_base(id, upper.row.base.below);
         self.entries.insert(id, upper);
+    }
+
+    fn note_base(&mut self, id: UpperId, below: Below) {
+        let Below::Entry { stamp, links, .. } = below else { return };
+        let inode = (stamp.device, stamp.inode);
+        self.based_on.insert(id, inode);
+        match links {
+            0 | 1 => self.by_taken.entry(inode).or_default().push(id),
+            _ => drop(self.by_inode.insert(inode, id)),
+        }
     }
 
     pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
@@ -136,13 +139,19 @@ impl Uppers {
         }
     }
 
-    /// The entry as it is called and held from now on. What it is based on stays.
+    /// The entry as it is called, based and held from now on.
     pub fn set_row(&mut self, row: UpperRow) {
         let Some(upper) = self.entries.get_mut(&row.id) else { return };
-        let (id, new) = (row.id, row.names.clone());
-        let old = std::mem::replace(&mut upper.row, row).names;
-        old.iter().for_each(|name| self.take_name(name, id));
+        let (id, new, below) = (row.id, row.names.clone(), row.base.below);
+        let old = std::mem::replace(&mut upper.row, row);
+        old.names.iter().for_each(|name| self.take_name(name, id));
         new.iter().for_each(|name| self.put_name(name, id));
+        if old.base.below != below {
+            if let Some(inode) = self.based_on.remove(&id) {
+                self.forget_inode(inode, id);
+            }
+            self.note_base(id, below);
+        }
     }
 
     pub fn add_name(&mut self, id: UpperId, name: &RelPath) {

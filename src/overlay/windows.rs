@@ -53,6 +53,9 @@ impl Overlay {
             return Ok(None);
         }
         let mut state = self.state.lock();
+        if let Some(other) = state.landed_last_by(path, present) {
+            self.go_on_by(&mut state, &other, path)?;
+        }
         let found = state.find_window(path, present);
         Ok(match (setting, found) {
             (Setting::Seconds(length), Found::Open { first, age }) if age <= length => Some(first),
@@ -68,6 +71,19 @@ impl Overlay {
                 None
             }
         })
+    }
+
+    /// A file that landed by one of its names is the same change by another, and was judged against the same.
+    fn go_on_by(&self, state: &mut State, other: &RelPath, path: &RelPath) -> Result<()> {
+        if let (Some(known), false) = (state.anchors.get(other).cloned(), state.anchors.contains_key(path)) {
+            let known = Known { went: None, ..known };
+            self.store.save_anchors(&[known.as_anchor(path)])?;
+            state.anchors.insert(path.clone(), known);
+        }
+        if let Some(window) = state.windows.remove(other) {
+            state.windows.insert(path.clone(), window);
+        }
+        Ok(())
     }
 
     /// What somebody else left at a path is what the session is judged against from now on.
@@ -89,9 +105,6 @@ impl Overlay {
 impl State {
     fn find_window(&mut self, path: &RelPath, present: &Side) -> Found {
         let stamp = present.meta.map(|meta| meta.stamp());
-        if present.meta.is_some_and(|meta| meta.links > 1) {
-            self.share_window(path, stamp);
-        }
         match self.windows.get(path) {
             None => Found::None,
             Some(window) if window.is_as_left(stamp) => Found::Open { first: window.first, age: window.last.elapsed() },
@@ -103,20 +116,14 @@ impl State {
         }
     }
 
-    /// A file with several names may have landed by another of them last: it goes on as the same change by this one.
-    fn share_window(&mut self, path: &RelPath, present: Option<Stamp>) {
-        let landed_last = |window: &Window| window.landed.is_some() && window.is_as_left(present);
+    /// The path by which a file with several names landed last, if that was not `path`.
+    fn landed_last_by(&self, path: &RelPath, present: &Side) -> Option<RelPath> {
+        let stamp = present.meta.filter(|meta| meta.links > 1)?.stamp();
+        let landed_last = |window: &Window| window.landed.is_some() && window.is_as_left(Some(stamp));
         if self.windows.get(path).is_some_and(landed_last) {
-            return;
+            return None;
         }
-        let other = self.windows.iter().find(|(_, window)| landed_last(window)).map(|(other, _)| other.clone());
-        let Some(other) = other else { return };
-        if let Some(window) = self.windows.remove(&other) {
-            self.windows.insert(path.clone(), window);
-        }
-        if let Some(known) = self.anchors.get(&other).cloned() {
-            self.anchors.entry(path.clone()).or_insert(Known { went: None, ..known });
-        }
+        self.windows.iter().find(|(_, window)| landed_last(window)).map(|(other, _)| other.clone())
     }
 
     /// What a path is judged against to the session's end, if something happened to it.

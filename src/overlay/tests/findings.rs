@@ -511,3 +511,26 @@ fn a_file_with_a_symlinks_target_for_content_is_another_thing() {
         assert_eq!(bench.reasons(), [Reason::Type], "{window}");
     }
 }
+
+#[test]
+fn the_names_of_a_held_file_are_one_inode_after_a_kill_and_all_counted() {
+    let mut bench = hard_linked();
+    bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("c"), &ME).unwrap();
+    bench.remount();
+    let nodes = ["a", "b", "c"].map(|name| bench.node(name).unwrap());
+    assert_eq!(nodes, [nodes[0]; 3]);
+    assert_eq!(links(&bench, "b"), 3);
+}
+
+#[test]
+fn a_copy_that_takes_another_files_place_is_no_name_of_the_old_one() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.put("c", "other\n");
+    assert_eq!(bench.node("a").unwrap(), bench.node("b").unwrap());
+    bench.rename("a", "c");
+    assert_ne!(bench.node("b").unwrap(), bench.node("c").unwrap());
+    write(&bench, "b", &changed(100, 1));
+    assert_eq!((bench.read("b"), bench.read("c")), (Some(changed(100, 1)), Some(lines(100))));
+}
