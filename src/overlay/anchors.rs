@@ -215,6 +215,14 @@ impl State {
         }
     }
 
+    /// Where what is at a path lay before this session; none: it was made in it.
+    pub(super) fn came_from(&self, path: &RelPath) -> Option<RelPath> {
+        match self.anchors.get(path) {
+            Some(known) if known.fresh => known.from.clone(),
+            Some(_) | None => Some(path.clone()),
+        }
+    }
+
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
         self.seen.remove(path);

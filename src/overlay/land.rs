@@ -203,6 +203,12 @@ impl Overlay {
         let mut state = self.state.lock();
         epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let Some((source, _)) = &job.takes_along {
+            // What came by a rename may be all that is left of something older: then it does not go unreviewed.
+            let came_from = state.came_from(source).filter(|came_from| *came_from != path);
+            let target = epilogue.anchors.iter_mut().find(|anchor| anchor.path == path && anchor.fresh);
+            if let (Some(target), Some(_)) = (target, &came_from) {
+                target.from = came_from;
+            }
             epilogue.anchors.extend(state.left(source));
         }
         Ok(epilogue)

@@ -534,3 +534,15 @@ fn a_copy_that_takes_another_files_place_is_no_name_of_the_old_one() {
     write(&bench, "b", &changed(100, 1));
     assert_eq!((bench.read("b"), bench.read("c")), (Some(changed(100, 1)), Some(lines(100))));
 }
+
+#[test]
+fn older_content_that_landed_over_a_new_file_is_not_taken_for_new() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("c", &lines(120));
+    bench.put("f", &changed(300, 300));
+    bench.save("d", &changed(120, 1));
+    bench.rename("c", "d");
+    bench.rename("d", "f");
+    assert_eq!(bench.held().len(), 2, "{:?}", bench.held());
+    assert_eq!(bench.lower("d"), Some(lines(120)), "all that is left of c");
+}

@@ -694,6 +694,13 @@ impl Model {
     fn carried(&mut self, from: &str, to: &str) {
         let Some(inode) = self.lower.leaf(to).map(|leaf| leaf.inode) else { return };
         self.windows.remove(from);
+        let came_from = match self.anchors.get(from) {
+            Some(known) if known.fresh => known.from.clone(),
+            Some(_) | None => Some(from.to_owned()),
+        };
+        if let (Some(came_from), Some(target)) = (came_from, self.anchors.get_mut(to).filter(|target| target.fresh)) {
+            target.from = Some(came_from);
+        }
         let moved = Anchor::Moved { to: to.to_owned(), inode };
         for known in self.anchors.values_mut() {
             if matches!(&known.anchor, Anchor::Moved { to: at, .. } if at == from) {
