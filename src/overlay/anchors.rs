@@ -227,9 +227,15 @@ impl State {
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
         self.seen.remove(path);
         self.windows.remove(path);
-        let known = self.anchors.get_mut(path)?;
-        (known.fresh, known.from) = (false, None);
-        Some(known.as_anchor(path))
+        let left = self.anchor_left(path)?;
+        self.know(vec![left.clone()]);
+        Some(left)
+    }
+
+    /// What `left` is going to know: an intent has it before lower changes.
+    pub(super) fn anchor_left(&self, path: &RelPath) -> Option<Anchor> {
+        let known = self.anchors.get(path)?.clone();
+        Some(Known { fresh: false, from: None, ..known }.as_anchor(path))
     }
 
     /// What was at `source` was renamed over `to`, which is `meta` now. It is what `source` is a modification of from

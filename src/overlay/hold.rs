@@ -56,8 +56,12 @@ impl Overlay {
     /// both or neither. An older source is held like the target.
     fn promise_removal(&self, job: &Job, epilogue: &Epilogue) -> Result<Option<Promised<'_>>> {
         let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
-        let known = self.state.lock().anchors.get(source).filter(|known| known.is_fresh()).cloned();
-        let Some(known) = known else { return Ok(None) };
+        let left = {
+            let state = self.state.lock();
+            let is_fresh = state.anchors.get(source).is_some_and(Known::is_fresh);
+            is_fresh.then(|| state.anchor_left(source)).flatten()
+        };
+        let Some(left) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
             self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
@@ -65,7 +69,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
         landing.remove(&self.lower, source, *stamp)?;
         let mut epilogue = epilogue.clone();
-        epilogue.anchors.push(Known { fresh: false, from: None, ..known }.as_anchor(source));
+        epilogue.anchors.push(left);
         Ok(Some(landing.promise(epilogue)?))
     }
 

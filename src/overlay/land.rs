@@ -200,7 +200,7 @@ impl Overlay {
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let Some((source, _)) = &job.takes_along {
             // What came by a rename may be all that is left of something older: then it does not go unreviewed.
@@ -209,7 +209,7 @@ impl Overlay {
             if let (Some(target), Some(_)) = (target, &came_from) {
                 target.from = came_from;
             }
-            epilogue.anchors.extend(state.left(source));
+            epilogue.anchors.extend(state.anchor_left(source));
         }
         Ok(epilogue)
     }

@@ -518,9 +518,14 @@ impl Overlay {
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, &from.path, meta.stamp())?;
-        let anchors = self.state.lock().left(&from.path).into_iter().collect();
-        self.finish(landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?)?;
-        self.state.lock().uppers.remove(whiteout);
+        let anchors = self.state.lock().anchor_left(&from.path).into_iter().collect();
+        let applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
+        {
+            let mut state = self.state.lock();
+            state.left(&from.path);
+            state.uppers.remove(whiteout);
+        }
+        self.finish(applied)?;
         Ok(())
     }
 

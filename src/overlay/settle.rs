@@ -237,6 +237,10 @@ impl Overlay {
             Some(meta) => state.carried(source, path, &meta),
             None => state.left(source).into_iter().collect(),
         };
+        if let Some(upper) = state.uppers.get_mut(job.row.id) {
+            // Should somebody have written meanwhile, the next judging finds it gone.
+            upper.takes_along = None;
+        }
         drop(state);
         self.finish(applied)?;
         Ok(())
