@@ -220,6 +220,11 @@ impl Handle {
         self.began.load(Ordering::SeqCst) && !self.written.load(Ordering::SeqCst)
     }
 
+    /// Lower as the writer knows it. A copy: under the state's lock somebody else may be about to change it.
+    fn opened(&self) -> Option<Stamp> {
+        *self.opened.lock()
+    }
+
     /// Lower was `before` and is `after` by our own doing, with the same content.
     pub fn touched(&self, before: &Stamp, after: &Stamp) {
         let mut opened = self.opened.lock();
@@ -581,7 +586,7 @@ impl Overlay {
             return Ok(change(passed.writable()?)?);
         };
         let under_way = open.begin_write();
-        let file = self.writable(open, keep, *handle.opened.lock())?;
+        let file = self.writable(open, keep, handle.opened())?;
         // Before the bytes: a judgement under way must not take this handle for done.
         if !handle.written.swap(true, Ordering::SeqCst) {
             self.note_program(handle, open);
@@ -621,7 +626,7 @@ impl Overlay {
     /// Judged with what is written next, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
         let _under_way = open.begin_write();
-        let file = self.writable(open, Keep::Nothing, *handle.opened.lock())?;
+        let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.began.store(true, Ordering::SeqCst);
         self.note_program(handle, open);
         file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
