@@ -50,6 +50,8 @@ const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     // decide, never for the owner.
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_AUTO_INVAL_DATA)
+    // What is open for writing is read and written without the page cache, and may be mapped all the same.
+    .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_DO_READDIRPLUS)
     // `ls` costs no lookups that way, and `ls -l` none one by one.
@@ -267,17 +269,20 @@ impl Filesystem for Adapter {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let caller = caller(req);
+        let drops_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         match open_file(handle) {
-            Whose::Overlay(_) => self.now(reply, "write", |view| view.write(handle, offset, data, &caller)),
-            Whose::Desk(_) => {
+            Whose::Overlay(handle) => {
+                self.now(reply, "write", |view| view.write(handle, offset, data, drops_set_id.then_some(&caller)));
+            }
+            Whose::Desk(handle) => {
                 let data = data.to_owned();
-                self.at_desk(reply, "write", move |view| view.write(handle, offset, &data, &caller));
+                self.at_desk(reply, "write", move |view| view.write_at_desk(handle, &data, &caller));
             }
         }
     }

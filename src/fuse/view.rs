@@ -172,11 +172,16 @@ impl View {
         }
     }
 
-    pub fn write(&self, handle: FileHandle, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
-        match open_file(handle) {
-            Whose::Overlay(handle) => self.overlay.write(handle, offset, data),
-            Whose::Desk(handle) => at_desk(self.desk.write(handle, data, caller)),
+    /// `unprivileged`: who writes, if set-id bits do not outlast that.
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], unprivileged: Option<&Caller>) -> Result<usize> {
+        match unprivileged {
+            Some(caller) => self.overlay.write_unprivileged(handle, offset, data, caller),
+            None => self.overlay.write(handle, offset, data),
         }
+    }
+
+    pub fn write_at_desk(&self, handle: u64, data: &[u8], caller: &Caller) -> Result<usize> {
+        at_desk(self.desk.write(handle, data, caller))
     }
 
     pub fn flush(&self, handle: FileHandle, caller: &Caller) -> Result<()> {
@@ -332,6 +337,10 @@ fn opened_file(opened: Opened, flags: i32) -> OpenedFile {
     if !may_write(flags) {
         // Nothing to settle at its close: a third of the cost of opening and closing (measured).
         flags_out |= FopenFlags::FOPEN_NOFLUSH;
+    } else if opened.passed.is_none() {
+        // Through the page cache, who reads what he has just written may be shown what was there before: the kernel
+        // drops a page that is on its way to us when it learns of another write's time, and reads it from us too early.
+        flags_out |= FopenFlags::FOPEN_DIRECT_IO;
     }
     OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out, passed: opened.passed }
 }

@@ -578,6 +578,16 @@ impl Overlay {
         Ok(data.len())
     }
 
+    /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
+    pub fn write_unprivileged(&self, handle: HandleId, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        self.change_content(&handle, Keep::Content, |file| {
+            drop_set_id(file, caller)?;
+            file.write_all_at(data, offset)
+        })?;
+        Ok(data.len())
+    }
+
     /// Does `change` to the content of the handle's file, in upper unless it passes.
     fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
         self.check_writable()?;
