@@ -16,7 +16,7 @@ use super::{Caller, Error, Overlay, ROOT, Result};
 use crate::model::{RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::UpperId;
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::{OFlags, process, xattr};
 
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,6 @@ pub struct SetAttributes {
 }
 
 /// Set-user-id and set-group-id.
-const SET_ID: u32 = 0o6000;
-const SET_GID: u32 = 0o2000;
 pub(super) const ACCESS_ACL: &str = "system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 /// Names that the view answers itself, and that no file below has.

@@ -15,7 +15,7 @@ use super::{Caller, Error, Overlay, Result};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::{Action, sensitive};
 use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Landing, UpperId, Writer};
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::{FileKind, Meta, SET_ID};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
 #[derive(Clone, Copy)]
@@ -127,7 +127,7 @@ impl Overlay {
     /// What judged paths may not have, unless the mount allows it (SPEC §6).
     pub(super) fn is_privileged(&self, meta: &Meta) -> bool {
         let is_device = matches!(meta.kind, FileKind::CharDevice | FileKind::BlockDevice);
-        (is_device && !self.grants.dev) || (meta.is_file() && meta.mode & 0o6000 != 0 && !self.grants.suid)
+        (is_device && !self.grants.dev) || (meta.is_file() && meta.mode & SET_ID != 0 && !self.grants.suid)
     }
 
     /// Whether its content there is a change of something, or a symlink leads out from there.

@@ -10,12 +10,9 @@ use super::error::Context;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Acl, Inherited, RelPath};
 use crate::policy::rules::Action;
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::tree::Place;
 use crate::sys::xattr;
-
-const SET_ID: u32 = 0o6000;
-const SET_GID: u32 = 0o2000;
 
 /// Owner, mode and ACL of an entry about to be made.
 #[derive(Debug)]

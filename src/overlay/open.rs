@@ -30,11 +30,8 @@ use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::policy::settings::OnHold;
 use crate::store::{UpperId, What, Writer};
-use crate::sys::file::{self, FileKind};
+use crate::sys::file::{self, FileKind, SET_GID, SET_UID};
 use crate::sys::{OFlags, process, tree};
-
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HandleId(pub u64);

@@ -13,6 +13,11 @@ use crate::model::{Digest, Hasher, Stamp, Timestamp};
 /// How much is read or written at once when no cheaper copy is to be had.
 const COPY_PIECE_BYTES: usize = 256 * 1024;
 
+/// Of a mode: the bits that lend the owner's or the group's rights to who runs the file.
+pub const SET_UID: u32 = 0o4000;
+pub const SET_GID: u32 = 0o2000;
+pub const SET_ID: u32 = SET_UID | SET_GID;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     Regular,
