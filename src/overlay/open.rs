@@ -250,7 +250,14 @@ impl Overlay {
             return Err(Error::Errno(libc::EEXIST));
         }
         let entry = self.look_up(parent, name)?;
-        Ok((entry, self.open(entry.node, flags, caller)?))
+        match self.open(entry.node, flags, caller) {
+            Ok(opened) => Ok((entry, opened)),
+            Err(err) => {
+                // The kernel is told of no entry, and so will never forget it.
+                self.forget(entry.node, 1);
+                Err(err)
+            }
+        }
     }
 
     fn create_passed(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
