@@ -31,7 +31,7 @@ fn bash_completes_commands_ids_and_backups() {
     let (rewritten, deleted) = (id_of(&view, "src/a.rs"), id_of(&view, "src/b.rs"));
     let ids = offered(&view, &scratch, &["confirm", ""]);
     assert!(ids.contains(&rewritten) && ids.contains(&deleted), "{ids:?}");
-    assert_eq!(offered(&view, &scratch, &["diff", &rewritten[..6]]), [rewritten.clone()]);
+    assert_eq!(offered(&view, &scratch, &["diff", &rewritten[..6]]), std::slice::from_ref(&rewritten));
     assert_eq!(offered(&view, &scratch, &["diff", "no such"]), [""; 0]);
     let backups = offered(&view, &scratch, &["rollback", "notes"]);
     assert!(backups.len() == 1 && backups[0].starts_with("notes.txt."), "{backups:?}");
