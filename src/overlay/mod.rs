@@ -2,9 +2,9 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`],
-//! [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
-//! has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and
-//! [`rollback`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! [`rename`], [`rename_over`], [`exchange`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which asks
+//! [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away [`put_back`]; what a person does about it
+//! in [`review`], [`confirm`], [`discard`] and [`rollback`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -20,6 +20,7 @@ mod confirm;
 mod copy_up;
 mod discard;
 mod error;
+mod exchange;
 mod external;
 mod flush;
 mod head;
@@ -34,6 +35,7 @@ mod passed;
 mod put_back;
 mod relocate;
 mod rename;
+mod rename_over;
 mod review;
 mod rollback;
 mod rules;
