@@ -1,5 +1,6 @@
 //! Discarding: a change goes from the view, which shows lower again; its content is kept as a backup.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +13,13 @@ use crate::model::{BackupKind, ChangeId, ChangeKind};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What};
 use crate::sys::file::Meta;
+
+/// What lower has where a change is about to go from.
+struct Shown {
+    meta: Option<Meta>,
+    /// Where somebody has the change open.
+    file: Option<Arc<File>>,
+}
 
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
@@ -77,23 +85,35 @@ impl Overlay {
             return Ok(outcomes);
         }
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
-        let done =
-            landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| self.finish(applied));
+        // Asked before, so that once they are discarded nothing is in the way of showing it.
+        let shown = taken.iter().map(|change| self.what_lower_shows(change)).collect::<Result<Vec<_>>>();
+        let shown = shown.map_err(whole)?;
+        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
         let names = done.map_err(|err| whole(err.into()))?;
         for (index, name) in kept.into_iter().zip(names) {
             outcomes[index].backup = Some(name);
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
-        let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
-        let failures: Vec<ErrorBody> = taken.iter().filter_map(back).collect();
+        let back = |(change, shown): (&Taken, Shown)| {
+            self.back_to_lower(change, shown).err().map(|err| failed(&change.row.names[0], &err))
+        };
+        let failures: Vec<ErrorBody> = taken.iter().zip(shown).filter_map(back).collect();
         failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 
+    fn what_lower_shows(&self, change: &Taken) -> Result<Shown> {
+        let path = &change.row.names[0];
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let needs_file = change.open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
+        let file = needs_file.then(|| open_lower(&self.lower, path)).transpose().doing(|| format!("open {path}"))?;
+        Ok(Shown { meta, file: file.map(Arc::new) })
+    }
+
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
-    fn back_to_lower(&self, change: &Taken) -> Result<()> {
+    fn back_to_lower(&self, change: &Taken, shown: Shown) -> Result<()> {
         let row = &change.row;
         let path = &row.names[0];
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let Shown { meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
         if !state.is_as_taken(change) {
@@ -103,9 +123,11 @@ impl Overlay {
         if let Some(node) = node {
             let open = state.nodes.get(node).ok().and_then(|node| node.open.clone());
             if let Some(open) = open.filter(|open| open.upper() == Some(row.id)) {
-                let lower = meta.filter(Meta::is_file).map(|_| open_lower(&self.lower, path)).transpose()?;
+                // Opened since, to be read: it can be opened now as well.
+                let now = || open_lower(&self.lower, path).ok().map(Arc::new);
+                let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
                 open.set_backing(match lower {
-                    Some(file) => Backing::Lower(Arc::new(file)),
+                    Some(file) => Backing::Lower(file),
                     None => Backing::Orphan(open.file()),
                 });
                 open.dirty.store(false, Ordering::SeqCst);
@@ -128,9 +150,10 @@ impl Overlay {
         state.uppers.remove(row.id);
         drop(state);
         match row.what {
-            What::File | What::Symlink => Ok(self.store.drop_upper_file(row.id)?),
-            What::Whiteout => Ok(()),
+            What::File | What::Symlink => self.store.drop_upper_file(row.id),
+            What::Whiteout => {}
         }
+        Ok(())
     }
 
     /// What was written while the change was being discarded is a change of its own, judged when its writer closes.

@@ -72,7 +72,7 @@ impl Overlay {
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
-        self.finish(applied)?;
+        applied.finish()?;
         // Only now: a write between the two would have saved a row for the finish to drop.
         self.row_dropped(&mut self.state.lock(), job.row.id)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
@@ -244,16 +244,6 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// The end of a landing. Where lower has changed and the database cannot say so, the two disagree with what programs
-    /// would see: nothing is written any more, and the next start finishes it.
-    pub(super) fn finish(&self, applied: Applied<'_>) -> store::Result<Vec<String>> {
-        applied.finish().inspect_err(|err| {
-            if matches!(err, store::Error::Unrecorded(_)) {
-                self.stop_writing(&err.to_string());
-            }
-        })
-    }
-
     pub(super) fn tell_changed(&self, path: &RelPath, content: bool) {
         let (node, parent) = {
             let state = self.state.lock();

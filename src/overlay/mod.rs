@@ -284,7 +284,7 @@ impl Overlay {
 
     /// Why nothing can be written, when nothing can.
     pub fn fault(&self) -> Option<String> {
-        self.fault.lock().clone()
+        self.fault.lock().clone().or_else(|| self.store.halted())
     }
 
     /// Stops all writing after an internal fault; reading goes on.
@@ -294,7 +294,7 @@ impl Overlay {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.faulted.load(Ordering::Relaxed) {
+        match self.faulted.load(Ordering::Relaxed) || self.store.is_halted() {
             true => Err(Error::errno(libc::EROFS)),
             false => Ok(()),
         }
@@ -329,12 +329,16 @@ impl Overlay {
     /// The end that a person asked for: anchors go, held changes stay.
     pub fn session_ended(&self) -> Result<()> {
         let draft = EventDraft::new(EventName::SessionEnded);
-        self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?;
-        self.store.clear_anchors()?;
-        let limits = self.policy().settings.backups;
-        self.store.purge(&limits, &self.needed_content())?;
-        self.store.forget_boot()?;
-        Ok(self.store.checkpoint()?)
+        let draft = draft.with(|event| event.session = Some(self.session.clone()));
+        let (limits, needed) = (self.policy().settings.backups, self.needed_content());
+        if self.fault().is_none() {
+            // Else an intent may still need what waits under a temporary name.
+            self.store.clear_up(&self.lower)?;
+        }
+        self.store.vitally(|| self.store.purge(&limits, &needed))?;
+        self.store.vitally(|| self.store.end_session(&draft))?;
+        self.store.vitally(|| self.store.forget_boot())?;
+        Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 
     /// Content that a held change or an anchor still needs.

@@ -56,7 +56,7 @@ impl Overlay {
             state.put_back(path, &to, &moved, copied);
             applied
         };
-        self.finish(applied)?;
+        applied.finish()?;
         comparison.present = self.present_side(path)?;
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Overlay {
             state.uncovered(&covered, [ours, theirs]);
             (applied, judged)
         };
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(judged.then_some(covered.by))
     }
 

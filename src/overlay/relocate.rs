@@ -123,7 +123,7 @@ impl Overlay {
         state.recent_moved(&from.path, &to.path);
         state.rows_changed(rows);
         let renamed = state.renamed(from, to);
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(renamed)
     }
 
@@ -204,7 +204,7 @@ impl Overlay {
         state.know(anchors);
         state.rows_changed(rows);
         let renamed = state.relocated(moving, here.is_some());
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(renamed)
     }
 

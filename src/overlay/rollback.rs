@@ -69,7 +69,7 @@ impl Overlay {
             }
             applied
         };
-        let names = self.finish(applied).map_err(whole)?;
+        let names = applied.finish().map_err(whole)?;
         for (index, name) in replaced.into_iter().zip(names) {
             outcomes[index].backup = Some(name);
         }

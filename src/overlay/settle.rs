@@ -83,6 +83,9 @@ impl Overlay {
             };
             claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
             drop(claim);
+            if let (Err(_), Some(upper)) = (&settled, self.state.lock().uppers.get_mut(id)) {
+                upper.left = true;
+            }
             // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
             if !matches!(settled, Ok(Settled::Postponed)) || !self.is_renamed(&job) {
                 break settled;
@@ -109,6 +112,7 @@ impl Overlay {
         let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
         upper.dirty = false;
+        upper.left = false;
         if let Some(open) = &open {
             // The next write must note itself again.
             open.dirty.store(false, Ordering::SeqCst);
@@ -242,7 +246,7 @@ impl Overlay {
             upper.takes_along = None;
         }
         drop(state);
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(())
     }
 

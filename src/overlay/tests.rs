@@ -2,9 +2,11 @@
 
 mod check;
 mod crash;
+mod faults;
 mod findings;
 mod model;
 mod programs;
+mod scenarios;
 mod stress;
 
 use std::ffi::OsStr;

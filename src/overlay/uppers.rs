@@ -25,6 +25,8 @@ pub(super) struct Upper {
     pub moved_on: bool,
     /// What rules for programs say of who wrote it since it was last judged.
     pub because: Vec<Reason>,
+    /// It could not be judged when its writer was done, and nobody will come for it.
+    pub left: bool,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
 }

@@ -57,9 +57,18 @@ impl super::Store {
                 return Err(err).doing(doing);
             }
         };
-        let size = copy.metadata().doing(doing)?.len();
-        temp.rename(&self.dirs.content_place(&digest.to_string())?, RenameFlags::empty()).doing(doing)?;
-        Ok(StagedContent { digest, size, inline: None })
+        let named = copy.metadata().doing(doing).and_then(|copy| {
+            let place = self.dirs.content_place(&digest.to_string())?;
+            temp.rename(&place, RenameFlags::empty()).doing(doing)?;
+            Ok(copy.len())
+        });
+        match named {
+            Ok(size) => Ok(StagedContent { digest, size, inline: None }),
+            Err(err) => {
+                temp.unlink().doing(doing)?;
+                Err(err)
+            }
+        }
     }
 
     /// Makes staged large content durable; inline content is, with its transaction.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
-use super::upper::{UpperFile, UpperId};
+use super::upper::UpperId;
 use super::{Context, Error, Result};
 use crate::model::RelPath;
 use crate::sys::RenameFlags;
@@ -144,11 +144,11 @@ impl StateDirs {
         }
     }
 
-    pub fn create_stage_file(&self, id: UpperId) -> Result<UpperFile> {
+    pub fn create_stage_file(&self, id: UpperId) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = fs::openat(&self.stage, id.to_string(), flags, PRIVATE_FILE).map_err(io::Error::from);
         let file = file.doing(|| format!("make upper file {id} in {}", self.description))?;
-        Ok(UpperFile { id, file: File::from(file) })
+        Ok(File::from(file))
     }
 
     pub fn open_stage_file(&self, id: UpperId) -> Result<File> {
@@ -161,7 +161,11 @@ impl StateDirs {
     }
 
     pub fn remove_stage_file(&self, id: UpperId) -> Result<()> {
-        remove(&self.stage_place(id)?).doing(|| format!("remove upper file {id} in {}", self.description))
+        // By the directory's own descriptor: that there is none left to be had keeps nothing from going.
+        match fs::unlinkat(&self.stage, id.to_string(), fs::AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(err) => Err(err.into()).doing(|| format!("remove upper file {id} in {}", self.description)),
+        }
     }
 
     /// The numbers of all upper files there are.

@@ -11,490 +11,17 @@
 //! Not tried, since they are several landings: the rename of a held file over another, the exchange of two files, and
 //! directories of which a file is lifted (`overlay/carry.rs`). A death in between loses nothing, and leaves some of it held.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario, scratch, tell};
 use super::*;
-use crate::overlay::review::Review;
-use crate::sys::steps::{Fate, Steps, is_killed};
-
-/// What a death may leave.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rule {
-    /// Everything as before the act or everything as after it.
-    AllOrNothing,
-    /// The same, and a death right after the act forgets that what was made came in this session: it is one call below,
-    /// and its record. What is taken for older is reviewed sooner, not later.
-    Made,
-    /// The act is a close: what was written is in the view, whether it has landed, is held, or was interrupted.
-    Closes,
-}
-
-struct Scenario {
-    name: &'static str,
-    rule: Rule,
-    ready: fn(&mut Bench),
-    act: fn(&Bench),
-    /// Content that must be somewhere afterwards: in the view, in the project, held, or among the backups.
-    precious: &'static [&'static str],
-}
-
-/// What there is, as programs and people see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Picture {
-    lower: BTreeMap<String, String>,
-    view: BTreeMap<String, String>,
-    held: BTreeSet<String>,
-    /// What paths had, by which they will be judged.
-    past: Vec<String>,
-}
+use crate::sys::steps::{Ended, Steps, Trap, apart};
 
 /// By which a process knows its scenario.
 const SCENARIO: &str = "FETTLE_CRASH_SCENARIO";
 /// After every which step the recovery is killed too, in the gate. Odd, so that all kinds of steps have their turn.
 const RECOVERY_STRIDE: u64 = 17;
-
-fn lines(what: &str, count: usize) -> String {
-    (0..count).map(|number| format!("{what} {number}\n")).collect()
-}
-
-/// Written to and not closed: the close is what is tried.
-fn write_and_leave_open(bench: &Bench, path: &str, content: &str) {
-    let handle = bench.open_for_save(path);
-    bench.view().write(handle, 0, content.as_bytes()).unwrap();
-}
-
-fn close_all(bench: &Bench) {
-    let handles: Vec<HandleId> = bench.view().state.lock().handles.keys().copied().collect();
-    handles.into_iter().for_each(|handle| bench.close(handle));
-}
-
-fn small(what: &str) -> String {
-    lines(what, 40).replacen(&format!("{what} 7\n"), "small edit\n", 1)
-}
-
-fn exchange(bench: &Bench, one: &str, other: &str) {
-    let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
-    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME).unwrap();
-}
-
-fn ids(bench: &Bench) -> Vec<ChangeId> {
-    bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect()
-}
-
-fn confirm_all(bench: &Bench) {
-    let review = Review::default();
-    let how = ConfirmHow { review, force: false, wait: false, renew: false, expiry: Expiry::Ignore };
-    bench.view().confirm(&ids(bench), &how).unwrap();
-}
-
-fn discard_all(bench: &Bench) {
-    bench.view().discard(&ids(bench), &Review::default()).unwrap();
-}
-
-/// Held changes of all kinds: files changed, made and deleted, one in a directory that somebody removes below.
-fn hold_many(bench: &mut Bench, count: usize) {
-    for number in 0..count {
-        let path = format!("d{}/f{number}", number % 3);
-        match number % 3 {
-            0 => {
-                bench.put(&path, &lines("old", 100));
-                bench.save(&path, &lines(&format!("new {number}"), 100));
-            }
-            1 => {
-                std::fs::create_dir_all(bench.lower_path("d1/deep")).unwrap();
-                bench.save(&format!("d1/deep/AGENTS{number}.md"), &format!("made {number}\n"));
-                bench.save("d1/deep/AGENTS.md", &lines("agents", 3));
-            }
-            _ => {
-                bench.put(&path, &lines("gone", 100));
-                bench.unlink(&path);
-            }
-        }
-    }
-    if count > 1 {
-        let made = bench.lower_path("d1/deep");
-        for entry in std::fs::read_dir(&made).unwrap() {
-            std::fs::remove_file(entry.unwrap().path()).unwrap();
-        }
-        std::fs::remove_dir(made).unwrap();
-    }
-    bench.remount();
-}
-
-/// A directory in which there are files held, made and untouched, one of them in a directory of its own.
-fn hold_in_directory(bench: &mut Bench) {
-    bench.put("d/a", &lines("old", 100));
-    bench.put("d/sub/b", &lines("old", 100));
-    bench.put("d/gone", &lines("gone", 100));
-    bench.put("d/plain", "plain\n");
-    bench.save("d/a", &lines("new a", 100));
-    bench.save("d/sub/b", &lines("new b", 100));
-    bench.save("d/AGENTS.md", "made\n");
-    bench.save("d/fresh", "fresh\n");
-    bench.unlink("d/gone");
-}
-
-/// A file of lower with two names.
-fn two_names(bench: &Bench) {
-    bench.put("a", &lines("old", 40));
-    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
-}
-
-const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "a small edit is closed",
-        rule: Rule::Closes,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            write_and_leave_open(bench, "a", &small("old"));
-        },
-        act: close_all,
-        precious: &["old 39\n", "small edit\n"],
-    },
-    Scenario {
-        name: "a new file is closed",
-        rule: Rule::Closes,
-        ready: |bench| write_and_leave_open(bench, "a", "new\n"),
-        act: close_all,
-        precious: &["new\n"],
-    },
-    Scenario {
-        name: "a large rewrite is closed",
-        rule: Rule::Closes,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            write_and_leave_open(bench, "a", &lines("new", 100));
-        },
-        act: close_all,
-        precious: &["old 99\n", "new 99\n"],
-    },
-    Scenario {
-        name: "a held file is written again",
-        rule: Rule::Closes,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.save("a", &lines("new", 100));
-            write_and_leave_open(bench, "a", &lines("newer", 100));
-        },
-        act: close_all,
-        precious: &["old 99\n", "newer 99\n"],
-    },
-    Scenario {
-        name: "large content is replaced",
-        rule: Rule::Closes,
-        ready: |bench| {
-            bench.put("a", &lines("old", 9000));
-            write_and_leave_open(bench, "a", &lines("old", 9000).replacen("old 7\n", "small edit\n", 1));
-        },
-        act: close_all,
-        precious: &["old 7\n", "small edit\n"],
-    },
-    Scenario {
-        name: "a file with two names is written in place",
-        rule: Rule::Closes,
-        ready: |bench| {
-            two_names(bench);
-            write_and_leave_open(bench, "a", &small("old"));
-        },
-        act: close_all,
-        precious: &["old 7\n", "small edit\n"],
-    },
-    Scenario {
-        name: "a path is made anew after a rename, and held",
-        rule: Rule::Closes,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.rename("a", "a~");
-            write_and_leave_open(bench, "a", &lines("new", 100));
-        },
-        act: close_all,
-        precious: &["old 99\n", "new 99\n"],
-    },
-    Scenario {
-        name: "a small file is deleted",
-        rule: Rule::AllOrNothing,
-        ready: |bench| bench.put("a", "one\n"),
-        act: |bench| bench.unlink("a"),
-        precious: &["one\n"],
-    },
-    Scenario {
-        name: "a large file is deleted",
-        rule: Rule::AllOrNothing,
-        ready: |bench| bench.put("a", &lines("old", 100)),
-        act: |bench| bench.unlink("a"),
-        precious: &["old 99\n"],
-    },
-    Scenario {
-        name: "a held file is deleted",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.save("a", &lines("new", 100));
-        },
-        act: |bench| bench.unlink("a"),
-        precious: &["old 99\n"],
-    },
-    Scenario {
-        name: "a held deletion is made anew as a symlink",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.unlink("a");
-        },
-        act: |bench| {
-            bench.view().symlink(ROOT, OsStr::new("a"), OsStr::new("b"), &ME).unwrap();
-        },
-        precious: &["old 99\n"],
-    },
-    Scenario {
-        name: "a small edit is renamed over its file",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            bench.save("a.tmp", &small("old"));
-        },
-        act: |bench| bench.rename("a.tmp", "a"),
-        precious: &["old 7\n", "small edit\n"],
-    },
-    Scenario {
-        name: "an older file is renamed over another",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            bench.put("b", &small("old"));
-        },
-        act: |bench| bench.rename("b", "a"),
-        precious: &["old 7\n", "small edit\n"],
-    },
-    Scenario {
-        name: "an older file of the same content is renamed over another",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            bench.put("b", &lines("old", 40));
-        },
-        act: |bench| bench.rename("b", "a"),
-        precious: &["old 7\n"],
-    },
-    Scenario {
-        name: "a large rewrite is renamed over its file",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.save("a.tmp", &lines("new", 100));
-        },
-        act: |bench| bench.rename("a.tmp", "a"),
-        precious: &["old 99\n", "new 99\n"],
-    },
-    Scenario {
-        name: "a file is renamed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| bench.put("a", "one\n"),
-        act: |bench| bench.rename("a", "b"),
-        precious: &["one\n"],
-    },
-    Scenario {
-        name: "a held file is renamed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.save("a", &lines("new", 100));
-        },
-        act: |bench| bench.rename("a", "b"),
-        precious: &["old 99\n", "new 99\n"],
-    },
-    Scenario {
-        name: "a held file that was made is renamed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("sub/x", "x\n");
-            bench.save("AGENTS.md", &lines("made", 3));
-        },
-        act: |bench| bench.rename("AGENTS.md", "sub/plan.md"),
-        precious: &["made 2\n"],
-    },
-    Scenario {
-        name: "a held file is renamed to where its directory had been",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("d/a", &lines("old", 100));
-            bench.save("d/a", &lines("new", 100));
-            bench.rename("d", "e");
-        },
-        act: |bench| bench.rename("e/a", "d"),
-        precious: &["old 99\n", "new 99\n"],
-    },
-    Scenario {
-        name: "a directory with held files is renamed",
-        rule: Rule::AllOrNothing,
-        ready: hold_in_directory,
-        act: |bench| bench.rename("d", "e"),
-        precious: &["new a 99\n", "new b 99\n", "gone 99\n", "made\n", "fresh\n"],
-    },
-    Scenario {
-        name: "a directory with held files is renamed over an empty one",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            hold_in_directory(bench);
-            std::fs::create_dir(bench.lower_path("e")).unwrap();
-        },
-        act: |bench| bench.rename("d", "e"),
-        precious: &["new a 99\n", "new b 99\n", "made\n"],
-    },
-    Scenario {
-        name: "a directory is renamed to where another had been",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            hold_in_directory(bench);
-            bench.put("e/a", &lines("other", 100));
-            bench.save("e/a", &lines("other new", 100));
-            bench.rename("e", "f");
-        },
-        act: |bench| bench.rename("d/sub", "e"),
-        precious: &["new a 99\n", "new b 99\n", "other new 99\n"],
-    },
-    Scenario {
-        name: "a directory is renamed back",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            hold_in_directory(bench);
-            bench.rename("d", "e");
-        },
-        act: |bench| bench.rename("e", "d"),
-        precious: &["new a 99\n", "new b 99\n", "made\n"],
-    },
-    Scenario {
-        name: "two directories with held files change places",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            hold_in_directory(bench);
-            bench.put("e/x", &lines("old", 100));
-            bench.save("e/x", &lines("new x", 100));
-        },
-        act: |bench| exchange(bench, "d", "e"),
-        precious: &["new a 99\n", "new b 99\n", "new x 99\n"],
-    },
-    Scenario {
-        name: "a held file and a directory with held files change places",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            hold_in_directory(bench);
-            bench.put("f", &lines("old f", 100));
-            bench.save("f", &lines("new f", 100));
-        },
-        act: |bench| exchange(bench, "f", "d"),
-        precious: &["old f 99\n", "new f 99\n", "new a 99\n", "new b 99\n"],
-    },
-    Scenario {
-        name: "a symlink is made",
-        rule: Rule::Made,
-        ready: |bench| bench.put("a", "one\n"),
-        act: |bench| {
-            bench.view().symlink(ROOT, OsStr::new("l"), OsStr::new("a"), &ME).unwrap();
-        },
-        precious: &["one\n"],
-    },
-    Scenario {
-        name: "one change is confirmed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| hold_many(bench, 1),
-        act: confirm_all,
-        precious: &["old 99\n", "new 0 99\n"],
-    },
-    Scenario {
-        name: "three changes are confirmed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| hold_many(bench, 3),
-        act: confirm_all,
-        precious: &["old 99\n", "new 0 99\n", "gone 99\n", "agents 2\n"],
-    },
-    Scenario {
-        name: "ten changes are confirmed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| hold_many(bench, 10),
-        act: confirm_all,
-        precious: &["old 99\n", "new 9 99\n", "gone 99\n", "agents 2\n"],
-    },
-    Scenario {
-        name: "a change with a second name is confirmed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 100));
-            bench.save("a", &lines("new", 100));
-            let node = bench.node("a").unwrap();
-            bench.view().link(node, ROOT, OsStr::new("also"), &ME).unwrap();
-        },
-        act: confirm_all,
-        precious: &["old 99\n", "new 99\n"],
-    },
-    Scenario {
-        name: "a removed directory is confirmed",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("d/a", &lines("gone a", 100));
-            bench.put("d/b", &lines("gone b", 100));
-            bench.unlink("d/a");
-            bench.unlink("d/b");
-            bench.view().rmdir(ROOT, OsStr::new("d"), &ME).unwrap();
-        },
-        act: confirm_all,
-        precious: &["gone a 99\n", "gone b 99\n"],
-    },
-    Scenario {
-        name: "one change is discarded",
-        rule: Rule::AllOrNothing,
-        ready: |bench| hold_many(bench, 1),
-        act: discard_all,
-        precious: &["old 99\n", "new 0 99\n"],
-    },
-    Scenario {
-        name: "all changes are discarded",
-        rule: Rule::AllOrNothing,
-        ready: |bench| hold_many(bench, 10),
-        act: discard_all,
-        precious: &["old 99\n", "new 9 99\n", "gone 99\n", "agents 2\n"],
-    },
-    Scenario {
-        name: "a backup is rolled back",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("d/a", &lines("old", 40));
-            bench.save("d/a", &small("old"));
-        },
-        act: |bench| {
-            let backups = bench.view().store().backups().unwrap();
-            bench.view().rollback(&backups, &RollbackHow::default()).unwrap();
-        },
-        precious: &["old 7\n", "small edit\n"],
-    },
-    Scenario {
-        name: "a deleted file is rolled back into a directory that is gone",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("d/deep/a", "one\n");
-            bench.unlink("d/deep/a");
-            std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
-        },
-        act: |bench| {
-            let backups = bench.view().store().backups().unwrap();
-            bench.view().rollback(&backups, &RollbackHow::default()).unwrap();
-        },
-        precious: &["one\n"],
-    },
-];
-
-/// Only in the script: some thousand deaths.
-const FIFTY: Scenario = Scenario {
-    name: "fifty changes are confirmed",
-    rule: Rule::AllOrNothing,
-    ready: |bench| hold_many(bench, 50),
-    act: confirm_all,
-    precious: &["old 99\n", "new 48 99\n", "gone 99\n", "agents 2\n"],
-};
 
 #[test]
 fn a_death_at_any_step_leaves_all_old_or_all_new() {
@@ -586,10 +113,9 @@ impl Scenario {
         is_killed(|| {
             let (mut bench, _) = Bench::at(project);
             (self.ready)(&mut bench);
-            let _steps = Steps::watch(step, Fate::Killed).unwrap();
-            (self.act)(&bench);
+            let _steps = Steps::watch(Trap::death(step)).unwrap();
+            (self.act)(&bench).unwrap();
         })
-        .unwrap()
     }
 
     /// What there is before and after the act when nobody dies.
@@ -598,7 +124,7 @@ impl Scenario {
         let (mut bench, _) = Bench::at(project.path());
         (self.ready)(&mut bench);
         let before = Picture::of(&bench);
-        (self.act)(&bench);
+        (self.act)(&bench).unwrap();
         let after = Picture::of(&bench);
         assert_ne!(before, after, "{}: nothing happens", self.name);
         drop(bench);
@@ -615,22 +141,16 @@ impl Scenario {
         let right = match self.rule {
             Rule::AllOrNothing => now == *before || now == *after,
             Rule::Made => now == *before || now == Picture { past: now.past.clone(), ..after.clone() },
-            Rule::Closes => now == *after || (now.lower == before.lower && now.view == after.view),
+            // A refused one is not among these scenarios.
+            Rule::Writes | Rule::Closes => now == *after || (now.lower == before.lower && now.view == after.view),
         };
         if !right {
             faults.push(format!("neither old nor new:\n{now:#?}\nold:\n{before:#?}\nnew:\n{after:#?}"));
         }
         let (found, _) = bench.view().check().unwrap();
         faults.extend(found.into_iter().map(|fault| format!("check: {fault:?}")));
-        let backups = bench.view().store().backups().unwrap();
-        let backups = backups.iter().map(|backup| bench.view().store().content(backup.digest).unwrap().unwrap());
-        let held = bench.held();
-        let held = held.iter().filter_map(|row| Some(bench.view().sides(row).unwrap().new?.content));
-        let kept: Vec<String> =
-            backups.chain(held).map(|content| String::from_utf8_lossy(&content).into_owned()).collect();
-        let everywhere = || now.lower.values().chain(now.view.values()).chain(&kept);
-        let lost = self.precious.iter().filter(|content| !everywhere().any(|found| found.contains(**content)));
-        faults.extend(lost.map(|content| format!("lost: {content:?}")));
+        let lost = self.lost(&bench, &now);
+        faults.extend(lost.iter().map(|content| format!("lost: {content:?}")));
         drop(bench);
         let (bench, recovered) = Bench::at(project);
         if !recovered.is_nothing() {
@@ -643,98 +163,23 @@ impl Scenario {
     }
 }
 
-impl Picture {
-    fn of(bench: &Bench) -> Self {
-        let mut lower = BTreeMap::new();
-        collect_lower(&bench.dir, "", &mut lower);
-        let mut view = BTreeMap::new();
-        collect_view(bench, "", &mut view);
-        let held = |row: UpperRow| {
-            let held = row.held.unwrap();
-            format!("{} {:?} {}", held.id, row.names, held.kind)
-        };
-        Self { lower, view, held: bench.held().into_iter().map(held).collect(), past: past(bench) }
-    }
-}
-
-/// Anchors and renamed directories, without what differs between two projects: inodes and times.
-fn past(bench: &Bench) -> Vec<String> {
-    let state = bench.view().state.lock();
-    let anchors: BTreeMap<&RelPath, &Known> = state.anchors.iter().collect();
-    let anchor = |(path, known): (&RelPath, &Known)| {
-        let had = match &known.anchor {
-            AnchorState::Moved { to, .. } => format!("is at {to}"),
-            AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
-            AnchorState::Nothing => "was free".to_owned(),
-        };
-        let went = known.went.as_ref().map(|went| &went.to);
-        format!("{path} {had}, fresh: {}, from: {:?}, went: {went:?}", known.fresh, known.from)
-    };
-    let moved = state.moved_dirs.iter().map(|(from, to)| format!("{from} -> {to}"));
-    anchors.into_iter().map(anchor).chain(moved).collect()
-}
-
-fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        if below.is_empty() && name == ".fettle" {
-            continue;
-        }
-        let path = format!("{below}{name}");
-        let meta = std::fs::symlink_metadata(entry.path()).unwrap();
-        let mode = meta.permissions().mode();
-        let what = if meta.is_dir() {
-            collect_lower(&entry.path(), &format!("{path}/"), found);
-            format!("{mode:o}")
-        } else if meta.is_symlink() {
-            format!("-> {}", std::fs::read_link(entry.path()).unwrap().display())
-        } else {
-            format!("{mode:o} {}", std::fs::read_to_string(entry.path()).unwrap())
-        };
-        found.insert(path, what);
-    }
-}
-
-fn collect_view(bench: &Bench, dir: &str, found: &mut BTreeMap<String, String>) {
-    use crate::sys::file::FileKind;
-    let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
-    for name in bench.names(dir) {
-        let path = format!("{prefix}{name}");
-        let looked_up = bench.node(&path).and_then(|node| Ok((node, bench.view().attributes(node)?.meta)));
-        let Ok((node, meta)) = looked_up else {
-            // Somebody has removed its directory below.
-            found.insert(path, "out of reach".to_owned());
-            continue;
-        };
-        let what = match meta.kind {
-            FileKind::Directory => {
-                collect_view(bench, &path, found);
-                format!("{:o}", meta.mode)
-            }
-            FileKind::Symlink => format!("-> {}", bench.view().read_symlink(node).unwrap().to_string_lossy()),
-            _ => format!("{:o} {}", meta.mode, bench.read(&path).unwrap()),
-        };
-        found.insert(path, what);
-    }
-}
-
-/// In memory where there is such a place: a death of a process asks nothing of a disk.
-fn scratch() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
-}
-
 /// Whether the recovery of a project had such a step to die at.
 fn recovery_dies(project: &Path, step: u64) -> bool {
     is_killed(|| {
-        let _steps = Steps::watch(step, Fate::Killed).unwrap();
+        let _steps = Steps::watch(Trap::death(step)).unwrap();
         std::mem::forget(Bench::at(project));
     })
-    .unwrap()
 }
 
-/// Past the capture of the test harness: the numbers are part of the result.
-fn tell(line: &str) {
-    writeln!(std::io::stderr().lock(), "{line}").unwrap();
+/// Whether the work was killed; it must not fail otherwise. Nothing else runs in this process.
+fn is_killed(work: impl FnOnce()) -> bool {
+    let worked = || {
+        work();
+        0
+    };
+    match apart(worked).unwrap() {
+        Ended::Killed => true,
+        Ended::Exited(0) => false,
+        Ended::Exited(status) => panic!("the process exited with status {status}"),
+    }
 }
