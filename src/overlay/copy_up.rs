@@ -113,6 +113,9 @@ impl Overlay {
     /// The same, by a write through `open`. False when the entry is gone.
     fn mark_written(&self, open: &OpenFile, id: UpperId) -> Result<bool> {
         let mut state = self.state.lock();
+        while state.uppers.get(id).is_some_and(|upper| upper.given_away) {
+            self.changed.wait(&mut state);
+        }
         let noted = self.note_dirty(&mut state, id)?;
         // Under the lock: whoever takes the entry for judging takes this back.
         open.dirty.store(noted, Ordering::SeqCst);
@@ -205,6 +208,7 @@ impl Upper {
             synced: false,
             moved_on: false,
             because: Vec::new(),
+            given_away: false,
             left: false,
             takes_along: None,
         }

@@ -8,11 +8,53 @@ use super::error::Context;
 use super::handles::Backing;
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Taken, Writers, failed};
+use super::side::Side;
 use super::{Error, Overlay, Result, open_lower};
-use crate::model::{BackupKind, ChangeId, ChangeKind};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What};
-use crate::sys::file::Meta;
+use crate::store::{self, Below, Durability, Epilogue, Fate, Landing, StagedContent, UpperId, What};
+use crate::sys::file::{FileKind, Meta};
+
+/// Entries whose own files become backups, on a disk that has no room for copies.
+struct GivenAway<'a> {
+    overlay: &'a Overlay,
+    entries: Vec<(UpperId, Digest)>,
+}
+
+impl GivenAway<'_> {
+    /// The content of a change that nobody has open, kept by name. `full`: why it could not be copied.
+    fn stage(&mut self, change: &Taken, side: &mut Side, full: store::Error) -> Result<StagedContent> {
+        let id = change.row.id;
+        let digest = side.digest().doing(|| format!("hash {}", change.row.names[0]))?;
+        let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
+        {
+            let mut state = self.overlay.state.lock();
+            let node = state.nodes.at(&change.row.names[0]);
+            let is_open = node.is_some_and(|node| state.nodes.get(node).is_ok_and(|node| node.open.is_some()));
+            match state.uppers.get_mut(id) {
+                Some(upper) if !is_open => upper.given_away = true,
+                Some(_) | None => return Err(full.into()),
+            }
+        }
+        self.entries.push((id, digest));
+        Ok(self.overlay.store.stage_by_name(id, digest, side.size)?)
+    }
+}
+
+/// Discarded, the entries are gone. Else they are written to again, and their files must be theirs alone.
+impl Drop for GivenAway<'_> {
+    fn drop(&mut self) {
+        for (id, digest) in &self.entries {
+            if let Err(err) = self.overlay.store.unstage(*digest) {
+                log::error!("take back what was to be a backup: {err}");
+            }
+            if let Some(upper) = self.overlay.state.lock().uppers.get_mut(*id) {
+                upper.given_away = false;
+            }
+        }
+        self.overlay.changed.notify_all();
+    }
+}
 
 /// What lower has where a change is about to go from.
 struct Shown {
@@ -58,16 +100,21 @@ impl Overlay {
     fn discard_taken(&self, taken: &[Taken], review: &Review) -> Reviewed<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         let mut epilogue = Epilogue::default();
-        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
         let mut kept = Vec::new();
+        let mut given_away = GivenAway { overlay: self, entries: Vec::new() };
         for change in taken {
             let path = &change.row.names[0];
             let fault = |err: Error| failed(path, &err);
-            let side = self.row_side(&change.row).map_err(fault)?;
+            let mut side = self.row_side(&change.row).map_err(fault)?;
             let mut outcome = Outcome::new(Done::Discarded, path.clone());
             outcome.id = Some(change.held.id.clone());
             outcome.kind = Some(change.held.kind);
-            if let Some(content) = side.stage(&self.store).map_err(|err| fault(err.into()))? {
+            let staged = match side.stage(&self.store) {
+                Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
+                staged => staged.map_err(Error::from),
+            };
+            if let Some(content) = staged.map_err(fault)? {
                 let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
                 kept.push(outcomes.len());

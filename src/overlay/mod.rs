@@ -323,7 +323,8 @@ impl Overlay {
 
     pub fn session_started(&self) -> Result<()> {
         let draft = EventDraft::new(EventName::SessionStarted);
-        Ok(self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?)
+        let draft = draft.with(|event| event.session = Some(self.session.clone()));
+        Ok(self.store.vitally(|| self.store.record(&draft))?)
     }
 
     /// The end that a person asked for: anchors go, held changes stay.

@@ -75,11 +75,11 @@ impl Overlay {
                 Ok(())
             }
             Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
-            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) => self.take_source_away(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.mark_dirty(upper)?;
-                self.remove_source(from, whiteout, meta, upper)
+                self.take_source_away(from, whiteout, meta, upper)
             }
         }
     }
@@ -217,6 +217,21 @@ impl Overlay {
         err
     }
 
+    /// The target is held, and the view shows the rename: it is done, whatever keeps the source from going. Hidden by its
+    /// whiteout it is judged later, like what a close could not have judged.
+    fn take_source_away(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+        match self.remove_source(from, whiteout, meta, upper) {
+            Err(err) if err.is_fault() => {
+                log::error!("remove {}, which was renamed: {err}", from.path);
+                if let Some(hiding) = self.state.lock().uppers.get_mut(whiteout) {
+                    hiding.left = true;
+                }
+                Ok(())
+            }
+            removed => removed,
+        }
+    }
+
     /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
     /// like the target.
     fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
@@ -233,8 +248,12 @@ impl Overlay {
         drop(claimed);
         if synced {
             // The source is the only copy on disk, and it goes.
-            self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
-            self.store.sync()?;
+            let copied = self.store.open_upper(upper)?;
+            let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
+            if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
+                log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
+                return self.hold_structure(whiteout, Reason::Backup);
+            }
         }
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);

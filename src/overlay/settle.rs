@@ -197,8 +197,9 @@ impl Overlay {
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
-        self.remove_along(job)?;
+        // Asked before the source of a rename goes: after that nothing but the disk may be in the way.
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        self.remove_along(job)?;
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);

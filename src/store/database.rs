@@ -64,6 +64,8 @@ pub struct Database {
     /// what a death leaves until then undoes them, for nothing of them is done (`recovery.rs`).
     pub(super) undone: Vec<i64>,
     halt: Arc<Halt>,
+    /// The log stays one file as long as the connection lives: it is emptied, not removed.
+    log: Option<Arc<File>>,
 }
 
 impl Database {
@@ -102,6 +104,7 @@ impl Database {
             swept: Vec::new(),
             undone: Vec::new(),
             halt: Arc::clone(halt),
+            log: None,
         };
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
@@ -201,9 +204,14 @@ impl Database {
         self.connection.log_bytes()
     }
 
-    /// The log by a descriptor of its own, to be synced.
-    pub fn log_file(&self) -> Result<File> {
-        self.connection.open_log().map(File::from).doing(|| "open the database's log".to_owned())
+    /// The log by a descriptor of its own, to be synced. Kept: it tells of every failure to write the log out that came
+    /// since it was opened, and needs no other descriptor when there are none left.
+    pub fn log_file(&mut self) -> Result<Arc<File>> {
+        if let Some(log) = &self.log {
+            return Ok(Arc::clone(log));
+        }
+        let log = self.connection.open_log().map(File::from).doing(|| "open the database's log".to_owned())?;
+        Ok(Arc::clone(self.log.insert(Arc::new(log))))
     }
 
     /// Moves the log into the database file; the next commit begins it anew, in the room it has.

@@ -63,6 +63,7 @@ pub struct StepOutcome {
 /// Steps being prepared. Nothing of lower has changed but for temporary names.
 pub struct Landing<'a> {
     work: Work<'a>,
+    is_vital: bool,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
 }
@@ -136,7 +137,12 @@ impl<'a> Landing<'a> {
         let staged = Vec::new();
         let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
         let work = Work { store, durability, staged, applied: 0, intent: None, made, emptied, to_sync };
-        Self { work, backups: Vec::new(), contents: Vec::new() }
+        Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new() }
+    }
+
+    /// A full disk must not stop it: it may use the room that is kept for that.
+    pub fn vital(self) -> Self {
+        Self { is_vital: true, ..self }
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
@@ -258,6 +264,13 @@ impl<'a> Landing<'a> {
         place.stat().doing(|| staged.doing("examine"))
     }
 
+    /// What is going to stand at a path, for reading, where this landing made it.
+    pub fn open_new(&self, path: &RelPath) -> Result<Option<File>> {
+        let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
+        let Some(waiting) = &staged.waiting else { return Ok(None) };
+        waiting.open(OFlags::RDONLY).map(File::from).map(Some).doing(|| staged.doing("open"))
+    }
+
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
         self.contents.push(content);
@@ -266,7 +279,7 @@ impl<'a> Landing<'a> {
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents } = self;
+        let Self { mut work, is_vital, backups, contents } = self;
         if let Some(why) = work.store.halted() {
             return Err(Error::Halted(why));
         }
@@ -281,7 +294,8 @@ impl<'a> Landing<'a> {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
         };
-        let id = store.commit(work.durability, write)?;
+        let commit = || store.commit(work.durability, write);
+        let id = if is_vital { store.vitally(commit) } else { commit() }?;
         work.intent = Some(id);
         Ok(Promised { work, intent, id })
     }

@@ -25,6 +25,7 @@ use super::upper::UpperId;
 use super::{Context, Error, Result};
 use crate::model::RelPath;
 use crate::sys::RenameFlags;
+use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
@@ -156,6 +157,10 @@ impl StateDirs {
         let doing = || format!("open upper file {id} in {}", self.description);
         match place.open(OFlags::RDWR) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => open_despite_mode(&place).doing(doing),
+            // What is kept can be read on. Who writes to it is told (`overlay/content.rs`).
+            Err(err) if err.raw_os_error() == Some(libc::EROFS) => {
+                place.open(OFlags::RDONLY).map(File::from).doing(doing)
+            }
             other => other.map(File::from).doing(doing),
         }
     }
@@ -173,6 +178,11 @@ impl StateDirs {
         let entries =
             crate::sys::tree::list(self.stage.as_fd()).doing(|| format!("list {}/stage", self.description))?;
         Ok(entries.iter().filter_map(|entry| UpperId::parse(&entry.name)).collect())
+    }
+
+    /// Asks by the directory's own descriptor, which needs none besides.
+    pub fn stage_meta(&self, id: UpperId) -> io::Result<Meta> {
+        Meta::at(self.stage.as_fd(), OsStr::new(&id.to_string()))
     }
 
     pub fn stage_place(&self, id: UpperId) -> Result<Place> {
@@ -248,7 +258,7 @@ fn remove(place: &Place) -> io::Result<()> {
 }
 
 /// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file.
-fn open_despite_mode(place: &Place) -> io::Result<File> {
+pub(super) fn open_despite_mode(place: &Place) -> io::Result<File> {
     let meta = place.stat()?.ok_or(io::ErrorKind::NotFound)?;
     place.set_mode(meta.mode | 0o600)?;
     let file = place.open(OFlags::RDWR).map(File::from);

@@ -154,8 +154,7 @@ impl Store {
     /// What the file system tells of an upper entry's file or symlink.
     pub fn upper_meta(&self, id: UpperId) -> Result<Meta> {
         let doing = || format!("stat upper file {id}");
-        let meta = self.dirs.stage_place(id)?.stat().doing(doing)?;
-        meta.ok_or(io::Error::from_raw_os_error(libc::ENOENT)).doing(doing)
+        self.dirs.stage_meta(id).doing(doing)
     }
 
     pub fn open_upper(&self, id: UpperId) -> Result<File> {

@@ -3,7 +3,7 @@
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
-//! `concurrency` many at once, `security` what is a boundary.
+//! `faults` disks that fail, `concurrency` many at once, `security` what is a boundary.
 
 mod around;
 mod badinput;
@@ -11,6 +11,7 @@ mod cli;
 mod concurrency;
 mod control;
 mod durability;
+mod faults;
 mod harness;
 mod mounts;
 mod passthrough;
