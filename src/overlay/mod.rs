@@ -4,7 +4,7 @@
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`],
 //! [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
 //! has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and
-//! [`rollback`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -25,6 +25,7 @@ mod flush;
 mod head;
 mod heritage;
 mod hold;
+mod hold_again;
 mod land;
 mod lookup;
 mod namespace;
@@ -34,6 +35,7 @@ mod passed;
 mod put_back;
 mod relocate;
 mod rename;
+mod restore;
 mod review;
 mod rollback;
 mod rules;
@@ -41,6 +43,7 @@ mod settle;
 mod side;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod uppers;
 mod windows;
 
@@ -69,6 +72,7 @@ pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
+pub use undo::UndoHow;
 
 use nodes::Nodes;
 use open::Handle;

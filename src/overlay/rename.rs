@@ -44,7 +44,7 @@ struct Taken {
 }
 
 impl End {
-    fn kind(&self) -> Option<FileKind> {
+    pub fn kind(&self) -> Option<FileKind> {
         match &self.origin {
             Origin::Lower(meta) | Origin::Upper(_, meta) => Some(meta.kind),
             Origin::Nothing | Origin::Hidden(_) => None,
@@ -59,7 +59,15 @@ impl End {
         }
     }
 
-    fn upper(&self) -> Option<UpperId> {
+    pub fn exists(&self) -> bool {
+        self.kind().is_some()
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == Some(FileKind::Directory)
+    }
+
+    pub fn upper(&self) -> Option<UpperId> {
         match &self.origin {
             Origin::Upper(id, _) | Origin::Hidden(id) => Some(*id),
             Origin::Nothing | Origin::Lower(_) => None,
@@ -123,7 +131,7 @@ impl Overlay {
         }
     }
 
-    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>, by: &Writer) -> Result<End> {
+    pub(super) fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>, by: &Writer) -> Result<End> {
         let path = match made_as {
             Some(_) => self.new_path(parent, name)?,
             None => self.state.lock().nodes.child_path(parent, name)?,

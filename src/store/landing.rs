@@ -17,7 +17,8 @@ use std::os::fd::AsFd;
 
 use super::backups::Backup;
 use super::content::StagedContent;
-use super::journal::{self, Act, Epilogue, Intent, Looks, Step, Temp};
+use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
+use super::operations::DirLooks;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
 use crate::model::{Digest, RelPath, Stamp, Timestamp};
 use crate::sys::cache;
@@ -65,6 +66,8 @@ pub struct Landing<'a> {
     work: Work<'a>,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
+    /// How many of the directories made were asked for.
+    made_told: usize,
 }
 
 /// A directory made for a landing, and noted, so that recovery finds it.
@@ -132,7 +135,7 @@ impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
         let work = Work { store, durability, staged, applied: 0, intent: None, made: Vec::new(), emptied: Vec::new() };
-        Self { work, backups: Vec::new(), contents: Vec::new() }
+        Self { work, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
@@ -210,16 +213,32 @@ impl<'a> Landing<'a> {
             let above = dir.parent().unwrap_or_default();
             missing.push(std::mem::replace(&mut dir, above));
         }
-        for dir in missing.into_iter().rev() {
-            let doing = || format!("make {dir}");
-            let place = tree.place(&dir).doing(doing)?;
-            self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, &dir))?;
-            // Noted and not made is harmless: what is not there cannot be removed.
-            let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
-            self.work.made.push(Made { path: dir.clone(), place });
-            made?;
-        }
-        Ok(())
+        missing.iter().rev().try_for_each(|dir| self.make_noted(tree, dir).map(|_| ()))
+    }
+
+    /// Makes a directory that is gone, in one that is there.
+    pub fn make_dir(&mut self, tree: &Tree, path: &RelPath, looks: DirLooks) -> Result<()> {
+        let place = self.make_noted(tree, path)?;
+        let DirLooks { mode, uid, gid } = looks;
+        let dressed = place.set_owner(Some(uid), Some(gid)).and_then(|()| place.set_mode(mode));
+        dressed.doing(|| format!("give {path} its owner"))
+    }
+
+    fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
+        let doing = || format!("make {dir}");
+        let place = tree.place(dir).doing(doing)?;
+        self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
+        // Noted and not made is harmless: what is not there cannot be removed.
+        let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
+        self.work.made.push(Made { path: dir.clone(), place });
+        made?;
+        Ok(&self.work.made.last().expect("just pushed").place)
+    }
+
+    /// Directories that were made since this was asked last, parents first.
+    pub fn newly_made(&mut self) -> Vec<RelPath> {
+        let told = std::mem::replace(&mut self.made_told, self.work.made.len());
+        self.work.made[told..].iter().map(|made| made.path.clone()).collect()
     }
 
     /// The directory goes when the landing is done, unless somebody else has put something into it.
@@ -262,7 +281,7 @@ impl<'a> Landing<'a> {
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents } = self;
+        let Self { mut work, backups, contents, .. } = self;
         // Deepest first.
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
@@ -306,9 +325,9 @@ impl Applied<'_> {
         &mut self.intent.epilogue
     }
 
-    /// Records what was done and removes what waited. Gives the names of the backups.
+    /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know; after any other error all is old.
-    pub fn finish(mut self) -> Result<Vec<String>> {
+    pub fn finish(mut self) -> Result<Landed> {
         if self.work.durability == Durability::Synced {
             // Before the intent goes: a crash after that no longer repeats what was done.
             self.work.sync_rewritten()?;
@@ -323,11 +342,11 @@ impl Applied<'_> {
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let recorded = self.work.store.database.lock().write_notes(|tx| {
-            let names = journal::fulfil(tx, id, intent)?;
+            let landed = journal::fulfil(tx, id, intent)?;
             made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
-            Ok((names, super::recovery::note_sweep(tx, &waiting)?))
+            Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         });
-        let (names, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
+        let (landed, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
         let mut gone = emptied.iter();
         let cleared = staged
@@ -340,7 +359,7 @@ impl Applied<'_> {
             // It is done all the same, and the notes stay: the next start removes what is left.
             Err(err) => log::error!("clear up after a landing: {err}"),
         }
-        Ok(names)
+        Ok(landed)
     }
 }
 
@@ -386,13 +405,14 @@ impl Work<'_> {
 
     fn sync_dirs(&self) -> Result<()> {
         let mut synced = std::collections::HashSet::new();
-        for staged in &self.staged {
-            for place in std::iter::once(&staged.place).chain(&staged.other) {
-                let doing = || format!("sync the directory of {}", staged.step.path);
-                let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
-                if synced.insert((meta.device, meta.inode)) {
-                    place.sync_dir().doing(doing)?;
-                }
+        let staged = self.staged.iter().map(|staged| (&staged.step.path, &staged.place));
+        let other = self.staged.iter().filter_map(|staged| Some((&staged.step.path, staged.other.as_ref()?)));
+        let made = self.made.iter().map(|made| (&made.path, &made.place));
+        for (path, place) in staged.chain(other).chain(made) {
+            let doing = || format!("sync the directory of {path}");
+            let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
+            if synced.insert((meta.device, meta.inode)) {
+                place.sync_dir().doing(doing)?;
             }
         }
         Ok(())
