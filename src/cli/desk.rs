@@ -5,6 +5,7 @@ use super::text::Text;
 use super::{Failure, failure, offline, pager};
 use crate::client::{self, Client};
 use crate::protocol::{Exit, Reply, Response, Target};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -63,6 +64,22 @@ impl Desk {
             Format::Human => {
                 let mut text = Text::new(&self.stdout);
                 render(&mut text);
+                self.print(&text.into_bytes(), Length::Short)
+            }
+        }
+    }
+
+    /// Prints a piece of what goes on: one line of JSON for each of `items`, or what `render` makes of it.
+    pub fn stream<T: Serialize>(&self, items: &[T], render: impl Fn(&T, &mut Text)) -> Result<(), Failure> {
+        let mut text = Text::new(&self.stdout);
+        match self.format {
+            Format::Json => {
+                let lines = items.iter().map(|item| Ok(format!("{}\n", serde_json::to_string(item)?)));
+                let lines = lines.collect::<serde_json::Result<String>>().map_err(io::Error::from)?;
+                self.print(lines.as_bytes(), Length::Short)
+            }
+            Format::Human => {
+                items.iter().for_each(|item| render(item, &mut text));
                 self.print(&text.into_bytes(), Length::Short)
             }
         }

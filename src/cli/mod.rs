@@ -14,6 +14,7 @@ mod confirm;
 mod desk;
 mod diff;
 mod discard;
+mod events;
 mod external;
 mod failure;
 mod flush;
@@ -85,6 +86,7 @@ enum Command {
     Undo(undo::Arguments),
     Backups(backups::Arguments),
     Log(log::Arguments),
+    Events(events::Arguments),
     External(external::Arguments),
     Reload(reload::Arguments),
     Flush(flush::Arguments),
@@ -119,6 +121,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Undo(arguments) => undo::run(arguments, desk),
         Command::Backups(arguments) => backups::run(arguments, desk),
         Command::Log(arguments) => log::run(arguments, desk),
+        Command::Events(arguments) => events::run(arguments, desk),
         Command::External(arguments) => external::run(arguments, desk),
         Command::Reload(arguments) => reload::run(arguments, desk),
         Command::Flush(arguments) => flush::run(arguments, desk),

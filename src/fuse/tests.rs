@@ -6,13 +6,17 @@ use fuser::{FileHandle, FileType, INodeNo};
 
 use super::answer::Xattr;
 use super::attr::{self, Shown};
-use super::listing::{Listed, from_offset};
-use super::view::{self, Whose, fitting, may_write};
+use super::door::Door;
+use super::listing::{Listed, Listings, from_offset};
+use super::observer;
+use super::view::{self, View, Whose, fitting, may_write};
 use super::workers::Workers;
-use crate::control::{DESK_ROOT, VirtualMeta};
+use crate::control::{DESK_ROOT, Desk, Project, VirtualMeta};
 use crate::model::Timestamp;
-use crate::overlay::{HandleId, NodeId};
+use crate::overlay::{Caller, Grants, HandleId, NodeId, Overlay, Policy, RuleSource};
+use crate::store::{Location, Store};
 use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::Tree;
 
 fn at(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds }
@@ -168,4 +172,41 @@ fn work_waits_while_all_threads_are_taken_and_then_runs() {
         wait.recv_timeout(Duration::from_secs(10)).unwrap();
     }
     assert!(most.load(Ordering::SeqCst) <= THREADS);
+}
+
+/// A door to the view of a directory, as `serve` makes it, without a kernel on the other side.
+fn door_to(dir: &std::path::Path) -> (Arc<Overlay>, Door) {
+    let lower = Tree::open(dir).unwrap();
+    let store = Store::open(&lower, &Location::default()).unwrap();
+    let source = RuleSource::default();
+    let policy = Policy::load(&lower, &source).unwrap();
+    let (overlay, _) = Overlay::new(lower, store, policy, Grants::default()).unwrap();
+    let overlay = Arc::new(overlay);
+    let project = Project { overlay: overlay.clone(), path: dir.to_owned(), source, owner: 0, mounted: None };
+    let (teller, _) = observer::queue();
+    let view = View::new(overlay.clone(), Arc::new(Desk::new(Arc::new(project))), teller);
+    (overlay, Door { view, listings: Listings::default() })
+}
+
+/// Invariant 10.
+#[test]
+fn after_a_panic_the_view_answers_reads_and_refuses_writes() {
+    let root = INodeNo(1);
+    let caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
+    let scratch = tempfile::tempdir().unwrap();
+    std::fs::write(scratch.path().join("file"), "kept").unwrap();
+    let (overlay, door) = door_to(scratch.path());
+
+    let asked = door.attempt("rename", |_| -> crate::overlay::Result<()> { panic!("a bug") });
+    assert_eq!(asked.map_err(|err| err.code()), Err(libc::EIO));
+    assert_eq!(overlay.fault().as_deref(), Some("rename panicked: a bug"));
+
+    let made = door.attempt("mkdir", |view| view.mkdir(root, "dir".as_ref(), 0o755, &caller));
+    assert_eq!(made.map(|_| ()).map_err(|err| err.code()), Err(libc::EROFS));
+    let removed = door.attempt("unlink", |view| view.unlink(root, "file".as_ref(), &caller));
+    assert_eq!(removed.map_err(|err| err.code()), Err(libc::EROFS));
+    let shown = door.attempt("lookup", |view| view.lookup(root, "file".as_ref())).unwrap();
+    let open = door.attempt("open", |view| view.open(shown.attr.ino, libc::O_RDONLY, &caller)).unwrap();
+    let read = door.attempt("read", |view| view.read(open.handle, 0, 10, &caller));
+    assert_eq!(read.unwrap(), b"kept");
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::handles::Backing;
 use super::lookup::Origin;
-use super::open::Backing;
 use super::{Known, Overlay, Result, State, Went};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Anchor, AnchorState, Below, Kept};
@@ -291,7 +291,7 @@ impl State {
             *base = stamp;
         }
         if let Some(node) = self.nodes.at(path) {
-            let handles = self.handles.values().filter(|handle| handle.node() == node);
+            let handles = self.handles.values().filter(|handle| handle.node == node);
             handles.for_each(|handle| handle.touched(before, &stamp));
         }
     }

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT, XattrFlags};
 
 use super::error::Context;
+use super::handles::{Backing, HandleId};
 use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
-use super::open::{Backing, HandleId};
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, ROOT, Result};
@@ -299,6 +299,10 @@ impl Overlay {
         self.state.lock().uppers.get(id).is_none_or(Upper::is_landed)
     }
 
+    pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {
+        Ok(rustix::fs::fstatvfs(self.lower.root()).map_err(std::io::Error::from)?)
+    }
+
     pub fn get_xattr(&self, node: NodeId, name: &OsStr) -> Result<Vec<u8>> {
         if let Some(own) = name.as_bytes().strip_prefix(OWN_XATTRS) {
             return self.own_xattr(node, own);
@@ -524,15 +528,6 @@ impl Upper {
         match self.row.base.below {
             crate::store::Below::Nothing => 1,
             crate::store::Below::Entry { links, .. } => links,
-        }
-    }
-}
-
-/// What an open file reads from, for those who only want its descriptor.
-impl super::open::OpenFile {
-    pub(super) fn file(&self) -> std::sync::Arc<std::fs::File> {
-        match &*self.backing() {
-            Backing::Lower(file) | Backing::Upper(_, file) | Backing::Orphan(file) => file.clone(),
         }
     }
 }

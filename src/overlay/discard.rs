@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::Context;
+use super::handles::Backing;
 use super::land::backup_of;
-use super::open::Backing;
 use super::review::{Review, Reviewed, Taken, Writers, failed};
 use super::side::Side;
 use super::{Error, Overlay, Result, open_lower};

@@ -140,7 +140,7 @@ impl State {
     pub(super) fn writing(&self) -> Vec<(RelPath, u32)> {
         let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
         let mut writing: Vec<(RelPath, u32)> =
-            unjudged.filter_map(|handle| Some((self.nodes.path(handle.node()).ok()?, handle.opener.pid))).collect();
+            unjudged.filter_map(|handle| Some((self.nodes.path(handle.node).ok()?, handle.opener.pid))).collect();
         writing.sort();
         writing.dedup();
         writing

@@ -1,10 +1,11 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`passed`], [`copy_up`], [`namespace`],
-//! [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and
-//! has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and
-//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`],
+//! [`passed`], [`copy_up`], [`namespace`], [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which
+//! asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away [`put_back`]; what a person does about
+//! it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by operation in [`undo`], which has contents [`restore`]d
+//! and changes held again ([`hold_again`]). Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -15,13 +16,16 @@ mod anchors;
 mod attributes;
 mod carry;
 mod check;
+mod close;
 mod compare;
 mod confirm;
+mod content;
 mod copy_up;
 mod discard;
 mod error;
 mod external;
 mod flush;
+mod handles;
 mod head;
 mod heritage;
 mod hold;
@@ -64,9 +68,10 @@ use crate::sys::tree::Tree;
 pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
+pub use handles::{HandleId, OpenFlags};
 pub use lookup::{Entry, ListEntry};
 pub use nodes::{NodeId, ROOT};
-pub use open::{HandleId, OpenFlags, Opened};
+pub use open::Opened;
 pub use passed::{Passed, Registration};
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
@@ -74,8 +79,9 @@ pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
 pub use undo::UndoHow;
 
+use handles::Handle;
 use nodes::Nodes;
-use open::Handle;
+
 use uppers::Uppers;
 use windows::Window;
 

@@ -558,7 +558,7 @@ impl Overlay {
 impl State {
     /// The view has an entry no more; who has it open keeps its content.
     pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
-        use super::open::Backing;
+        use super::handles::Backing;
         let open = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok()?.open.clone());
         if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
             open.set_backing(Backing::Orphan(open.file()));

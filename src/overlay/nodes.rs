@@ -14,7 +14,7 @@ use crate::model::{RelPath, Stamp};
 use crate::sys::file::{FileKind, InodeKey, Meta};
 use crate::sys::tree::Tree;
 
-use super::open::OpenFile;
+use super::handles::OpenFile;
 use super::passed::Passed;
 use super::{Error, Result};
 

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::error::Context;
+use super::handles::{Access, Backing, OpenFile, OpenFlags};
 use super::nodes::{Left, NodeId};
-use super::open::{Access, Backing, OpenFile, OpenFlags};
 use super::{Error, Overlay, Policy, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::{Action, Entry as RuleEntry};

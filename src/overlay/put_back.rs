@@ -159,7 +159,7 @@ impl State {
     /// Who has written to it has it judged at the close.
     fn is_unjudged(&self, path: &RelPath) -> bool {
         let node = self.nodes.at(path);
-        self.handles.values().any(|handle| Some(handle.node()) == node && handle.is_unjudged())
+        self.handles.values().any(|handle| Some(handle.node) == node && handle.is_unjudged())
     }
 
     /// Lower has a path's old inode again; nothing is below what covered it.

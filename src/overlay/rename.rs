@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::carry::Move;
 use super::error::Context;
+use super::handles::Backing;
 use super::lookup::Origin;
 use super::nodes::{Left, NodeId};
-use super::open::Backing;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};

@@ -433,7 +433,7 @@ impl State {
         if upper.row.held.is_some() {
             return self.writer_of(path);
         }
-        let opened = self.handles.values().find(|handle| self.nodes.path(handle.node()).is_ok_and(|at| at == *path));
+        let opened = self.handles.values().find(|handle| self.nodes.path(handle.node).is_ok_and(|at| at == *path));
         Some(opened.map_or(0, |handle| handle.opener.pid))
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::open::OpenFile;
+use super::handles::OpenFile;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, RelPath};

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::error::Context;
+use super::handles::Backing;
 use super::land::backup_of;
-use super::open::Backing;
 use super::review::{Review, Reviewed, conflict, failed};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, State, open_lower};

@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::{Caller, Overlay};
+use super::{Caller, Error, Overlay};
 use crate::model::{Digest, RelPath};
 use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Approve, Layer, Settings, SettingsError, SettingsFile, untrusted};
+use crate::protocol::EventName;
 use crate::store::Writer;
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind};
@@ -149,6 +151,22 @@ impl Overlay {
             true => caller.opener(),
             false => caller.writer(),
         }
+    }
+
+    /// Whether a rule keeps a program from changing a file; `strictest` is what the rules say of any program.
+    pub(super) fn is_refused(&self, path: &RelPath, strictest: Action, caller: &Caller) -> bool {
+        let refuses = |action| matches!(action, Action::Deny | Action::Freeze);
+        refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
+    }
+
+    /// A refusal by rule, counted.
+    pub(super) fn denied(&self, path: &RelPath) -> Error {
+        self.counters.denied.fetch_add(1, Ordering::Relaxed);
+        let event = self.event(EventName::WriteDenied, path);
+        if let Err(err) = self.store.record(&event) {
+            log::error!("record a denied write to {path}: {err}");
+        }
+        Error::Errno(libc::EPERM)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::compare::Old;
 use super::error::Context;
-use super::open::OpenFile;
+use super::handles::OpenFile;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, Reason, RelPath, Stamp};
