@@ -43,10 +43,12 @@ impl Overlay {
             return Ok(outcomes);
         }
         let mut returned = Vec::new();
-        let done = returning
-            .iter()
-            .try_for_each(|one| Ok(returned.push(self.bring_back(one)?)))
-            .and_then(|()| self.record_returned(&returned, operation, how));
+        let bring_back = |one| {
+            returned.push(self.bring_back(one)?);
+            Ok(())
+        };
+        let brought = returning.iter().try_for_each(bring_back);
+        let done = brought.and_then(|()| self.record_returned(&returned, operation, how));
         let undone = match done {
             Ok(undone) => undone,
             Err(err) => {

@@ -421,7 +421,7 @@ impl Plan<'_> {
     /// Files first: their backups are told by their places.
     fn outcomes(&self) -> Vec<Outcome> {
         let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
-        let dirs = dirs.map(|dir| super::undo::structure_outcome(dir));
+        let dirs = dirs.map(super::undo::structure_outcome);
         self.files.iter().map(Restoring::outcome).chain(dirs).collect()
     }
 }

@@ -391,7 +391,7 @@ pub(super) fn structure_outcome(path: &RelPath) -> Outcome {
 /// Nothing is left to undo: everything is as it was before.
 pub(super) fn already(operation: &Operation) -> ErrorBody {
     let message = format!("{} is undone already: everything is as it was before it", operation.id);
-    ErrorBody::new(ErrorCode::AlreadyApplied, message).about(&operation.id.to_string())
+    ErrorBody::new(ErrorCode::AlreadyApplied, message).about(operation.id.to_string())
 }
 
 fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
