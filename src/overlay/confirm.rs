@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::land::{Replacement, content_effect, link_effects};
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
@@ -137,12 +137,30 @@ impl Overlay {
             open: change.open.clone(),
             version: change.version,
         };
+        if new.exists() {
+            self.check_way(path)?;
+        }
         let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
         if as_based || how.force {
             return Ok(Landable { taken: taken(change), new, present, done: Done::Applied, backup: None });
         }
         let merged = self.merged(change, &mut new, &mut present)?;
         Ok(Landable { taken: taken(change), new: merged, present, done: Done::Merged, backup: None })
+    }
+
+    /// Directories that are gone are made anew; where a file has taken the place of one, nothing can land.
+    pub(super) fn check_way(&self, path: &RelPath) -> Reviewed<()> {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            match self.lower.stat(&dir).map_err(|err| failed(path, &err.into()))? {
+                Some(meta) if meta.is_dir() => return Ok(()),
+                Some(_) => {
+                    return Err(refused_at(path, ErrorCode::Conflict, &format!("{dir} is not a directory any more")));
+                }
+                None => above = dir.parent(),
+            }
+        }
+        Ok(())
     }
 
     fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
@@ -418,10 +436,7 @@ fn outcome(landable: &Landable) -> Outcome {
     outcome.id = Some(held.id.clone());
     outcome.kind = Some(held.kind);
     outcome.size = landable.new.kind.map(|_| landable.new.size);
-    outcome.lines = landable.new.bytes.as_ref().map(|bytes| {
-        let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
-        (breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64
-    });
+    outcome.lines = landable.new.lines();
     let ratio =
         if held.old_lines == 0 { 0.0 } else { (held.insertions + held.deletions) as f64 / held.old_lines as f64 };
     outcome.counts = Some(Counts { insertions: held.insertions, deletions: held.deletions, ratio });

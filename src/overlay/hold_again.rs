@@ -99,10 +99,7 @@ impl Overlay {
         if row.what == What::Whiteout && below.is_none() {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
-        let parent = path.parent().unwrap_or_default();
-        if !self.lower.stat(&parent).map_err(|err| failed(path, &err.into()))?.is_some_and(|dir| dir.is_dir()) {
-            return Err(refused_at(path, ErrorCode::Conflict, "its directory is not there any more"));
-        }
+        self.check_way(path)?;
         Ok(Some(Returning { row, content, below }))
     }
 

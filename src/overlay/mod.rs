@@ -333,13 +333,28 @@ impl Overlay {
         let draft = EventDraft::new(EventName::SessionEnded);
         self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?;
         self.store.clear_anchors()?;
-        let limits = self.policy().settings.backups;
-        self.store.purge(&limits, &self.needed_content())?;
+        self.store.forget_uses();
+        self.purge()?;
         self.store.forget_boot()?;
         Ok(self.store.checkpoint()?)
     }
 
-    /// Content that a held change or an anchor still needs.
+    /// Lets backups go that are past a limit. Others may work meanwhile.
+    pub fn purge(&self) -> Result<usize> {
+        let limits = self.policy().settings.backups;
+        Ok(self.store.purge(&limits, &self.needed_content())?)
+    }
+
+    /// Purges now and then, for as long as the session lasts.
+    pub fn purge_until_the_end(&self) {
+        while self.store.wait_for_purge() {
+            if let Err(err) = self.purge() {
+                log::error!("let old backups go: {err}");
+            }
+        }
+    }
+
+    /// Content that a held change, an anchor or a window still needs.
     fn needed_content(&self) -> HashSet<Digest> {
         let state = self.state.lock();
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
@@ -347,7 +362,8 @@ impl Overlay {
             AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
-        held.chain(anchors).collect()
+        let windows = state.windows.values().filter_map(Window::needed_content);
+        held.chain(anchors).chain(windows).collect()
     }
 }
 

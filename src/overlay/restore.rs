@@ -164,6 +164,9 @@ impl Overlay {
             Left::Content(left) => self.is_as(*left, &mut present).map_err(fault)?,
             Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
         };
+        if reversal.wanted.is_some() {
+            self.check_way(path)?;
+        }
         let mut new = match reversal.wanted {
             Some(wanted) => self.side_of(reversal, wanted, &present)?,
             None => Side::default(),
@@ -408,6 +411,7 @@ impl Restoring<'_> {
             (true, false) => ChangeKind::Delete,
         });
         outcome.size = self.new.exists().then_some(self.new.size);
+        outcome.lines = self.new.lines();
         outcome.note = self.merged.then_some(Note::Merged);
         outcome
     }

@@ -90,6 +90,7 @@ impl Overlay {
     /// What is at a path that may be rolled back.
     fn check_rollback(&self, path: &RelPath, how: &RollbackHow) -> Reviewed<Side> {
         self.check_may_land(path, &how.review.by)?;
+        self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
         if !how.force {
             self.check_untouched(path, &mut present)?;

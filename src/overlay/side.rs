@@ -96,6 +96,13 @@ impl Side {
         Ok(self.digest()?.map(|digest| Kept { digest, symlink }))
     }
 
+    /// Lines of what there is, where they are few enough to be counted.
+    pub(super) fn lines(&self) -> Option<u64> {
+        let bytes = self.bytes.as_ref()?;
+        let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
+        Some((breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64)
+    }
+
     /// What an operation remembers of this side, whose content is `content` where that is known.
     pub(super) fn version(&self, content: Option<Kept>) -> Option<Version> {
         self.meta.filter(|_| self.is_file() || self.is_symlink()).map(|meta| Version::of(&meta, content))

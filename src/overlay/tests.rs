@@ -5,7 +5,9 @@ mod crash;
 mod findings;
 mod model;
 mod programs;
+mod purge;
 mod stress;
+mod together;
 mod undo;
 
 use std::ffi::OsStr;

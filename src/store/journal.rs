@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
-use super::anchors::{self, Anchor};
+use super::anchors::{self, Anchor, AnchorState};
 use super::backups::{self, Backup};
 use super::events::{self, EventDraft};
 use super::upper::{self, UpperId, UpperRow, to_row};
@@ -200,6 +200,24 @@ pub(super) struct Intent {
     /// Directories that go when all is done, unless there is still something in them.
     #[serde(default)]
     pub emptied: Vec<RelPath>,
+}
+
+impl Intent {
+    /// Kept content that finishing or undoing it may need.
+    pub fn contents(&self) -> impl Iterator<Item = Digest> {
+        let rewritten = self.steps.iter().flat_map(|step| match &step.act {
+            Act::Rewrite { old, new, .. } => vec![*old, *new],
+            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
+            Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
+        });
+        let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.state {
+            AnchorState::Content(kept) => Some(kept.digest),
+            AnchorState::Nothing | AnchorState::Moved { .. } => None,
+        });
+        let bases = self.epilogue.save.iter().filter_map(|row| row.base.digest());
+        let backups = self.backups.iter().map(|backup| backup.digest);
+        rewritten.chain(anchors).chain(bases).chain(backups).collect::<Vec<_>>().into_iter()
+    }
 }
 
 /// The commit point: from here on the transaction will be finished, or undone as a whole.

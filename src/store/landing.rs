@@ -275,6 +275,7 @@ impl<'a> Landing<'a> {
 
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
+        self.work.store.note_use(content.digest);
         self.contents.push(content);
         self.backups.push(backup);
     }
@@ -289,6 +290,8 @@ impl<'a> Landing<'a> {
         let intent = Intent { steps, backups, epilogue, emptied };
         work.sync_before_promise(&contents)?;
         let store = work.store;
+        let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
+        store.purging.note_kept(backups as u64, bytes);
         let write = |tx: &rusqlite::Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
@@ -369,11 +372,12 @@ impl Store {
         durability: Durability,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut database = self.database.lock();
-        match durability {
-            Durability::Cached => database.write(work),
-            Durability::Synced => database.write_durably(work),
+        let value = self.database.lock().write(work)?;
+        if durability == Durability::Synced {
+            // Not by the commit itself: others would wait for the disk with it.
+            self.sync()?;
         }
+        Ok(value)
     }
 }
 

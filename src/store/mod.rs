@@ -55,6 +55,7 @@ pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;
 use database::Database;
+use purge::Purging;
 
 /// What can go wrong below, with what was being done to which thing.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +113,8 @@ pub struct Store {
     database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
     announced: Mutex<HashSet<RelPath>>,
+    /// What a purge while others work must know. Its locks are taken before `database`.
+    purging: Purging,
     /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
@@ -127,6 +130,7 @@ impl Store {
             _checkpointer: checkpointer,
             database,
             announced: Mutex::default(),
+            purging: Purging::default(),
             boot_noted: Mutex::default(),
         })
     }
@@ -172,6 +176,7 @@ impl Store {
 
     /// Content that was backed up, staged or replaced, by its hash.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
+        self.note_use(digest);
         content::read(&self.database.lock(), &self.dirs, digest)
     }
 

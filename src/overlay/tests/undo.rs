@@ -23,7 +23,7 @@ impl Bench {
         self.view().undo(operation, &UndoHow { force: true, ..UndoHow::default() })
     }
 
-    fn undo_latest(&self) -> Vec<Outcome> {
+    pub(super) fn undo_latest(&self) -> Vec<Outcome> {
         self.undo(&self.latest()).unwrap()
     }
 
@@ -465,6 +465,7 @@ fn content_that_was_purged_is_missed_and_nothing_is_undone() {
     three_held(&bench);
     let confirmed = bench.confirm_all();
     let limits = crate::policy::settings::BackupLimits { age_max: None, per_path_max: 0, quota_bytes: 0 };
+    bench.view().store().forget_uses();
     bench.view().store().purge(&limits, &bench.view().needed_content()).unwrap();
     bench.refused(&confirmed, ErrorCode::UnknownBackup, "not kept any more");
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));
