@@ -42,6 +42,7 @@ mod rollback;
 mod rules;
 mod settle;
 mod side;
+mod structure;
 #[cfg(test)]
 mod tests;
 mod uppers;
