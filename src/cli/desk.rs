@@ -116,6 +116,11 @@ impl Desk {
         })
     }
 
+    /// Prints what is neither an answer nor for a person: a script, a page of another program's.
+    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        self.print(bytes, Length::Short)
+    }
+
     fn print(&self, bytes: &[u8], length: Length) -> Result<(), Failure> {
         match length {
             Length::Long if io::stdout().is_terminal() => pager::show(bytes)?,
