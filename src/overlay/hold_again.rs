@@ -7,10 +7,10 @@ use super::error::Context;
 use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, already, undone_event};
 use super::{Error, Overlay, Result, State};
-use crate::model::OperationId;
+use crate::model::{OperationId, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
 use crate::store::{self, Below, Effect, Epilogue, Operation, PathEffect, UpperId, UpperRow, Version, What};
-use crate::sys::file::{self, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 
 /// One change on its way back into the view.
 struct Returning<'a> {
@@ -31,8 +31,11 @@ impl Overlay {
     /// came after it: it is refused, unless somebody insists.
     pub(super) fn hold_again(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
         let mut returning = Vec::new();
-        for PathEffect { effect, .. } in &operation.effects {
+        for PathEffect { path, effect } in &operation.effects {
             let Effect::Discarded { row, content } = effect else { continue };
+            if !comes_with_its_dir(path, operation) {
+                self.check_way(path)?;
+            }
             returning.extend(self.returning(row, content.as_ref(), how)?);
         }
         if returning.is_empty() {
@@ -96,10 +99,12 @@ impl Overlay {
             let why = "the project has something else there since it was discarded; --force holds it all the same";
             return Err(refused_at(path, ErrorCode::Conflict, why));
         }
+        if row.what == What::Node {
+            return Err(refused_at(path, ErrorCode::Conflict, "a FIFO, socket or device does not come back"));
+        }
         if row.what == What::Whiteout && below.is_none() {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
-        self.check_way(path)?;
         Ok(Some(Returning { row, content, below }))
     }
 
@@ -125,20 +130,31 @@ impl Overlay {
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
         let mut row = UpperRow { held, ..(*row).clone() };
-        row.id = match (&row.what, content.and_then(|version| Some((version, version.content?)))) {
+        row.id = match (&row.what, *content) {
             (What::Whiteout, _) => self.store.reserve_upper(),
-            (_, None) => return Err(Error::Errno(libc::ENOENT)),
-            (_, Some((version, kept))) => {
+            (What::Dir, Some(version)) => self.make_upper_dir(version).doing_in(doing)?,
+            (What::File | What::Symlink, Some(version)) => {
                 let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
-                let content = self.store.content_file(kept.digest)?.ok_or_else(gone).doing(doing)?;
-                self.write_upper(&content, version, &row.what).doing_in(doing)?
+                let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
+                self.write_upper(&kept.ok_or_else(gone).doing(doing)?, version, &row.what).doing_in(doing)?
             }
+            (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
         };
         // The base may have been let go of with the change.
         if let Some(content) = self.present_side(path)?.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }
         Ok(Returned { row, below: *below })
+    }
+
+    fn make_upper_dir(&self, version: &Version) -> Result<UpperId> {
+        let id = self.store.create_upper_node(FileKind::Directory, 0)?;
+        let place = self.store.upper_place(id)?;
+        place.set_owner(Some(version.uid), Some(version.gid))?;
+        place.set_mode(version.mode)?;
+        place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+        place.sync_dir()?;
+        Ok(id)
     }
 
     fn write_upper(&self, content: &std::fs::File, version: &Version, what: &What) -> Result<UpperId> {
@@ -227,10 +243,18 @@ impl State {
         let path = &one.row.names[0];
         match (&one.row.what, one.below) {
             (What::Whiteout, Some(was)) => self.unnamed_at(path, &was),
-            (What::File | What::Symlink | What::Whiteout, _) => {}
+            (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
         }
         self.uppers.restore(one.row.clone());
     }
+}
+
+/// Whether the directory of a path is held again with it: lower need not have it.
+fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
+    operation.effects.iter().any(|done| match &done.effect {
+        Effect::Discarded { row, .. } => row.what == What::Dir && done.path != *path && path.is_within(&done.path),
+        _ => false,
+    })
 }
 
 fn is_same(then: Option<&Meta>, now: Option<&Meta>) -> bool {

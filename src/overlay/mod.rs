@@ -1,11 +1,12 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`],
-//! [`passed`], [`copy_up`], [`namespace`], [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which
-//! asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away [`put_back`]; what a person does about
-//! it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by operation in [`undo`], which has contents [`restore`]d
-//! and changes held again ([`hold_again`]). Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
+//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
+//! becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away
+//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by
+//! operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). Whether it all agrees
+//! says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -23,6 +24,7 @@ mod content;
 mod copy_up;
 mod discard;
 mod error;
+mod exchange;
 mod external;
 mod flush;
 mod handles;
@@ -39,12 +41,14 @@ mod passed;
 mod put_back;
 mod relocate;
 mod rename;
+mod rename_over;
 mod restore;
 mod review;
 mod rollback;
 mod rules;
 mod settle;
 mod side;
+mod structure;
 #[cfg(test)]
 mod tests;
 mod undo;

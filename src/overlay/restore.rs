@@ -56,6 +56,8 @@ struct Plan<'a> {
     /// Parents first.
     dirs_made: Vec<(&'a RelPath, DirLooks)>,
     files: Vec<Restoring<'a>>,
+    /// FIFOs, sockets and devices that go.
+    specials: Vec<(&'a RelPath, Meta)>,
     dirs_removed: Vec<&'a RelPath>,
 }
 
@@ -89,6 +91,7 @@ impl Overlay {
             self.tell_changed(file.path, true);
         }
         let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed);
+        let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
         dirs.for_each(|dir| self.tell_changed(dir, false));
         Ok(outcomes)
     }
@@ -105,6 +108,11 @@ impl Overlay {
                 }
                 Effect::DirMade => {
                     plan.dirs_removed.extend(self.is_removable(path, &plan)?.then_some(path));
+                    continue;
+                }
+                Effect::SpecialMade => {
+                    let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+                    plan.specials.extend(meta.filter(|meta| meta.kind.is_special()).map(|meta| (path, meta)));
                     continue;
                 }
                 Effect::Content { before, after, shared } => {
@@ -143,7 +151,8 @@ impl Overlay {
         }
         let entries = self.lower.list(path).map_err(|err| failed(path, &err.into()))?;
         let files = plan.files.iter().filter(|file| !file.new.exists()).map(|file| file.path);
-        let going: HashSet<&RelPath> = files.chain(plan.dirs_removed.iter().copied()).collect();
+        let specials = plan.specials.iter().map(|(path, _)| *path);
+        let going: HashSet<&RelPath> = files.chain(specials).chain(plan.dirs_removed.iter().copied()).collect();
         Ok(entries.iter().all(|entry| path.join(&entry.name).is_ok_and(|entry| going.contains(&entry))))
     }
 
@@ -165,6 +174,9 @@ impl Overlay {
             Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
         };
         if reversal.wanted.is_some() {
+            if self.is_in_held_dir(path) {
+                return Err(refused_at(path, ErrorCode::Conflict, "its directory waits for review"));
+            }
             self.check_way(path)?;
         }
         let mut new = match reversal.wanted {
@@ -303,6 +315,11 @@ impl Overlay {
             epilogue.events.push(event);
             epilogue.anchors.extend(self.anchors_restored(file)?);
         }
+        for (path, meta) in &plan.specials {
+            landing.remove(&self.lower, path, meta.stamp())?;
+            epilogue.events.push(super::undo::undone_event(self, path, operation, how));
+            epilogue.anchors.extend(self.state.lock().anchor_left(path));
+        }
         for dir in &plan.dirs_removed {
             landing.remove_dir(&self.lower, dir)?;
             let meta = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
@@ -326,6 +343,7 @@ impl Overlay {
             let applied = promised.apply()?;
             state.know(anchors);
             plan.files.iter().for_each(|file| self.note_restored(&mut state, file, &applied));
+            plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
             applied
         };
         Ok(self.finish(applied)?)
@@ -419,13 +437,14 @@ impl Restoring<'_> {
 
 impl Plan<'_> {
     fn is_empty(&self) -> bool {
-        self.dirs_made.is_empty() && self.files.is_empty() && self.dirs_removed.is_empty()
+        let nothing_goes = self.specials.is_empty() && self.dirs_removed.is_empty();
+        self.dirs_made.is_empty() && self.files.is_empty() && nothing_goes
     }
 
     /// Files first: their backups are told by their places.
     fn outcomes(&self) -> Vec<Outcome> {
         let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
-        let dirs = dirs.map(super::undo::structure_outcome);
+        let dirs = dirs.chain(self.specials.iter().map(|(path, _)| *path)).map(super::undo::structure_outcome);
         self.files.iter().map(Restoring::outcome).chain(dirs).collect()
     }
 }

@@ -90,6 +90,10 @@ impl Overlay {
     /// What is at a path that may be rolled back.
     fn check_rollback(&self, path: &RelPath, how: &RollbackHow) -> Reviewed<Side> {
         self.check_may_land(path, &how.review.by)?;
+        if self.is_in_held_dir(path) {
+            let refusal = conflict(&path.to_string(), "its directory waits for review: confirm or discard that first");
+            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
+        }
         self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
         if !how.force {
@@ -213,6 +217,9 @@ impl Overlay {
         row.base.content = content;
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
+        }
+        if row.what.is_structure() {
+            return self.rebase_structure(row);
         }
         let id = row.id;
         self.state.lock().uppers.set_row(row);

@@ -7,6 +7,7 @@ mod model;
 mod programs;
 mod purge;
 mod stress;
+mod structure;
 mod together;
 mod undo;
 

@@ -239,7 +239,7 @@ impl Overlay {
             }
             Ok(Ok(undone))
         });
-        self.moved(how, [from, path], renamed)
+        self.after_move(how, [from, path], renamed)
     }
 
     fn undo_exchange(
@@ -262,11 +262,11 @@ impl Overlay {
                 false => self.exchange_back(one, other, event.clone()).map(Ok),
             }
         });
-        self.moved(how, [path, with], exchanged)
+        self.after_move(how, [path, with], exchanged)
     }
 
     /// The end of a rename that is undone: durable, told, and answered for.
-    fn moved(
+    fn after_move(
         &self,
         how: &UndoHow,
         paths: [&RelPath; 2],

@@ -78,7 +78,8 @@ pub enum Effect {
         before: (u32, u32),
         after: (u32, u32),
     },
-    /// A held change went from the view. `content` is what it would have landed; none: a deletion.
+    /// A held change went from the view. `content` is what it would have landed, without content for a directory; none: a
+    /// deletion.
     Discarded {
         row: Box<UpperRow>,
         content: Option<Version>,

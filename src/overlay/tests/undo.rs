@@ -38,12 +38,12 @@ impl Bench {
         assert!(refusal.code == code && refusal.message.contains(why), "{refusal:?}");
     }
 
-    fn mkdir(&self, path: &str, mode: u32) {
+    fn make_dir(&self, path: &str, mode: u32) {
         let (parent, name) = self.parent(path);
         self.view().mkdir(parent, name, mode, &ME).unwrap();
     }
 
-    fn rmdir(&self, path: &str) {
+    fn remove_dir(&self, path: &str) {
         let (parent, name) = self.parent(path);
         self.view().rmdir(parent, name, &ME).unwrap();
     }
@@ -217,7 +217,7 @@ fn a_discarded_change_does_not_come_over_another_that_is_held() {
 #[test]
 fn directories_that_were_made_and_removed_go_and_come_back() {
     let mut bench = Bench::new();
-    bench.mkdir("d", 0o750);
+    bench.make_dir("d", 0o750);
     let made = bench.latest();
     bench.undo(&made).unwrap();
     assert_eq!((bench.lower_names().len(), bench.names("").len()), (0, 0));
@@ -230,7 +230,7 @@ fn directories_that_were_made_and_removed_go_and_come_back() {
     bench.save("d/AGENTS.md", "held\n");
     bench.refused(&made, ErrorCode::Conflict, "not empty");
     bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
-    bench.rmdir("d");
+    bench.remove_dir("d");
     let removed = bench.latest();
     bench.undo(&removed).unwrap();
     assert_eq!((bench.mode("d"), bench.names("")), (0o750, vec!["d".to_owned()]));
@@ -250,9 +250,9 @@ fn renames_go_back_with_what_is_held() {
     bench.rename("d", "e");
     let renamed = bench.latest();
     assert_ne!(bench.only_id(), id);
-    bench.mkdir("d", 0o755);
+    bench.make_dir("d", 0o755);
     bench.refused(&renamed, ErrorCode::Conflict, "d: something else is there now");
-    bench.rmdir("d");
+    bench.remove_dir("d");
     bench.undo(&renamed).unwrap();
     assert_eq!(bench.only_id(), id);
     assert_eq!((bench.read("d/x"), bench.names("")), (Some(changed(100, 60)), vec!["a".to_owned(), "d".to_owned()]));
@@ -391,7 +391,7 @@ fn directories_come_and_go_with_the_files_of_a_confirm() {
     for number in 0..3 {
         bench.unlink(&format!("old/f{number}"));
     }
-    bench.rmdir("old");
+    bench.remove_dir("old");
     std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
     let confirmed = bench.confirm_all();
     assert_eq!((bench.lower_names(), bench.lower("d/deep/AGENTS.md")), (vec!["d".to_owned()], Some("made\n".into())));
@@ -469,4 +469,54 @@ fn content_that_was_purged_is_missed_and_nothing_is_undone() {
     bench.view().store().purge(&limits, &bench.view().needed_content()).unwrap();
     bench.refused(&confirmed, ErrorCode::UnknownBackup, "not kept any more");
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+}
+
+#[test]
+fn directories_that_were_held_come_and_go_with_what_is_in_them() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.unlink("f");
+    bench.make_dir("f", 0o750);
+    bench.make_dir("f/deep", 0o755);
+    bench.save("f/deep/x", "x\n");
+    bench.view().mknod(bench.node("f").unwrap(), OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    // What is in a directory goes and comes back with it, but for the pipe.
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    bench.refused(&bench.latest(), ErrorCode::Conflict, "does not come back");
+    let mut bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.unlink("f");
+    bench.make_dir("f", 0o750);
+    bench.make_dir("f/deep", 0o755);
+    bench.save("f/deep/x", "x\n");
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    bench.undo_latest();
+    let again: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    assert_eq!((again, bench.read("f/deep/x")), (ids.clone(), Some("x\n".to_owned())));
+    bench.assert_sound();
+    bench.confirm(&ids).unwrap();
+    assert_eq!((bench.lower("f/deep/x"), bench.mode("f")), (Some("x\n".to_owned()), 0o750));
+}
+
+#[test]
+fn a_directory_that_was_confirmed_goes_again_with_what_came_in_it() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"held\"\naction = \"hold\"\n");
+    bench.remount();
+    bench.make_dir("held", 0o750);
+    bench.make_dir("held/deep", 0o711);
+    bench.save("held/deep/x", "x\n");
+    bench.view().mknod(bench.node("held").unwrap(), OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    let confirmed = bench.confirm_all();
+    assert_eq!(bench.lower("held/deep/x"), Some("x\n".to_owned()));
+    bench.undo(&confirmed).unwrap();
+    assert_eq!(
+        (bench.lower_names(), bench.names("")),
+        (vec![".fettle.toml".to_owned()], vec![".fettle.toml".to_owned()])
+    );
+    bench.undo_latest();
+    assert_eq!((bench.lower("held/deep/x"), bench.mode("held/deep")), (Some("x\n".to_owned()), 0o711));
+    bench.assert_sound();
 }
