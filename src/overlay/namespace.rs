@@ -507,14 +507,15 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        if matches!(self.action_by(&path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
-        }
+        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
+            Action::Deny | Action::Freeze => return Err(self.denied(&path)),
+            Action::Hold(source) => Some(source.reason()),
+            Action::Auto | Action::Pass | Action::GitConfig => None,
+        };
         let hidden = self.hidden_below(&path)?;
-        if hidden.is_empty() {
-            self.lower.place(&path)?.remove_dir()?;
-        } else {
-            self.hide_dir(&path)?;
+        match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
+            Some(reason) => self.hide_dir(&path, reason)?,
+            None => self.lower.place(&path)?.remove_dir()?,
         }
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
@@ -556,11 +557,11 @@ impl Overlay {
         self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
     }
 
-    /// The view shows a directory no more; lower keeps it until the last deletion in it has landed.
-    fn hide_dir(&self, path: &RelPath) -> Result<()> {
+    /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
+    fn hide_dir(&self, path: &RelPath, reason: Reason) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
-        self.hold_structure(id, Reason::Parent)
+        self.hold_structure(id, reason)
     }
 }
 
