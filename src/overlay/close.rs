@@ -1,0 +1,126 @@
+//! What happens when descriptors are closed: the moments at which content is judged (SPEC §4.1).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::handles::{Access, Handle, HandleId, OpenFile, Target};
+use super::nodes::NodeId;
+use super::settle::Settled;
+use super::{Caller, Error, Overlay, Result};
+use crate::policy::settings::OnHold;
+use crate::sys::process;
+
+impl Overlay {
+    /// A descriptor is closed. Judges what was written, when the opener's own process closes it.
+    pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let Some(open) = handle.judged() else { return Ok(()) };
+        if handle.waits_for_release() {
+            // What is asked from here on is asked of us.
+            self.state.lock().closing.insert(handle.node, handle.opener.pid);
+            self.tell(|observer| observer.attributes_changed(handle.node));
+            return Ok(());
+        }
+        let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);
+        if !handle.is_written() || !by_opener() || !handle.take_written() {
+            return Ok(());
+        }
+        let Some(id) = open.upper() else { return Ok(()) };
+        if open.writers() > 1 && self.is_written_elsewhere(&handle) {
+            // What another writer has half done would land with it: the last to close is judged for both.
+            return Ok(());
+        }
+        let settled = self.settle(id, &handle.opener);
+        if matches!(settled, Err(_) | Ok(Settled::Postponed)) {
+            // Still unjudged: the release tries again, and nothing is lost meanwhile.
+            handle.note_written();
+        }
+        match settled? {
+            Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
+            Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
+        }
+    }
+
+    /// Whether another handle on the same file has written what nobody has judged.
+    fn is_written_elsewhere(&self, handle: &Arc<Handle>) -> bool {
+        let state = self.state.lock();
+        let others = state.handles.values().filter(|other| other.node == handle.node && !Arc::ptr_eq(other, handle));
+        others.into_iter().any(|other| other.is_written())
+    }
+
+    /// The last descriptor is gone. Judges what no close has judged.
+    pub fn release(&self, handle: HandleId) -> Result<()> {
+        let removed = {
+            let mut state = self.state.lock();
+            let removed = state.handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
+            state.closing.remove(&removed.node);
+            removed
+        };
+        let open = match &removed.target {
+            Target::Passed(passed) => {
+                self.let_go(removed.node, passed.passed());
+                return Ok(());
+            }
+            Target::Judged(open) => open,
+        };
+        if removed.access == Access::Write {
+            open.part_writer();
+        }
+        let settled = match open.upper() {
+            // What the others do not judge, this judges; what one of them will, it leaves.
+            Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
+                self.settle(id, &removed.opener).map(|_| ())
+            }
+            _ => Ok(()),
+        };
+        self.closed(open)?;
+        self.changed.notify_all();
+        settled
+    }
+
+    /// Lets go of what nobody has open any more.
+    fn closed(&self, open: &Arc<OpenFile>) -> Result<()> {
+        let last = open.part();
+        if open.writers() == 0
+            && let Some(id) = open.upper()
+        {
+            self.evict(id)?;
+        }
+        if last {
+            let mut state = self.state.lock();
+            if open.is_unused() {
+                state.nodes.set_open(open.node, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a release as under way until the guard is dropped; taken when the request is read.
+    pub fn release_begun(&self, handle: Option<HandleId>) -> impl Drop + '_ {
+        struct UnderWay<'a> {
+            overlay: &'a Overlay,
+            judges: Option<NodeId>,
+        }
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.overlay.releasing.fetch_sub(1, Ordering::SeqCst);
+                let mut state = self.overlay.state.lock();
+                if let Some(at) = state.judged_at_release.iter().position(|node| Some(*node) == self.judges) {
+                    state.judged_at_release.swap_remove(at);
+                }
+                self.overlay.changed.notify_all();
+            }
+        }
+        self.releasing.fetch_add(1, Ordering::SeqCst);
+        let mut state = self.state.lock();
+        let handle = handle.and_then(|handle| state.handles.get(&handle));
+        let judges = handle.filter(|handle| handle.waits_for_release()).map(|handle| handle.node);
+        if let Some(node) = judges {
+            state.closing.remove(&node);
+            state.judged_at_release.push(node);
+        }
+        drop(state);
+        self.changed.notify_all();
+        UnderWay { overlay: self, judges }
+    }
+}

@@ -1,0 +1,204 @@
+//! The content of open files: reading, writing, and making it durable.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::copy_up::Keep;
+use super::error::Context;
+use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
+use super::nodes::NodeId;
+use super::{Caller, Error, Overlay, Result, open_lower};
+use crate::policy::rules::Action;
+use crate::sys::file::{self, FileKind, SET_GID, SET_UID};
+use crate::sys::{process, tree};
+
+impl Overlay {
+    pub fn read(&self, handle: HandleId, offset: u64, size: usize) -> Result<Vec<u8>> {
+        let handle = self.handle(handle)?;
+        let mut data = vec![0; size];
+        let read = |file: &File, data: &mut [u8]| -> io::Result<usize> {
+            let mut done = 0;
+            while done < data.len() {
+                match file.read_at(&mut data[done..], offset + done as u64) {
+                    Ok(0) => break,
+                    Ok(count) => done += count,
+                    Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                    Err(err) => return Err(err),
+                }
+            }
+            Ok(done)
+        };
+        let count = read(&handle.readable(), &mut data).doing(|| format!("read at {offset}"))?;
+        data.truncate(count);
+        Ok(data)
+    }
+
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        self.change_content(&handle, Keep::Content, |file| file.write_all_at(data, offset))?;
+        Ok(data.len())
+    }
+
+    /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
+    pub fn write_unprivileged(&self, handle: HandleId, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        self.change_content(&handle, Keep::Content, |file| {
+            drop_set_id(file, caller)?;
+            file.write_all_at(data, offset)
+        })?;
+        Ok(data.len())
+    }
+
+    /// Does `change` to the content of the handle's file, in upper unless it passes.
+    fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
+        self.check_writable()?;
+        let open = match &handle.target {
+            Target::Passed(passed) => return Ok(change(passed.writable()?)?),
+            Target::Judged(open) => open,
+        };
+        let under_way = open.begin_write();
+        let file = self.writable(open, keep, handle.opened())?;
+        // Before the bytes: a judgement under way must not take this handle for done.
+        if !handle.note_written() {
+            self.note_program(handle, open);
+        }
+        let result = change(&file);
+        // And after them: a close of another descriptor may have judged meanwhile, without them.
+        handle.note_written();
+        drop(under_way);
+        Ok(result?)
+    }
+
+    /// What a rule says of the program behind a handle counts, whoever closes last and has the content judged.
+    fn note_program(&self, handle: &Handle, open: &OpenFile) {
+        if !self.policy().names_programs() {
+            return;
+        }
+        let (Some(id), Ok(path)) = (open.upper(), self.path_of(open.node)) else { return };
+        if let Action::Hold(source) = self.action_on_content(&path, FileKind::Regular, &handle.opener)
+            && let Some(upper) = self.state.lock().uppers.get_mut(id)
+        {
+            upper.because.push(source.reason());
+        }
+    }
+
+    /// Where the open itself empties the file. Without that there is no handle.
+    pub(super) fn empty_at_open(
+        &self,
+        id: HandleId,
+        open: &Arc<OpenFile>,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<()> {
+        if !flags.truncates() {
+            return Ok(());
+        }
+        let handle = self.handle(id)?;
+        self.empty(&handle, open, caller).or_else(|err| {
+            self.release(id)?;
+            Err(err)
+        })
+    }
+
+    /// Judged with what is written next, or at the release.
+    fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
+        let _under_way = open.begin_write();
+        let file = self.writable(open, Keep::Nothing, handle.opened())?;
+        handle.note_began();
+        self.note_program(handle, open);
+        file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
+    }
+
+    pub(super) fn truncate(&self, node: NodeId, handle: Option<HandleId>, size: u64, caller: &Caller) -> Result<()> {
+        let keep = if size == 0 { Keep::Nothing } else { Keep::Content };
+        if let Some(handle) = handle.and_then(|id| self.handle(id).ok()).filter(|handle| handle.access == Access::Write)
+        {
+            return self.change_content(&handle, keep, |file| file.set_len(size));
+        }
+        let flags = OpenFlags::from_raw(libc::O_WRONLY);
+        let opened = self.open(node, flags, caller)?;
+        let result =
+            self.handle(opened.handle).and_then(|handle| self.change_content(&handle, keep, |file| file.set_len(size)));
+        let flushed = self.flush(opened.handle, caller);
+        self.release(opened.handle)?;
+        result.and(flushed)
+    }
+
+    pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
+        self.change_content(&handle, Keep::Content, |file| Ok(rustix::fs::fallocate(file, flags, offset, length)?))
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`; the kernel does the other kinds by itself.
+    pub fn lseek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
+        let handle = self.handle(handle)?;
+        let offset = u64::try_from(offset).map_err(|_| Error::Errno(libc::ENXIO))?;
+        let from = match whence {
+            libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
+            libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
+            _ => return Err(Error::Errno(libc::EINVAL)),
+        };
+        let position = rustix::fs::seek(handle.readable(), from).map_err(io::Error::from)?;
+        i64::try_from(position).map_err(|_| Error::Errno(libc::EOVERFLOW))
+    }
+
+    pub fn copy_file_range(
+        &self,
+        from: HandleId,
+        from_offset: u64,
+        to: HandleId,
+        to_offset: u64,
+        length: usize,
+    ) -> Result<usize> {
+        let (from, to) = (self.handle(from)?, self.handle(to)?);
+        let source = from.readable();
+        self.change_content(&to, Keep::Content, |file| {
+            let (mut read_at, mut write_at) = (from_offset, to_offset);
+            Ok(rustix::fs::copy_file_range(&source, Some(&mut read_at), file, Some(&mut write_at), length)?)
+        })
+    }
+
+    /// Durable when it returns; settles nothing (SPEC §4.1). For content in upper that takes its row as well: without it
+    /// recovery would not know whose content it is. And rows that are older than what is on disk would bring back what
+    /// the content replaced.
+    pub fn fsync(&self, handle: HandleId, datasync: bool) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
+        match &handle.target {
+            Target::Passed(passed) => Ok(sync(passed.readable())?),
+            Target::Judged(open) => {
+                if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
+                    match open_lower(&self.lower, &landed) {
+                        Err(err) if tree::is_absent(&err) => {}
+                        below => sync(&below?).doing(|| format!("fsync {landed}"))?,
+                    }
+                }
+                sync(&open.file()).doing(|| "fsync".to_owned())?;
+                Ok(self.store.sync()?)
+            }
+        }
+    }
+
+    /// The names in a directory, as the view shows them: those that lower has, and those that are held.
+    pub fn sync_dir(&self, dir: NodeId) -> Result<()> {
+        let path = self.path_of(dir)?;
+        tree::sync_dir(self.lower.dir(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
+        Ok(self.store.sync()?)
+    }
+}
+
+/// What `O_TRUNC` does to the mode. At every other change of content the kernel asks for it; here it leaves all to us.
+pub(super) fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
+    let mode = file::Meta::of(file.as_fd())?.mode;
+    // Without the group's execute bit it is no lent group but a mark for mandatory locks.
+    let lends_group = mode & 0o2010 == 0o2010;
+    let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };
+    match kept == mode || process::keeps_set_id(caller.pid) {
+        true => Ok(()),
+        false => file::set_mode(file.as_fd(), kept),
+    }
+}

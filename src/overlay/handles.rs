@@ -1,0 +1,307 @@
+//! Open files: handles, and what all handles on one node share.
+//!
+//! ```text
+//!            first write: copy_up                 released, landed: evict
+//!   Lower ──────────────────────► Upper{id} ──────────────────────────────► Lower
+//!     │  unlinked and written                        (readers still open)
+//!     └───────────────────────► Orphan
+//! ```
+//! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
+//! writer of the same file wrote, as on any file system. What a `pass` rule lets pass is in [`super::passed`].
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use super::copy_up::same_content_stamp;
+use super::nodes::NodeId;
+use super::passed::PassedHandle;
+use super::{Caller, Error, Overlay, Result, State};
+use crate::model::Stamp;
+use crate::store::{UpperId, Writer};
+use crate::sys::OFlags;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HandleId(pub u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// What of `open(2)`'s flags matters to the view.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFlags {
+    raw: OFlags,
+    pub access: Access,
+}
+
+impl OpenFlags {
+    pub fn from_raw(raw: i32) -> Self {
+        let raw = OFlags::from_bits_retain(raw as u32);
+        let access = if raw.intersects(OFlags::WRONLY | OFlags::RDWR) { Access::Write } else { Access::Read };
+        Self { raw, access }
+    }
+
+    pub(super) fn truncates(self) -> bool {
+        self.raw.contains(OFlags::TRUNC)
+    }
+
+    pub(super) fn is_exclusive(self) -> bool {
+        self.raw.contains(OFlags::EXCL)
+    }
+
+    /// The open itself empties the file, or what it gives can change it.
+    pub(super) fn may_change(self) -> bool {
+        self.access == Access::Write || self.truncates()
+    }
+
+    pub(super) fn without_truncation(self) -> Self {
+        Self { raw: self.raw - OFlags::TRUNC, ..self }
+    }
+
+    pub(super) fn is_direct(self) -> bool {
+        self.raw.contains(OFlags::DIRECT)
+    }
+
+    /// For a descriptor of lower. Appending is left out: the kernel says where each write goes.
+    pub(super) fn below(self) -> OFlags {
+        self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC) | OFlags::NONBLOCK
+    }
+}
+
+pub(super) struct Handle {
+    pub target: Target,
+    pub access: Access,
+    pub node: NodeId,
+    pub opener: Writer,
+    /// Written since it was last judged.
+    written: AtomicBool,
+    /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
+    began: AtomicBool,
+    /// Lower when the handle was opened, and as our own doing has changed it since.
+    opened: Mutex<Option<Stamp>>,
+}
+
+pub(super) enum Target {
+    Passed(PassedHandle),
+    Judged(Arc<OpenFile>),
+}
+
+/// What the handles on one node share.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub node: NodeId,
+    /// Held while the file is copied up, so that it is once.
+    pub copying: Mutex<()>,
+    backing: RwLock<Backing>,
+    /// Writes begun, and writes done: who judges content looks whether either moved. A write counts as begun before it
+    /// learns which file it goes to, so that one under way is never taken for none.
+    begun: AtomicU64,
+    done: AtomicU64,
+    /// The upper entry is marked as written; nothing needs to be noted for one more write.
+    pub dirty: AtomicBool,
+    handles: AtomicUsize,
+    writers: AtomicUsize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Backing {
+    Lower(Arc<File>),
+    Upper(UpperId, Arc<File>),
+    /// Has no name any more: nothing of it will ever be judged.
+    Orphan(Arc<File>),
+}
+
+impl OpenFile {
+    pub fn new(node: NodeId, backing: Backing) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            copying: Mutex::new(()),
+            backing: RwLock::new(backing),
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            handles: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn backing(&self) -> RwLockReadGuard<'_, Backing> {
+        self.backing.read()
+    }
+
+    pub fn set_backing(&self, backing: Backing) {
+        *self.backing.write() = backing;
+    }
+
+    /// What is read and written, for those who only want its descriptor.
+    pub fn file(&self) -> Arc<File> {
+        match &*self.backing() {
+            Backing::Lower(file) | Backing::Upper(_, file) | Backing::Orphan(file) => file.clone(),
+        }
+    }
+
+    pub fn upper(&self) -> Option<UpperId> {
+        match &*self.backing() {
+            Backing::Upper(id, _) => Some(*id),
+            Backing::Lower(_) | Backing::Orphan(_) => None,
+        }
+    }
+
+    pub fn writers(&self) -> usize {
+        self.writers.load(Ordering::SeqCst)
+    }
+
+    /// How many writes are done, for [`Self::is_still`].
+    pub fn version(&self) -> u64 {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// No write was under way when `version` was read, and none has begun since.
+    pub fn is_still(&self, version: u64) -> bool {
+        self.begun.load(Ordering::SeqCst) == version
+    }
+
+    /// One more handle; to be counted under the lock of the view's state.
+    pub fn claim(&self, access: Access) {
+        self.handles.fetch_add(1, Ordering::SeqCst);
+        self.writers.fetch_add(usize::from(access == Access::Write), Ordering::SeqCst);
+    }
+
+    /// One handle less. Whether it was the last.
+    pub fn part(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    /// A handle that could write is about to go.
+    pub fn part_writer(&self) {
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn is_unused(&self) -> bool {
+        self.handles.load(Ordering::SeqCst) == 0
+    }
+
+    pub fn begin_write(&self) -> impl Drop + '_ {
+        struct UnderWay<'a>(&'a OpenFile);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        UnderWay(self)
+    }
+}
+
+impl Handle {
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    pub fn is_unjudged(&self) -> bool {
+        self.is_written() || self.began.load(Ordering::SeqCst)
+    }
+
+    /// Whether it was noted before.
+    pub fn note_written(&self) -> bool {
+        self.written.swap(true, Ordering::SeqCst)
+    }
+
+    pub fn note_began(&self) {
+        self.began.store(true, Ordering::SeqCst);
+    }
+
+    /// Made or emptied the file and wrote nothing, so that only the release judges it.
+    pub fn waits_for_release(&self) -> bool {
+        self.began.load(Ordering::SeqCst) && !self.is_written()
+    }
+
+    /// Lower as the writer knows it. A copy: under the state's lock somebody else may be about to change it.
+    pub fn opened(&self) -> Option<Stamp> {
+        *self.opened.lock()
+    }
+
+    /// Lower was `before` and is `after` by our own doing, with the same content.
+    pub fn touched(&self, before: &Stamp, after: &Stamp) {
+        let mut opened = self.opened.lock();
+        if opened.is_some_and(|opened| same_content_stamp(&opened, before)) {
+            *opened = Some(*after);
+        }
+    }
+
+    pub fn judged(&self) -> Option<&Arc<OpenFile>> {
+        match &self.target {
+            Target::Judged(open) => Some(open),
+            Target::Passed(_) => None,
+        }
+    }
+
+    pub fn readable(&self) -> Arc<File> {
+        match &self.target {
+            Target::Judged(open) => open.file(),
+            Target::Passed(passed) => passed.readable().clone(),
+        }
+    }
+
+    pub fn take_written(&self) -> bool {
+        let written = self.written.swap(false, Ordering::SeqCst);
+        if written {
+            self.began.store(false, Ordering::SeqCst);
+        }
+        written
+    }
+}
+
+impl Backing {
+    pub fn is_orphan(&self) -> bool {
+        matches!(self, Self::Orphan(_))
+    }
+}
+
+impl Overlay {
+    pub(super) fn add_handle(
+        &self,
+        node: NodeId,
+        target: Target,
+        flags: OpenFlags,
+        caller: &Caller,
+        opened: Option<Stamp>,
+    ) -> HandleId {
+        let handle = Handle {
+            target,
+            access: flags.access,
+            node,
+            // Reading needs nobody's name.
+            opener: match flags.access {
+                Access::Read if !flags.truncates() => caller.writer(),
+                Access::Read | Access::Write => caller.opener(),
+            },
+            written: AtomicBool::new(false),
+            began: AtomicBool::new(false),
+            opened: Mutex::new(opened),
+        };
+        let mut state = self.state.lock();
+        state.handle_last += 1;
+        let id = HandleId(state.handle_last);
+        state.handles.insert(id, Arc::new(handle));
+        id
+    }
+
+    pub(super) fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
+        self.state.lock().handles.get(&id).cloned().ok_or(Error::Errno(libc::EBADF))
+    }
+}
+
+impl State {
+    /// What is open on a node, whoever opened it.
+    pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
+        let node = self.nodes.get(node).ok()?;
+        let judged = node.open.as_ref().map(|open| open.file());
+        judged.or_else(|| node.passed.as_ref().map(|passed| passed.file().clone()))
+    }
+}
