@@ -238,7 +238,7 @@ impl Overlay {
     fn tell_landed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
-            self.tell(|observer| observer.attributes_changed(node));
+            self.forget_attributes(node);
         }
     }
 }
@@ -261,9 +261,10 @@ impl Overlay {
             (state.nodes.at(path), parent)
         };
         if let Some(node) = node {
-            self.tell(
-                |observer| if content { observer.content_changed(node) } else { observer.attributes_changed(node) },
-            );
+            self.forget_attributes(node);
+            if content {
+                self.tell(|observer| observer.content_changed(node));
+            }
         }
         if let (Some(parent), Some(name)) = (parent, path.name()) {
             self.tell(|observer| observer.entry_changed(parent, name));
