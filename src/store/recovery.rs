@@ -103,7 +103,7 @@ impl Store {
             recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
             recovered.foreign.extend(foreign);
         }
-        staged.iter().try_for_each(Staged::remove_waiting)
+        staged.iter().try_for_each(|staged| staged.remove_waiting(self))
     }
 
     fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {
