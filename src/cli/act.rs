@@ -1,18 +1,20 @@
 //! What `confirm` and `discard` have in common: which changes, and whether a person agrees.
 
-use super::Failure;
 use super::desk::{Answer, Desk, Length, targets};
 use super::outcome::render_acted;
 use super::words::plural;
+use super::{Failure, completions};
 use crate::client::Client;
 use crate::protocol::{Acted, ErrorCode, Exit, Op, Reply, Request};
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 #[derive(Args)]
 pub struct Chosen {
     /// Ids (4 digits are enough where unique), paths, directories or globs
-    #[arg(value_name = "ID|PATH|GLOB", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "ID|PATH|GLOB", add = ArgValueCompleter::new(completions::held),
+        required_unless_present = "all", conflicts_with = "all")]
     pub targets: Vec<OsString>,
     /// Everything held; asks first
     #[arg(long)]

@@ -3,15 +3,16 @@
 use super::desk::{Length, targets};
 use super::text::Text;
 use super::words::{age, size};
-use super::{Desk, Failure};
+use super::{Desk, Failure, completions};
 use crate::protocol::{Backup, Exit, Op, Reply, Request};
+use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// List backups, newest first
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Of these paths, or with these names; all if none
-    #[arg(value_name = "NAME|PATH|GLOB")]
+    #[arg(value_name = "NAME|PATH|GLOB", add = ArgValueCompleter::new(completions::backups))]
     which: Vec<OsString>,
     /// At most so many
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

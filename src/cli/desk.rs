@@ -5,6 +5,7 @@ use super::text::Text;
 use super::{Failure, failure, offline, pager};
 use crate::client::{self, Client};
 use crate::protocol::{Exit, Reply, Response, Target};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -68,6 +69,22 @@ impl Desk {
         }
     }
 
+    /// Prints a piece of what goes on: one line of JSON for each of `items`, or what `render` makes of it.
+    pub fn stream<T: Serialize>(&self, items: &[T], render: impl Fn(&T, &mut Text)) -> Result<(), Failure> {
+        let mut text = Text::new(&self.stdout);
+        match self.format {
+            Format::Json => {
+                let lines = items.iter().map(|item| Ok(format!("{}\n", serde_json::to_string(item)?)));
+                let lines = lines.collect::<serde_json::Result<String>>().map_err(io::Error::from)?;
+                self.print(lines.as_bytes(), Length::Short)
+            }
+            Format::Human => {
+                items.iter().for_each(|item| render(item, &mut text));
+                self.print(&text.into_bytes(), Length::Short)
+            }
+        }
+    }
+
     /// Prints a failure and answers with the exit status it deserves.
     pub fn report(&self, failure: &Failure) -> Exit {
         let printed = match (failure, self.format) {
@@ -97,6 +114,11 @@ impl Desk {
             "y" | "Y" | "yes" => Answer::Yes,
             _ => Answer::No,
         })
+    }
+
+    /// Prints what is neither an answer nor for a person: a script, a page of another program's.
+    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        self.print(bytes, Length::Short)
     }
 
     fn print(&self, bytes: &[u8], length: Length) -> Result<(), Failure> {

@@ -2,15 +2,16 @@
 
 use super::desk::{Length, targets};
 use super::text::Text;
-use super::{Desk, Failure};
+use super::{Desk, Failure, completions};
 use crate::protocol::{DiffReply, Exit, Op, Reply, Request};
+use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Show what held changes would do, as a patch that `git apply` takes
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Ids, paths, directories or globs; everything held if none
-    #[arg(value_name = "ID|PATH|GLOB")]
+    #[arg(value_name = "ID|PATH|GLOB", add = ArgValueCompleter::new(completions::held))]
     targets: Vec<OsString>,
     /// End with status 1 when there is something to show
     #[arg(long)]

@@ -10,16 +10,19 @@ use std::process::ExitCode;
 
 mod act;
 mod backups;
+mod completions;
 mod confirm;
 mod desk;
 mod diff;
 mod discard;
+mod events;
 mod external;
 mod failure;
 mod flush;
 mod fsck;
 mod held;
 mod log;
+mod man;
 pub mod mount;
 mod mount_start;
 mod offline;
@@ -83,24 +86,35 @@ enum Command {
     Rollback(rollback::Arguments),
     Backups(backups::Arguments),
     Log(log::Arguments),
+    Events(events::Arguments),
     External(external::Arguments),
     Reload(reload::Arguments),
     Flush(flush::Arguments),
     Fsck(fsck::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
     Version(version::Arguments),
 }
 
 /// Runs one command line, its first word the program's name, and answers with its exit status (SPEC §12).
 pub fn run(argv: Vec<OsString>) -> ExitCode {
-    let exit = match Arguments::try_parse_from(&argv) {
+    let exit = match completions::answered(&argv) {
+        Ok(true) => Exit::Done,
+        Ok(false) => run_command(&argv),
+        Err(err) => failure::report_usage(&err, &argv),
+    };
+    ExitCode::from(exit as u8)
+}
+
+fn run_command(argv: &[OsString]) -> Exit {
+    match Arguments::try_parse_from(argv) {
         Ok(arguments) => {
             let format = arguments.global.format();
             let desk = Desk::new(arguments.global.directory, format);
             dispatch(arguments.command, &desk).unwrap_or_else(|failure| desk.report(&failure))
         }
-        Err(err) => failure::report_usage(&err, &argv),
-    };
-    ExitCode::from(exit as u8)
+        Err(err) => failure::report_usage(&err, argv),
+    }
 }
 
 fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
@@ -116,10 +130,13 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Rollback(arguments) => rollback::run(arguments, desk),
         Command::Backups(arguments) => backups::run(arguments, desk),
         Command::Log(arguments) => log::run(arguments, desk),
+        Command::Events(arguments) => events::run(arguments, desk),
         Command::External(arguments) => external::run(arguments, desk),
         Command::Reload(arguments) => reload::run(arguments, desk),
         Command::Flush(arguments) => flush::run(arguments, desk),
         Command::Fsck(arguments) => fsck::run(arguments, desk),
+        Command::Completions(arguments) => completions::run(arguments, desk),
+        Command::Man(arguments) => man::run(arguments, desk),
         Command::Version(arguments) => version::run(arguments, desk),
     }
 }

@@ -1,15 +1,16 @@
 //! `fettlefs rollback`: put a backup back.
 
-use super::{Desk, Failure, act};
+use super::{Desk, Failure, act, completions};
 use crate::client::path_of;
 use crate::protocol::{Exit, Op, Request, Target};
+use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Put a backup back in its place; what it replaces becomes a backup itself
 #[derive(clap::Args)]
 pub struct Arguments {
     /// A backup's name, a glob of names, or the path whose newest backup to take
-    #[arg(value_name = "NAME|GLOB|PATH")]
+    #[arg(value_name = "NAME|GLOB|PATH", add = ArgValueCompleter::new(completions::backups))]
     backup: OsString,
     /// Put it there instead
     #[arg(long, value_name = "PATH")]

@@ -4,15 +4,16 @@ use super::desk::Length;
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::{age, percent};
-use super::{Desk, Failure, diff};
+use super::{Desk, Failure, completions, diff};
 use crate::protocol::{ChangeDiff, Exit, Held, Reply, Writer};
+use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Show held changes: why they are held, who wrote them, and what they would do
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Ids, paths, directories or globs
-    #[arg(value_name = "ID|PATH|GLOB", required = true)]
+    #[arg(value_name = "ID|PATH|GLOB", add = ArgValueCompleter::new(completions::held), required = true)]
     targets: Vec<OsString>,
 }
 

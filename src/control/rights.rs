@@ -54,7 +54,8 @@ fn need(op: Op) -> Need {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Patch | Op::Unmount => Need::Change,
         // It reads all that is kept, and tells of paths that not everyone may see.
         Op::Fsck => Need::Change,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::External | Op::Read | Op::Flush | Op::Version => Need::Look,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External => Need::Look,
+        Op::Read | Op::Flush | Op::Version => Need::Look,
     }
 }
 

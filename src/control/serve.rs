@@ -10,15 +10,20 @@ use super::{Asker, Project};
 use crate::model::{ChangeId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, ExternalReply, FlushReply, FsckReply,
-    HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, Target, UnmountReply,
-    VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply,
+    FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, Target,
+    UnmountReply, VERSION, VersionReply, page,
 };
 use crate::store::{Backup, Fault, Verdict, Writer};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
 const WRITERS_WAIT: Duration = Duration::from_secs(10);
+
+/// How long `events` waits at most for one to happen. Then the asker asks again, and who has gone holds no thread of ours.
+const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Events that one answer tells at most: some 2 MiB of the 8 that fit.
+const EVENTS_MAX: u64 = 2000;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -33,7 +38,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
     let acts = match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::External | Op::Fsck => false,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
         Op::Reload | Op::Read | Op::Flush | Op::Version => false,
     };
     match project.overlay.fault().filter(|_| acts) {
@@ -53,6 +58,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Rollback => rollback(request, asker, project).map(Reply::Rollback),
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
+        Op::Events => events(request, project),
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),
         Op::Reload => reload(request, project),
@@ -319,6 +325,27 @@ fn log(request: &Request, project: &Project) -> Result<Reply> {
     events.reverse();
     let page = page(events, request.offset, request.limit);
     Ok(Reply::Log(LogReply { events: page.entries, next: page.next }))
+}
+
+fn events(request: &Request, project: &Project) -> Result<Reply> {
+    if request.wait && project.mounted.is_none() {
+        return Err(ErrorBody::new(
+            ErrorCode::NotMounted,
+            "nothing is mounted here, so nothing will happen to wait for",
+        ));
+    }
+    let wait = match request.wait {
+        true => request.timeout_seconds.map_or(EVENT_WAIT_MAX, Duration::from_secs).min(EVENT_WAIT_MAX),
+        false => Duration::ZERO,
+    };
+    let since = request.since.unwrap_or_default();
+    let limit = request.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
+    let found = project.overlay.store().events_after(since, limit, wait).map_err(failed)?;
+    let over = found.is_none();
+    let mut events = found.unwrap_or_default();
+    let seq = events.last().map_or(since, |event| event.seq);
+    events.retain(|event| request.session.is_none() || request.session == event.session);
+    Ok(Reply::Events(EventsReply { events, seq, over }))
 }
 
 fn external(request: &Request, project: &Project) -> Result<Reply> {

@@ -1,10 +1,11 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`],
-//! [`passed`], [`copy_up`], [`namespace`], [`rename`], [`carry`] and [`relocate`]; what becomes of it in [`settle`], which
-//! asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away [`put_back`]; what a person does about
-//! it in [`review`], [`confirm`], [`discard`] and [`rollback`]. What others do below is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
+//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`] and [`relocate`]; what becomes of it
+//! in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away [`put_back`];
+//! what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. What others do below is followed
+//! by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -22,6 +23,7 @@ mod content;
 mod copy_up;
 mod discard;
 mod error;
+mod exchange;
 mod external;
 mod flush;
 mod handles;
@@ -37,6 +39,7 @@ mod passed;
 mod put_back;
 mod relocate;
 mod rename;
+mod rename_over;
 mod review;
 mod rollback;
 mod rules;

@@ -20,8 +20,8 @@ pub use event::{Event, EventName, Program};
 pub use op::Op;
 pub use page::{Page, page};
 pub use reply::{
-    Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, ExternalReply, FlushReply,
-    FsckReply, LogReply, Note, Outcome, Problem, ReloadReply, UnmountReply, VersionReply,
+    Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, EventsReply, ExternalReply,
+    FlushReply, FsckReply, LogReply, Note, Outcome, Problem, ReloadReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
 pub use response::{Reply, Response, ResponseError};

@@ -204,6 +204,17 @@ pub struct LogReply {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EventsReply {
+    /// Oldest first. Empty: nothing happened while the request waited.
+    pub events: Vec<Event>,
+    /// The number of the last event that was looked at, to ask on from.
+    pub seq: u64,
+    /// The mount is being taken away: nothing more will be told here.
+    #[serde(default)]
+    pub over: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExternalReply {
     pub external: Vec<External>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,8 +26,10 @@ pub struct Request {
     pub session: Option<String>,
     pub offset: u64,
     pub limit: Option<u64>,
+    /// The number of the last event that is known already.
+    pub since: Option<u64>,
     pub held: HeldAtUnmount,
-    /// How long to wait for writers.
+    /// How long to wait, for writers or for an event.
     pub timeout_seconds: Option<u64>,
 }
 
@@ -114,6 +116,8 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     held: Option<HeldAtUnmount>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout: Option<u64>,
@@ -151,6 +155,7 @@ impl Request {
             session: None,
             offset: 0,
             limit: None,
+            since: None,
             held: HeldAtUnmount::Keep,
             timeout_seconds: None,
         }
@@ -205,6 +210,7 @@ impl Request {
             session: fields.session,
             offset: fields.offset.unwrap_or_default(),
             limit: fields.limit,
+            since: fields.since,
             held: fields.held.unwrap_or_default(),
             timeout_seconds: fields.timeout,
         })
@@ -235,6 +241,7 @@ impl Request {
             session: self.session.clone(),
             offset: (self.offset > 0).then_some(self.offset),
             limit: self.limit,
+            since: self.since,
             held: (self.held != HeldAtUnmount::Keep).then_some(self.held),
             timeout: self.timeout_seconds,
         }

@@ -1,8 +1,8 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, ExternalReply, FlushReply, FsckReply, LogReply, ReloadReply,
-    Status, UnmountReply, VersionReply,
+    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply, FsckReply, LogReply,
+    ReloadReply, Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,7 @@ pub enum Reply {
     Undo(Acted),
     Backups(BackupsReply),
     Log(LogReply),
+    Events(EventsReply),
     External(ExternalReply),
     Fsck(FsckReply),
     Reload(ReloadReply),
@@ -138,7 +139,7 @@ impl Reply {
             Self::External(reply) => reply.next,
             Self::Fsck(reply) => reply.next,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
-            Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
+            Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
         }
     }
 
@@ -183,7 +184,7 @@ impl Reply {
             Self::External(reply) => reply.next = None,
             Self::Fsck(reply) => reply.next = None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
-            Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
+            Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The one database: its schema, its pragmas and its counters.
 
 use std::fs::File;
+use std::sync::Arc;
 
+use parking_lot::Condvar;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::layout::StateDirs;
@@ -51,6 +53,9 @@ pub struct Database {
     connection: sqlite::Database,
     upper_next: i64,
     commits: u64,
+    /// Told of each commit, and when waiting is over; waited for with the lock that guards the database.
+    committed: Arc<Condvar>,
+    is_ending: bool,
     log_watch: Option<LogWatch>,
     /// Sweep notes of temporary names that are gone; deleted with the next notes made, for free.
     pub(super) swept: Vec<i64>,
@@ -78,7 +83,16 @@ impl Database {
                 )));
             }
         }
-        let mut database = Self { connection, upper_next: 1, commits: 0, log_watch: None, swept: Vec::new() };
+        let committed = Arc::default();
+        let mut database = Self {
+            connection,
+            upper_next: 1,
+            commits: 0,
+            committed,
+            is_ending: false,
+            log_watch: None,
+            swept: Vec::new(),
+        };
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
     }
@@ -129,6 +143,7 @@ impl Database {
 
     fn note_commit(&mut self) {
         self.commits += 1;
+        self.committed.notify_all();
         if let Some(watch) = &self.log_watch
             && self.connection.log_bytes() >= watch.bytes_min
         {
@@ -139,6 +154,20 @@ impl Database {
     /// From now on `tell` is called at each commit that leaves the log longer than that. It must not wait.
     pub fn when_log_passes(&mut self, bytes_min: u64, tell: Box<dyn Fn() + Send>) {
         self.log_watch = Some(LogWatch { bytes_min, tell });
+    }
+
+    pub fn committed(&self) -> Arc<Condvar> {
+        self.committed.clone()
+    }
+
+    /// Nobody is to wait for a commit any more.
+    pub fn end_waits(&mut self) {
+        self.is_ending = true;
+        self.committed.notify_all();
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.is_ending
     }
 
     /// How often something was committed.

@@ -1,7 +1,10 @@
 //! What happened, in order, in the same transaction as the happening itself.
 
-use rusqlite::{OptionalExtension, Transaction};
+use std::time::{Duration, Instant};
 
+use rusqlite::{OptionalExtension, Params, Transaction};
+
+use super::database::Database;
 use super::upper::{parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{Digest, RelPath};
@@ -30,9 +33,33 @@ impl Store {
 
     /// Events with a number above `after`, oldest first.
     pub fn events_since(&self, after: u64) -> Result<Vec<Event>> {
-        let database = self.database.lock();
-        let mut statement = database.reader().prepare_cached("SELECT row FROM event WHERE seq > ?1 ORDER BY seq")?;
-        let rows = statement.query_map([after as i64], |row| row.get::<_, String>(0))?;
+        self.read_events(&self.database.lock(), "seq > ?1 ORDER BY seq", [after as i64])
+    }
+
+    /// At most `limit` of them. Where there is none yet, waits for one: None when none will come, for the mount goes.
+    pub fn events_after(&self, after: u64, limit: u64, wait: Duration) -> Result<Option<Vec<Event>>> {
+        let until = Instant::now() + wait;
+        let mut database = self.database.lock();
+        let committed = database.committed();
+        loop {
+            let events = self.read_events(&database, "seq > ?1 ORDER BY seq LIMIT ?2", [after as i64, limit as i64])?;
+            if events.is_empty() && database.is_ending() {
+                return Ok(None);
+            }
+            if !events.is_empty() || committed.wait_until(&mut database, until).timed_out() {
+                return Ok(Some(events));
+            }
+        }
+    }
+
+    /// Answers all who wait for an event.
+    pub fn end_waits(&self) {
+        self.database.lock().end_waits();
+    }
+
+    fn read_events(&self, database: &Database, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
+        let mut statement = database.reader().prepare_cached(&format!("SELECT row FROM event WHERE {which}"))?;
+        let rows = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 

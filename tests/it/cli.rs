@@ -3,6 +3,8 @@
 //! Outputs are written as transcripts: `$ arguments`, what was printed (stderr after `! `), `=> exit status`; ids, times
 //! and places are named. [`Desk`] is the project they are about: one rewrite and one deletion held, one edit landed.
 
+mod completions;
+mod events;
 mod fsck;
 mod offline;
 mod refusals;

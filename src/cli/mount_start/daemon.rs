@@ -98,6 +98,8 @@ impl Daemon {
         if let Err(err) = self.project.overlay.flush_all(Some(writers_wait)) {
             log::error!("flush: {}", err.message);
         }
+        // Who follows events through the view would keep the mount busy.
+        self.project.overlay.store().end_waits();
         if let Some(mounted) = &self.project.mounted {
             take_away(&mounted.mountpoint).map_err(told)?;
         }

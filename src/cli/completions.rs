@@ -1,0 +1,85 @@
+//! `fettlefs completions`: what makes a shell complete commands, flags, and what is held here.
+//!
+//! The script that a shell reads asks this program, with [`VARIABLE`] set, for what may follow; so it never goes stale.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::CompletionCandidate;
+use clap_complete::env::{CompleteEnv, Shells};
+
+use super::{Desk, Failure, offline};
+use crate::client::{Client, Reach};
+use crate::protocol::{Exit, Op, Reply, Request};
+
+/// Set by the script, to the shell's name.
+const VARIABLE: &str = "FETTLE_COMPLETE";
+const PROGRAM: &str = "fettlefs";
+/// Newest first; more than that nobody picks from.
+const BACKUPS_OFFERED: u64 = 200;
+
+/// Print what makes a shell complete fettlefs's commands, and the ids and backups of the project it stands in
+///
+/// bash: put `source <(fettlefs completions bash)` into ~/.bashrc. zsh: the same in ~/.zshrc. fish: write it to
+/// ~/.config/fish/completions/fettlefs.fish.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[arg(value_parser = Shells::builtins().names().collect::<Vec<_>>())]
+    shell: String,
+}
+
+pub fn run(Arguments { shell }: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let shells = Shells::builtins();
+    let Some(completer) = shells.completer(&shell) else {
+        return Err(Failure::usage(format!("no completions are made for {shell}")));
+    };
+    let mut script = Vec::new();
+    completer.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
+    desk.print_bytes(&script)?;
+    Ok(Exit::Done)
+}
+
+/// Answers a shell that asks what may follow. False when none does.
+pub fn answered(argv: &[std::ffi::OsString]) -> Result<bool, clap::Error> {
+    let directory = std::env::current_dir().ok();
+    let environment = CompleteEnv::with_factory(super::Arguments::command).var(VARIABLE);
+    environment.try_complete(argv, directory.as_deref())
+}
+
+/// Ids of held changes that begin with what was typed, each with its path.
+pub fn held(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(Reply::Status(status)) = ask(&Request::new(Op::Status)) else { return Vec::new() };
+    let offered = status.held.iter().map(|held| {
+        let path = held.path.to_string();
+        CompletionCandidate::new(held.id.as_str()).help(Some(path.into()))
+    });
+    beginning(typed, offered)
+}
+
+/// Names of backups that begin with what was typed, each with its path.
+pub fn backups(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let request = Request { limit: Some(BACKUPS_OFFERED), ..Request::new(Op::Backups) };
+    let Some(Reply::Backups(reply)) = ask(&request) else { return Vec::new() };
+    let offered = reply.backups.iter().map(|backup| {
+        let path = backup.path.to_string();
+        CompletionCandidate::new(&backup.name).help(Some(path.into()))
+    });
+    beginning(typed, offered)
+}
+
+fn beginning(typed: &OsStr, offered: impl Iterator<Item = CompletionCandidate>) -> Vec<CompletionCandidate> {
+    let begins = |candidate: &CompletionCandidate| {
+        candidate.get_value().as_encoded_bytes().starts_with(typed.as_encoded_bytes())
+    };
+    offered.filter(begins).collect()
+}
+
+/// Asks a daemon. A key press must neither take a lock nor recover anything, and has nowhere to tell an error.
+fn ask(request: &Request) -> Option<Reply> {
+    let mut client = Client::open(Path::new("."), offline::answer).ok()?;
+    match client.reach() {
+        Reach::View(_) | Reach::Socket(_) => client.ask(request).ok(),
+        Reach::Offline | Reach::Stale(_) => None,
+    }
+}

@@ -1,0 +1,107 @@
+//! Exchange: both paths change at once, and each is judged by what it becomes (SPEC §4.5).
+
+use std::os::fd::AsFd;
+
+use super::carry::Move;
+use super::error::Context;
+use super::lookup::Origin;
+use super::rename::{End, is_gated, is_special};
+use super::rename_over::Taken;
+use super::uppers::Upper;
+use super::{Caller, Error, Overlay, Result};
+use crate::policy::rules::Action;
+use crate::store::UpperId;
+use crate::sys::file::{self, FileKind};
+
+impl Overlay {
+    /// Both paths change at once; each is judged by what it becomes.
+    pub(super) fn exchange(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        if to.kind().is_none() {
+            return Err(Error::Errno(libc::ENOENT));
+        }
+        if self.same_file(from, to) || from.path == to.path {
+            return Ok(());
+        }
+        let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
+        match (&from.origin, &to.origin, from.action == Action::Pass, to.action == Action::Pass) {
+            (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_below(from, to, caller),
+            // In and out to where nobody judges: the caller copies.
+            (_, _, true, false) | (_, _, false, true) => Err(Error::Errno(libc::EXDEV)),
+            _ if is_dir(from) && is_dir(to) => self.exchange_dirs(from, to, caller),
+            _ if is_dir(from) => self.exchange_with_dir(to, from, caller),
+            _ if is_dir(to) => self.exchange_with_dir(from, to, caller),
+            _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to, caller),
+            // One kind of thing in the place of another, of which only one has content that upper could hold.
+            _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
+            _ => self.exchange_judged(from, to, caller),
+        }
+    }
+
+    /// Directories with all that is in them.
+    fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        if to.path.is_within(&from.path) || from.path.is_within(&to.path) {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
+        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
+        let exchanged = self.relocate_dirs(from, to, caller);
+        self.settle_lifted(&lifted, caller).and(exchanged)
+    }
+
+    /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
+    /// they had. What would have to be judged at its new path the caller copies.
+    fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
+        let action = self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller));
+        let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
+        let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
+        if !plain || self.is_used_by_another(&file.path, &dir.path)? {
+            return Err(Error::Errno(libc::EXDEV));
+        }
+        self.relocate_file_and_dir(file, dir, caller)
+    }
+
+    fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        self.check_in_its_own_place(from)?;
+        self.check_in_its_own_place(to)?;
+        let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
+        let from_kind = from.kind().unwrap_or(FileKind::Regular);
+        let to_kind = to.kind().unwrap_or(FileKind::Regular);
+        let at_from = self.take_target(from, for_from, to_kind)?;
+        let at_to = self.take_target(to, for_to, from_kind)?;
+        {
+            let mut state = self.state.lock();
+            let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
+            if !as_found(from, &at_from) || !as_found(to, &at_to) {
+                drop(state);
+                self.store.drop_upper_file(for_from)?;
+                self.store.drop_upper_file(for_to)?;
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            self.put_over(&mut state, from, Upper::written(at_from.row), at_from.replaced)?;
+            self.put_over(&mut state, to, Upper::written(at_to.row), at_to.replaced)?;
+            state.exchanged(from, to);
+        }
+        self.drop_replaced(at_from.replaced)?;
+        self.drop_replaced(at_to.replaced)?;
+        // Taking the targets has made orphans of both, and neither is one.
+        self.bind(&from.path, for_from);
+        self.bind(&to.path, for_to);
+        self.settle(for_from, &self.writer(caller))?;
+        self.settle(for_to, &self.writer(caller)).map(|_| ())
+    }
+
+    /// What the view has at one end, as new upper content.
+    fn copy_of(&self, end: &End) -> Result<UpperId> {
+        let Origin::Upper(id, meta) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
+        let doing = || format!("copy {}", end.path);
+        let (_row, _claimed) = self.claim(*id)?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.store.upper_place(*id)?.read_symlink().doing(doing)?;
+            return Ok(self.store.create_upper_symlink(&target)?);
+        }
+        let (file, copy) = (self.store.open_upper(*id)?, self.store.create_upper()?);
+        file::copy_content(&file, &copy.file).doing(doing)?;
+        file::copy_metadata(file.as_fd(), meta, copy.file.as_fd()).doing(doing)?;
+        Ok(copy.id)
+    }
+}

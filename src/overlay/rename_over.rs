@@ -1,0 +1,323 @@
+//! Rename over something: a change of the target, judged by the source's content (SPEC §4.2).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::error::Context;
+use super::handles::Backing;
+use super::lookup::Origin;
+use super::rename::End;
+use super::settle::{Claim, Settled};
+use super::uppers::Upper;
+use super::{Caller, Error, Overlay, Result, State};
+use crate::model::{Reason, RelPath};
+use crate::policy::rules::Action;
+use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::sys::cache;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::is_absent;
+
+/// A file that grows while it is copied is copied again this often: a log gains a line, and not at every moment.
+const COPY_TRIES: usize = 8;
+
+/// What is to stand at a target.
+pub(super) struct Taken {
+    pub row: UpperRow,
+    /// What stands there now, and goes.
+    pub replaced: Option<UpperId>,
+}
+
+impl Overlay {
+    /// A file of lower over something: the target is judged by the source's content, and the source goes.
+    pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
+        let claimed = self.claim_target(to)?;
+        let upper = self.copy_source(from)?;
+        let synced = self.is_on_disk(&from.path, meta)?;
+        let taken = self.take_target(to, upper, meta.kind)?;
+        let hiding = self.whiteout(&from.path, meta);
+        let whiteout = hiding.row.id;
+        // The going of what a rule holds is reviewed by itself.
+        let gated = matches!(from.action, Action::Hold(_));
+        let renamed = {
+            let mut state = self.state.lock();
+            // What nobody judges goes by itself, whoever writes to it meanwhile.
+            let goes_along = !gated && from.action != Action::Pass;
+            let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
+            let saved = taken.replaced.is_some();
+            let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
+            let hidden_already = state.uppers.at(&from.path).is_some();
+            if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced)? {
+                drop(state);
+                self.store.drop_upper_file(upper)?;
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            state.uppers.insert(hiding);
+            state.renamed_as_copy(from, to)
+        };
+        drop(claimed);
+        self.drop_replaced(taken.replaced)?;
+        self.tell_renamed(to, renamed);
+        self.rebind(&to.path, upper);
+        let settled = match self.settle(upper, &self.writer(caller)) {
+            Ok(settled) => settled,
+            // The source went already, and the journal tells: the next start finishes it.
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
+            // Nothing was there but lower's own, which still is: as if nobody had renamed.
+            Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
+            // What was there is this entry's already: it waits for review, and the source with it.
+            Err(_) => self.settle_because(upper, &self.writer(caller), vec![Reason::Backup])?,
+        };
+        match settled {
+            Settled::Landed | Settled::Unchanged | Settled::Held(_) if gated => {
+                self.settle(whiteout, &self.writer(caller)).map(|_| ())
+            }
+            Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
+                self.state.lock().uppers.remove(whiteout);
+                Ok(())
+            }
+            Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
+            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
+            Settled::Postponed => {
+                // Somebody goes on writing: the database must know of the content before its source goes.
+                self.mark_dirty(upper)?;
+                self.remove_source(from, whiteout, meta, upper)
+            }
+        }
+    }
+
+    /// What the source has, as new upper content. One that passes may be growing meanwhile.
+    fn copy_source(&self, from: &End) -> Result<UpperId> {
+        let mut tries = 1;
+        loop {
+            match self.copy_to_upper(&from.path) {
+                Err(err) if err.code() == libc::EIO && from.action == Action::Pass && tries < COPY_TRIES => tries += 1,
+                copied => return Ok(copied?.0),
+            }
+        }
+    }
+
+    /// Whether a file's content would survive a power cut. A copy of it must survive one too: programs save by writing
+    /// a temporary file, syncing it, and renaming it.
+    fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
+        if meta.kind != FileKind::Regular {
+            return Ok(false);
+        }
+        let file = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
+        // Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
+        Ok(cache::is_written_out(file.as_fd()).unwrap_or(true))
+    }
+
+    /// Keeps whatever stands at the target from being judged, reviewed or let go of.
+    fn claim_target(&self, to: &End) -> Result<Option<Claim<'_>>> {
+        match to.upper() {
+            Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
+            None => Ok(None),
+        }
+    }
+
+    /// The entry that is to stand at the target, which the caller has claimed, with the base of whatever stands there.
+    pub(super) fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
+        let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
+        let names = vec![to.path.clone()];
+        let free = Base::of(Below::Nothing);
+        let mut replaced = None;
+        let (base, held) = match &to.origin {
+            Origin::Nothing => (free, None),
+            // Takes the place of this one name; the file's other names keep their content.
+            Origin::Lower(meta) => {
+                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
+                (Base::of(below), None)
+            }
+            Origin::Hidden(old) | Origin::Upper(old, _) => {
+                let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
+                let row = row.ok_or(Error::Errno(libc::ESTALE))?;
+                if !row.names.contains(&to.path) || self.leave_to_other_name(&to.path, *old, &row)? {
+                    // One name of an inode that has others below: the change stays with them.
+                    let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
+                    let below = meta.map_or(Below::Nothing, |meta| Below::Entry {
+                        stamp: meta.stamp(),
+                        mode: meta.mode,
+                        links: 1,
+                    });
+                    (Base::of(below), None)
+                } else {
+                    replaced = Some(*old);
+                    (row.base.of_one_name(), row.held)
+                }
+            }
+        };
+        Ok(Taken { row: UpperRow { id, names, what, base, held }, replaced })
+    }
+
+    /// Puts an entry at the target, in the place of the one that it replaces. False, and nothing done, when something
+    /// else stands there: it was opened and written to since.
+    pub(super) fn put_over(
+        &self,
+        state: &mut State,
+        to: &End,
+        entry: Upper,
+        replaced: Option<UpperId>,
+    ) -> Result<bool> {
+        if state.uppers.at(&to.path) != replaced {
+            return Ok(false);
+        }
+        match replaced {
+            Some(old) => {
+                self.store.replace_upper(old, &entry.row)?;
+                state.take_out(&to.path, old);
+            }
+            None if entry.saved => self.store.save_upper(&entry.row)?,
+            None => {}
+        }
+        state.epoch += 1;
+        state.uppers.insert(entry);
+        Ok(true)
+    }
+
+    pub(super) fn drop_replaced(&self, replaced: Option<UpperId>) -> Result<()> {
+        replaced.map_or(Ok(()), |old| Ok(self.store.drop_upper_file(old)?))
+    }
+
+    /// Who has the source open reads and writes what is at the target now.
+    pub(super) fn rebind(&self, path: &RelPath, id: UpperId) {
+        let state = self.state.lock();
+        let is_orphan = |node| state.nodes.get(node).ok()?.open.as_ref().map(|open| open.backing().is_orphan());
+        if state.nodes.at(path).and_then(is_orphan) != Some(true) {
+            drop(state);
+            self.bind(path, id);
+        }
+    }
+
+    /// Who has a file open whose entry another one has replaced goes on with that.
+    pub(super) fn bind(&self, path: &RelPath, id: UpperId) {
+        let Ok(file) = self.store.open_upper(id) else { return };
+        let mut state = self.state.lock();
+        let Some(node) = state.nodes.at(path) else { return };
+        state.nodes.set_lower(node, None);
+        if let Ok(found) = state.nodes.get(node)
+            && let Some(open) = &found.open
+        {
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
+        }
+    }
+
+    fn undo_move_over(&self, from: &End, to: &End, upper: UpperId, whiteout: UpperId, err: Error) -> Error {
+        let mut state = self.state.lock();
+        state.uppers.remove(whiteout);
+        state.uppers.remove(upper);
+        state.epoch += 1;
+        state.nodes.unname(to.parent, &to.name);
+        state.nodes.unname(from.parent, &from.name);
+        drop(state);
+        // The kernel will take the rename for one that was not made, and both names for what they were.
+        for end in [from, to] {
+            self.tell(|observer| observer.entry_changed(end.parent, &end.name));
+        }
+        if let Err(second) = self.store.remove_upper(upper).and_then(|()| self.store.drop_upper_file(upper)) {
+            log::error!("undo the rename of {}: {second}", from.path);
+        }
+        err
+    }
+
+    /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
+    /// like the target.
+    fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+        // Whoever judges it at this moment, for a close, may be taking the source along.
+        let claimed = match self.claim(upper) {
+            Ok((_, claimed)) => Some(claimed),
+            Err(err) if err.code() == libc::ESTALE => None,
+            Err(err) => return Err(err),
+        };
+        let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
+            upper.takes_along = None;
+            upper.synced
+        });
+        drop(claimed);
+        if synced {
+            // The source is the only copy on disk, and it goes.
+            self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
+            self.store.sync()?;
+        }
+        if from.action == Action::Pass {
+            return self.remove_passed_source(from, whiteout);
+        }
+        if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
+            // It went with the holding.
+            self.state.lock().uppers.remove(whiteout);
+            return Ok(());
+        }
+        if !self.loses_nothing(&from.path) {
+            return self.hold_structure(whiteout, Reason::Parent);
+        }
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.remove(&self.lower, &from.path, meta.stamp())?;
+        let anchors = self.state.lock().anchor_left(&from.path).into_iter().collect();
+        let applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
+        {
+            let mut state = self.state.lock();
+            state.left(&from.path);
+            state.uppers.remove(whiteout);
+        }
+        self.finish(applied)?;
+        Ok(())
+    }
+
+    /// Where nobody judges, a name goes at once: its content is the target's, landed or held.
+    fn remove_passed_source(&self, from: &End, whiteout: UpperId) -> Result<()> {
+        match self.lower.place(&from.path)?.unlink() {
+            // Removed below meanwhile.
+            Err(err) if is_absent(&err) => {}
+            other => other.doing(|| format!("remove {}", from.path))?,
+        }
+        let mut state = self.state.lock();
+        state.uppers.remove(whiteout);
+        state.epoch += 1;
+        Ok(())
+    }
+
+    /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
+    pub(super) fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        // In one order, so that two who need the same entries never wait for each other.
+        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
+        let (row, claimed) = self.claim(id)?;
+        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
+        let kind = from.kind().unwrap_or(FileKind::Regular);
+        let taken = self.take_target(to, id, kind)?;
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
+        let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
+        let renamed = {
+            let mut state = self.state.lock();
+            let source = state.uppers.get(id);
+            let (synced, because) = source.map(|source| (source.synced, source.because.clone())).unwrap_or_default();
+            let target = UpperRow { what: row.what.clone(), ..taken.row };
+            // Still claimed, until the claim is dropped.
+            let entry = Upper { busy: true, synced, because, ..Upper::written(target) };
+            if state.uppers.at(&to.path) != taken.replaced {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            state.uppers.remove(id);
+            self.put_over(&mut state, to, entry, taken.replaced)?;
+            if let Some(hiding) = hiding {
+                state.uppers.insert(hiding);
+            }
+            let renamed = state.renamed(from, to);
+            // What it was copied up from stays behind, and is another file from now on.
+            if let Some(node) = state.nodes.at(&to.path) {
+                state.nodes.set_lower(node, None);
+            }
+            renamed
+        };
+        drop((first, claimed, second));
+        self.drop_replaced(taken.replaced)?;
+        self.tell_renamed(to, renamed);
+        if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
+            let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
+            self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
+        }
+        if let Some(whiteout) = whiteout {
+            self.settle(whiteout, &self.writer(caller))?;
+        }
+        self.settle(id, &self.writer(caller)).map(|_| ())
+    }
+}

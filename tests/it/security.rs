@@ -1,0 +1,109 @@
+//! What docs/SECURITY.md calls a boundary: an agent with another uid under root's mount, `approve = "owner"`. It tries to
+//! approve itself and to reach the project past the view; all of it is refused, and lower stays as it was.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::harness::{Output, Scratch, View, lines, mounted_scratch};
+
+/// The agent: a user who owns nothing here, without groups or capabilities.
+fn as_agent(scratch: &Scratch, view: &View, script: &str) -> Output {
+    let mut command = scratch.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    command.args(["bash", "-c", script]).current_dir(view.root());
+    command.env("FETTLEFS", scratch.fettlefs().get_program()).env("DAEMON", view.daemon_pid().to_string());
+    command.env("PROJECT", scratch.project()).env("ROOT", scratch.root());
+    command.output().expect("setpriv").into()
+}
+
+/// A project that the agent may work in, and nothing but.
+fn project(scratch: &Scratch) {
+    scratch.write("src/a", lines(100));
+    for (path, mode) in [("", 0o777), ("src", 0o777), ("src/a", 0o666)] {
+        fs::set_permissions(scratch.lower().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+fn mounted<'s>(scratch: &'s Scratch) -> View<'s> {
+    project(scratch);
+    let view = scratch.mounting().env("FETTLE_APPROVE", "owner").start();
+    as_agent(scratch, &view, "for i in $(seq 100); do echo rewritten; done > src/a").ok();
+    view.assert_held("src/a", &"rewritten\n".repeat(100), &lines(100));
+    view
+}
+
+#[track_caller]
+fn nothing_happened(view: &View) {
+    view.assert_held("src/a", &"rewritten\n".repeat(100), &lines(100));
+}
+
+#[test]
+fn who_is_not_the_owner_looks_and_does_not_approve() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    for look in ["status", "diff", "log", "events", "status --json"] {
+        as_agent(&scratch, &view, &format!("\"$FETTLEFS\" {look}")).ok();
+    }
+    for act in
+        ["confirm --all --yes", "discard src/a", "reload", "unmount", "unmount --force", "fsck", "rollback src/a"]
+    {
+        let refused = as_agent(&scratch, &view, &format!("\"$FETTLEFS\" {act}"));
+        assert_eq!(refused.status, 6, "{act}: {}{}", refused.stdout, refused.stderr);
+        nothing_happened(&view);
+    }
+    // Rights are the writer's at each request, whoever opened the file and whatever the request claims.
+    let by_hand = r#"exec 3<>.fettle/control; echo '{"v":1,"op":"confirm","all":true}' >&3; cat <&3"#;
+    assert_eq!(as_agent(&scratch, &view, by_hand).ok().error_code(), "not_permitted");
+    let claimed = by_hand.replace(r#""all":true"#, r#""all":true,"uid":0"#);
+    assert_eq!(as_agent(&scratch, &view, &claimed).ok().error_code(), "bad_request");
+    nothing_happened(&view);
+
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    view.assert_landed("src/a", &"rewritten\n".repeat(100));
+}
+
+/// Each line is a way to lower, or to the daemon, that must be closed.
+#[test]
+fn there_is_no_way_below_for_another_user() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let elsewhere = scratch.root().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o777)).expect("a mode");
+    // Where it may have namespaces of its own, what it is refused in them below is refused for what it is.
+    if as_agent(&scratch, &view, "unshare -Urm true").status == 0 {
+        as_agent(&scratch, &view, "unshare -Urm mount -t tmpfs none \"$ROOT/elsewhere\"").ok();
+    } else {
+        eprintln!("user namespaces are not allowed here: not tried with them");
+    }
+    for way in [
+        "umount \"$PROJECT\"",
+        "umount -l \"$PROJECT\"",
+        "fusermount3 -uz \"$PROJECT\"",
+        "cat /proc/$DAEMON/root\"$PROJECT\"/src/a",
+        "ls /proc/$DAEMON/fd/",
+        "cat /proc/$DAEMON/mem",
+        "cd /proc/$DAEMON/cwd",
+        "kill -9 $DAEMON",
+        "nsenter -t $DAEMON -m true",
+        // In a user namespace of its own it may mount, but not take away or look behind what it was given.
+        "unshare -Urm umount \"$PROJECT\"",
+        "unshare -Urm umount -l \"$PROJECT\"",
+        "unshare -Urm mount --bind \"$ROOT\" \"$ROOT/elsewhere\"",
+        "unshare -Urm mount -o remount,suid \"$PROJECT\"",
+        "ls .fettle/stage",
+        "echo x > .fettle/held/x",
+        "echo x >> .fettle/status.json",
+        "rm -rf .fettle/held/*/new",
+        "mknod node c 1 3",
+        "touch program && chmod u+s program",
+        "touch .fettle-tmp-0123456789abcdef",
+    ] {
+        let tried = as_agent(&scratch, &view, way);
+        assert_ne!(tried.status, 0, "{way}: {}{}", tried.stdout, tried.stderr);
+        nothing_happened(&view);
+    }
+    assert!(Path::new(&format!("/proc/{}", view.daemon_pid())).exists());
+}
