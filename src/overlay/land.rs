@@ -157,6 +157,17 @@ impl Overlay {
                 let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
                 landing.place(&self.lower, path, expect, &NewContent::File { file, like: file, meta })?;
             }
+            (Some(FileKind::Directory), ..) if present.kind == Some(FileKind::Directory) => {
+                // Somebody has made it below meanwhile.
+            }
+            (Some(FileKind::Directory), ..) => {
+                let (like, meta) = new.dir.as_deref().zip(new.meta).ok_or(Error::Errno(libc::EIO))?;
+                landing.place(&self.lower, path, expect, &NewContent::Dir { like, meta })?;
+            }
+            (Some(kind), ..) if kind.is_special() => {
+                let meta = new.meta.ok_or(Error::Errno(libc::EIO))?;
+                landing.place(&self.lower, path, expect, &NewContent::Node { meta })?;
+            }
             (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
                 let times = new.meta.map(|meta| (meta.atime, meta.mtime));
@@ -267,7 +278,13 @@ impl Overlay {
             }
         }
         if let (Some(parent), Some(name)) = (parent, path.name()) {
-            self.tell(|observer| observer.entry_changed(parent, name));
+            // Its links: what is held counts in the view, and lower's events tell nothing of it.
+            self.forget_attributes(parent);
+            self.tell(|observer| match node {
+                // Dropped, it would be no place to stand in any more for who stands in it.
+                Some(_) => observer.entry_doubted(parent, name),
+                None => observer.entry_changed(parent, name),
+            });
         }
     }
 }

@@ -6,6 +6,7 @@ mod findings;
 mod model;
 mod programs;
 mod stress;
+mod structure;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
