@@ -12,6 +12,7 @@ use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
 use super::settle::Claim;
 use super::uppers::Upper;
+use super::watch::Holds;
 use super::{Caller, Error, Overlay, ROOT, Result};
 use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
@@ -23,6 +24,7 @@ use crate::sys::{OFlags, process, xattr};
 pub struct Attributes {
     pub inode: u64,
     pub meta: Meta,
+    pub holds: Holds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +51,15 @@ pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 /// Names that the view answers itself, and that no file below has.
 const OWN_XATTRS: &[u8] = b"user.fettle.";
 
-impl Attributes {
-    pub(super) fn new(inode: u64, meta: Meta) -> Self {
-        Self { inode, meta }
-    }
-}
-
 impl Overlay {
     pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
         self.wait_for_release(|_| Some(node));
-        let inode = self.state.lock().nodes.shown_inode(node);
-        Ok(Attributes::new(inode, self.meta_of(node)?))
+        let watched = self.watch_for(node);
+        let meta = self.meta_of(node)?;
+        let mut state = self.state.lock();
+        state.nodes.note_told(node, &meta.stamp());
+        let holds = state.holds(node, &meta, watched);
+        Ok(Attributes { inode: state.nodes.shown_inode(node), meta, holds })
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
@@ -165,7 +165,8 @@ impl Overlay {
         if set.changes_inode() {
             self.unlanded_meanwhile(node, || self.set_inode_attributes(node, set, caller))?;
         }
-        self.attributes(node)
+        // The kernel takes this answer whatever it was told to forget while it was on its way.
+        Ok(Attributes { holds: Holds::Briefly, ..self.attributes(node)? })
     }
 
     fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {

@@ -25,7 +25,8 @@ impl Overlay {
         let result = self.discard_taken(&taken.taken, review);
         let taken = taken.give_back();
         if result.is_ok() && !review.dry_run {
-            taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
+            let names = taken.iter().flat_map(|change| &change.row.names);
+            names.for_each(|name| self.tell_changed(name, true));
         }
         result
     }

@@ -250,7 +250,7 @@ impl Overlay {
     fn tell_landed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
-            self.tell(|observer| observer.attributes_changed(node));
+            self.forget_attributes(node);
         }
     }
 }
@@ -273,12 +273,19 @@ impl Overlay {
             (state.nodes.at(path), parent)
         };
         if let Some(node) = node {
-            self.tell(
-                |observer| if content { observer.content_changed(node) } else { observer.attributes_changed(node) },
-            );
+            self.forget_attributes(node);
+            if content {
+                self.tell(|observer| observer.content_changed(node));
+            }
         }
         if let (Some(parent), Some(name)) = (parent, path.name()) {
-            self.tell(|observer| observer.entry_changed(parent, name));
+            // Its links: what is held counts in the view, and lower's events tell nothing of it.
+            self.forget_attributes(parent);
+            self.tell(|observer| match node {
+                // Dropped, it would be no place to stand in any more for who stands in it.
+                Some(_) => observer.entry_doubted(parent, name),
+                None => observer.entry_changed(parent, name),
+            });
         }
     }
 }

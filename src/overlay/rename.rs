@@ -81,6 +81,7 @@ impl Overlay {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }
+        let _changing = self.changing([parent, new_parent]);
         let mut tries = 1;
         loop {
             let epoch = self.state.lock().epoch;

@@ -60,7 +60,10 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let whole = |err: store::Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {err}"));
+        let whole = |err: store::Error| match err {
+            store::Error::Conflict { path } => conflict(&path, "it changed below at this very moment"),
+            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {other}")),
+        };
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue).map_err(whole)?;
         let applied = {

@@ -129,7 +129,10 @@ fn put(tx: &Transaction<'_>, seq: i64, mut draft: EventDraft, backups: &[(&RelPa
     event.time = super::now();
     let backup = backups.iter().find(|(path, _)| Some(*path) == event.path.as_ref());
     event.backup = event.backup.take().or_else(|| backup.map(|(_, name)| (*name).clone()));
-    let changed = !matches!(event.event, EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded);
+    let changed = !matches!(
+        event.event,
+        EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded | EventName::ExternalModified
+    );
     let sha256 = event.sha256.filter(|_| changed).map(|digest| digest.to_string());
     tx.prepare_cached("INSERT INTO event (seq, path, sha256, row) VALUES (?1, ?2, ?3, ?4)")?.execute((
         seq,
