@@ -12,7 +12,10 @@ use super::side::Side;
 use super::{Error, Overlay, Result, open_lower};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{self, Below, Durability, Epilogue, Fate, Landing, StagedContent, UpperId, What};
+use crate::store::{
+    self, Below, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, PathEffect, StagedContent, UpperId,
+    Version, What,
+};
 use crate::sys::file::{FileKind, Meta};
 
 /// Entries whose own files become backups, on a disk that has no room for copies.
@@ -66,13 +69,14 @@ struct Shown {
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
-        let ids = self.with_hidden_parents(self.with_children(ids)?);
+        let ids = self.with_hidden_parents(self.with_contents(ids)?);
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let taken = self.take_all(&ids, Writers::LeftAlone)?;
         let result = self.discard_taken(&taken.taken, review);
         let taken = taken.give_back();
         if result.is_ok() && !review.dry_run {
-            taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
+            let names = taken.iter().flat_map(|change| &change.row.names);
+            names.for_each(|name| self.tell_changed(name, true));
         }
         result
     }
@@ -85,7 +89,9 @@ impl Overlay {
             let upper = state.uppers.by_id(id).and_then(|id| state.uppers.get(id));
             let mut dir = upper.and_then(|upper| upper.row.names[0].parent());
             while let Some(path) = dir {
-                let held = state.uppers.at(&path).and_then(|id| state.uppers.get(id)?.row.held.as_ref());
+                let upper = state.uppers.at(&path).and_then(|id| state.uppers.get(id));
+                let hidden = upper.map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
+                let held = hidden.and_then(|row| row.held.as_ref());
                 parents.extend(held.filter(|held| held.kind == ChangeKind::Structure).map(|held| held.id.clone()));
                 dir = path.parent();
             }
@@ -114,7 +120,9 @@ impl Overlay {
                 Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
                 staged => staged.map_err(Error::from),
             };
-            if let Some(content) = staged.map_err(fault)? {
+            let content = staged.map_err(fault)?;
+            let effect = discarded(change, &side, content.as_ref().map(|content| content.digest));
+            if let Some(content) = content {
                 let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
                 kept.push(outcomes.len());
@@ -122,23 +130,27 @@ impl Overlay {
             outcomes.push(outcome);
             epilogue.drop.push(change.row.id);
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
-            let event = self.event(EventName::Discarded, path);
-            epilogue.events.push(event.with(|event| {
+            let event = self.event(EventName::Discarded, path).with(|event| {
                 event.id = Some(change.held.id.to_string());
                 (event.pid, event.uid) = (Some(review.by.pid), Some(review.by.uid));
-            }));
+            });
+            epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
         }
         if review.dry_run {
             return Ok(outcomes);
         }
+        self.check_nothing_left_inside(taken)?;
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
         // Asked before, so that once they are discarded nothing is in the way of showing it.
         let shown = taken.iter().map(|change| self.what_lower_shows(change)).collect::<Result<Vec<_>>>();
         let shown = shown.map_err(whole)?;
         let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
-        let names = done.map_err(|err| whole(err.into()))?;
-        for (index, name) in kept.into_iter().zip(names) {
+        let Landed { backups, operation } = done.map_err(|err| whole(err.into()))?;
+        for (index, name) in kept.into_iter().zip(backups) {
             outcomes[index].backup = Some(name);
+        }
+        for outcome in &mut outcomes {
+            outcome.operation = operation.map(|operation| operation.to_string());
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
         let back = |(change, shown): (&Taken, Shown)| {
@@ -154,6 +166,22 @@ impl Overlay {
         let needs_file = change.open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
         let file = needs_file.then(|| open_lower(&self.lower, path)).transpose().doing(|| format!("open {path}"))?;
         Ok(Shown { meta, file: file.map(Arc::new) })
+    }
+
+    /// What is being written in a directory that goes would have nowhere to be.
+    fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
+        let state = self.state.lock();
+        let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
+        let mut inside = dirs.flat_map(|dir| state.uppers.within(&dir.row.names[0]));
+        let left = inside.find(|id| !taken.iter().any(|change| change.row.id == *id));
+        match left.and_then(|id| state.uppers.get(id)) {
+            Some(left) => {
+                let path = &left.row.names[0];
+                let body = ErrorBody::new(ErrorCode::Busy, format!("{path} is being written"));
+                Err(ErrorBody { path: Some(path.clone()), ..body })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
@@ -186,8 +214,12 @@ impl Overlay {
         }
         // One of several names again: the next look finds the node that the others have.
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
+        if let Some(node) = node.filter(|_| row.what.is_structure()) {
+            // Who stands in it goes on standing there.
+            state.nodes.get_mut(node)?.removed = Some(self.store.upper_meta(row.id)?);
+        }
         for name in &row.names {
-            let gone = meta.is_none() || name != path || is_others;
+            let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
             if let (true, Some(dir), Some(name)) = (gone, name.parent(), name.name())
                 && let Some(parent) = state.nodes.at(&dir)
             {
@@ -197,7 +229,7 @@ impl Overlay {
         state.uppers.remove(row.id);
         drop(state);
         match row.what {
-            What::File | What::Symlink => self.store.drop_upper_file(row.id),
+            What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
             What::Whiteout => {}
         }
         Ok(())
@@ -215,4 +247,11 @@ impl Overlay {
         (upper.dirty, upper.saved) = (true, true);
         Ok(self.store.save_upper(&upper.row)?)
     }
+}
+
+/// What a discard does, for who undoes it.
+fn discarded(change: &Taken, side: &Side, kept: Option<Digest>) -> Effect {
+    let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
+    let version = side.meta.map(|meta| Version::of(&meta, content));
+    Effect::Discarded { row: Box::new(change.row.clone()), content: version }
 }

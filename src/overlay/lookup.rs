@@ -6,6 +6,7 @@ use parking_lot::MutexGuard;
 
 use super::error::Context;
 use super::nodes::NodeId;
+use super::watch::{Holds, Watched};
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
 use crate::model::RelPath;
 use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
@@ -14,6 +15,14 @@ use crate::sys::tree::DirEntry;
 
 /// Tries to list a directory while nothing lands; then nothing may land meanwhile.
 const UNLOCKED_LISTINGS_MAX: usize = 3;
+
+/// What a look at a name gives.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    Entry(Entry),
+    /// And for how long nothing is there.
+    Nothing(Holds),
+}
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -42,25 +51,57 @@ pub(super) enum Origin {
 impl Overlay {
     /// The node of `parent`/`name`, which the kernel then knows until it forgets it.
     pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match self.find(parent, name)? {
+            Found::Entry(entry) => Ok(entry),
+            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// The same, with for how long a name is missing.
+    pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
         self.wait_for_release(|state| state.nodes.child(parent, name));
-        self.look_up(parent, name)
+        self.find_now(parent, name)
     }
 
     /// The same for who may have an entry claimed that a release waits for.
     pub(super) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match self.find_now(parent, name)? {
+            Found::Entry(entry) => Ok(entry),
+            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    fn find_now(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
+        let watched = self.watch(parent);
         loop {
-            let (path, epoch) = {
+            let (path, epoch, known, itself) = {
                 let state = self.state.lock();
-                (state.nodes.child_path(parent, name)?, state.epoch)
+                let known = state.nodes.child(parent, name);
+                let itself = known.and_then(|known| state.nodes.watch_of(known));
+                (state.nodes.child_path(parent, name)?, state.epoch, known, itself)
             };
             let origin = self.origin(&path)?;
             let mut state = self.state.lock();
             if state.epoch != epoch {
                 continue;
             }
-            let entry = self.enter(&mut state, parent, name, &origin)?;
-            state.nodes.looked_up(entry.node);
-            return Ok(entry);
+            let entered = self.enter(&mut state, parent, name, &origin)?;
+            let found = match entered {
+                Some((node, meta)) => {
+                    state.nodes.looked_up(node);
+                    state.nodes.note_told(node, &meta.stamp());
+                    let holds = state.holds(node, &meta, Watched { parent: watched, itself });
+                    let attributes = Attributes { inode: state.nodes.shown_inode(node), meta, holds };
+                    Found::Entry(Entry { node, attributes })
+                }
+                None => Found::Nothing(state.name_holds(parent, watched)),
+            };
+            drop(state);
+            if known.is_some() && known != entered.map(|(node, _)| node) {
+                // Not every look is one of the kernel's, which would know by the answer.
+                self.tell(|observer| observer.entry_changed(parent, name));
+            }
+            return Ok(found);
         }
     }
 
@@ -81,8 +122,14 @@ impl Overlay {
             return Ok(Origin::Nothing);
         }
         loop {
-            let upper = self.state.lock().uppers.at(path);
-            let Some(id) = upper else { return self.origin_below(path) };
+            let (upper, in_held_dir) = {
+                let state = self.state.lock();
+                (state.uppers.at(path), state.uppers.is_in_held_dir(path))
+            };
+            let Some(id) = upper else {
+                // Whatever lower has there is not in the view's directory.
+                return if in_held_dir { Ok(Origin::Nothing) } else { self.origin_below(path) };
+            };
             match self.origin_of_upper(path, id) {
                 // It landed and was let go between the two looks: what it was is lower's now.
                 Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}
@@ -112,7 +159,7 @@ impl Overlay {
             // Landed a moment ago, and lower has it.
             None => self.origin_below(path),
             Some(What::Whiteout) => Ok(Origin::Hidden(id)),
-            Some(What::File | What::Symlink) => match self.upper_meta(path, id) {
+            Some(What::File | What::Symlink | What::Dir | What::Node) => match self.upper_meta(path, id) {
                 Err(_) if self.is_let_go(id) => self.origin_below(path),
                 meta => Ok(Origin::Upper(id, meta?)),
             },
@@ -121,7 +168,10 @@ impl Overlay {
 
     pub(super) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
         let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(Origin::Nothing) };
-        if meta.is_dir() || meta.links == 1 {
+        if meta.is_dir() {
+            return Ok(Origin::Lower(self.with_held_dirs(path, meta)));
+        }
+        if meta.links == 1 {
             return Ok(Origin::Lower(meta));
         }
         let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
@@ -132,6 +182,16 @@ impl Overlay {
             }
         }
         Ok(Origin::Lower(self.as_linked(meta)))
+    }
+
+    /// What lower tells of a directory, which has a link for each directory in it: those of the view. File systems that do
+    /// not count them say 1.
+    fn with_held_dirs(&self, path: &RelPath, meta: Meta) -> Meta {
+        let (made, hidden) = self.state.lock().uppers.dirs_in(path);
+        match meta.links {
+            0 | 1 => meta,
+            links => Meta { links: links.saturating_add(made).saturating_sub(hidden).max(2), ..meta },
+        }
     }
 
     /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted
@@ -146,17 +206,28 @@ impl Overlay {
         self.state.lock().uppers.get(id).is_none()
     }
 
-    fn enter(&self, state: &mut State, parent: NodeId, name: &OsStr, origin: &Origin) -> Result<Entry> {
-        let (meta, lower) = match origin {
-            Origin::Nothing | Origin::Hidden(_) => {
-                state.nodes.unname(parent, name);
-                return Err(Error::Errno(libc::ENOENT));
-            }
-            Origin::Lower(meta) => (meta, Some(meta.key())),
-            Origin::Upper(id, meta) => (meta, self.shared_inode(state, *id)?),
+    /// The node of a name from now on, and what it looks like; none where nothing is.
+    fn enter(
+        &self,
+        state: &mut State,
+        parent: NodeId,
+        name: &OsStr,
+        origin: &Origin,
+    ) -> Result<Option<(NodeId, Meta)>> {
+        let Some((meta, lower)) = self.inode_at(state, origin)? else {
+            state.nodes.unname(parent, name);
+            return Ok(None);
         };
-        let node = state.nodes.resolve(parent, name, meta, lower);
-        Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
+        Ok(Some((state.nodes.resolve(parent, name, &meta, lower), meta)))
+    }
+
+    /// What a path shows, and which lower inode that stands for.
+    pub(super) fn inode_at(&self, state: &State, origin: &Origin) -> Result<Option<(Meta, Option<InodeKey>)>> {
+        Ok(match origin {
+            Origin::Nothing | Origin::Hidden(_) => None,
+            Origin::Lower(meta) => Some((*meta, Some(meta.key()))),
+            Origin::Upper(id, meta) => Some((*meta, self.shared_inode(state, *id)?)),
+        })
     }
 
     /// The lower inode of an entry that has several names below: all of them are one node.
@@ -191,6 +262,8 @@ impl Overlay {
             let kind = match what {
                 Some(What::File) => FileKind::Regular,
                 Some(What::Symlink) => FileKind::Symlink,
+                Some(What::Dir) => FileKind::Directory,
+                Some(What::Node) => self.store.upper_meta(id)?.kind,
                 Some(What::Whiteout) | None => continue,
             };
             entries.push(ListEntry { name: name.to_owned(), inode: 0, kind });
@@ -205,20 +278,23 @@ impl Overlay {
 
     /// Lower's entries and the state they go with: what lands between the two looks would be in neither.
     fn list_below(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
-        let list = || match self.lower.list(path) {
+        let list = |held: Option<UpperId>| match held.map_or_else(|| self.lower.list(path), |_| Ok(Vec::new())) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             listed => listed.doing(|| format!("list {path}")),
         };
         for _ in 0..UNLOCKED_LISTINGS_MAX {
-            let epoch = self.state.lock().epoch;
-            let below = list()?;
+            let (epoch, held) = {
+                let state = self.state.lock();
+                (state.epoch, state.uppers.held_dir(path))
+            };
+            let below = list(held)?;
             let state = self.state.lock();
             if state.epoch == epoch {
                 return Ok((below, state));
             }
         }
         let state = self.state.lock();
-        Ok((list()?, state))
+        Ok((list(state.uppers.held_dir(path))?, state))
     }
 
     /// The target of a symlink.

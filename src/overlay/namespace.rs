@@ -10,13 +10,15 @@ use super::error::Context;
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
 use super::settle::Settled;
+use super::structure::{Creation, Made};
 use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
-    Anchor, AnchorState, Base, Below, Epilogue, EventDraft, Fate, NewUpper, Store, UpperId, UpperRow, What,
+    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, PathEffect, Store,
+    UpperId, UpperRow, What,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -37,19 +39,13 @@ impl Overlay {
     }
 
     pub fn mkdir(&self, parent: NodeId, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
-        self.check_may_write(caller)?;
-        let path = self.new_path(parent, name)?;
-        if let Origin::Hidden(id) = self.origin(&path)?
-            && self.lower.stat(&path)?.is_some_and(|meta| meta.is_dir())
-        {
-            self.show_dir_again(id, &path, mode, caller)?;
-            return self.look_up(parent, name);
-        }
-        self.make(parent, name, FileKind::Directory, mode, caller, |place, mode| place.make_dir(mode))
+        let made = Made { kind: FileKind::Directory, mode, device: 0 };
+        self.make_structure(parent, name, made, caller, |place, mode| place.make_dir(mode))
     }
 
     /// A FIFO, socket, device or empty regular file. The kernel does the talking through the first three.
     pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry> {
+        let _changing = self.changing([parent]);
         let kind = FileKind::from_mode(mode);
         if kind == FileKind::Regular {
             let flags = super::OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);
@@ -57,7 +53,28 @@ impl Overlay {
             self.release(opened.handle)?;
             return Ok(entry);
         }
-        self.make(parent, name, kind, mode, caller, |place, mode| place.make_node(kind, mode, device))
+        let made = Made { kind, mode, device };
+        self.make_structure(parent, name, made, caller, |place, mode| place.make_node(kind, mode, device))
+    }
+
+    /// In lower at once, or in upper where that cannot be.
+    fn make_structure(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        made: Made,
+        caller: &Caller,
+        make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
+    ) -> Result<Entry> {
+        self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
+        let path = self.new_path(parent, name)?;
+        match self.creation(&path, made.kind, caller)? {
+            Creation::AtOnce => return self.make(parent, name, made.kind, made.mode, caller, make),
+            Creation::Anew(id) => self.show_dir_again(id, &path, made.mode, caller)?,
+            Creation::Held(why) => self.make_held(&path, made, why, caller)?,
+        }
+        self.look_up(parent, name)
     }
 
     fn make(
@@ -69,29 +86,31 @@ impl Overlay {
         caller: &Caller,
         make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
     ) -> Result<Entry> {
-        self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
-        self.check_creation(&path, kind, caller)?;
         let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         let given = heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"));
-        let noted = given.and_then(|()| self.note_created(&path, kind, None, format!("[{}]", name_of(kind)), caller));
+        let effect = || self.made(&path, kind).map(Some);
+        let what = format!("[{}]", kind.name());
+        let noted = given.and_then(|()| self.note_created(&path, kind, None, what, effect, caller));
         noted.inspect_err(|_| unmake(&place, kind, &path))?;
         self.look_up(parent, name)
     }
 
-    fn check_creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<()> {
-        match self.action_by(path, kind, &self.writer(caller)) {
-            Action::Deny | Action::Freeze => return Err(self.denied(path)),
-            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => {}
-        }
-        match self.origin(path)? {
-            Origin::Nothing => Ok(()),
-            Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
-            // Another kind of thing in the place of a deletion that waits for review would need review itself.
-            Origin::Hidden(_) => Err(Error::Errno(libc::EBUSY)),
-        }
+    /// What making something that is not judged does.
+    fn made(&self, path: &RelPath, kind: FileKind) -> Result<Effect> {
+        Ok(match kind {
+            FileKind::Directory => Effect::DirMade,
+            FileKind::Symlink => {
+                let mut link = self.present_side(path)?;
+                let content = link.kept().doing(|| format!("read {path}"))?;
+                Effect::Content { before: None, after: link.version(content), shared: false }
+            }
+            FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Effect::SpecialMade
+            }
+        })
     }
 
     /// What is at the path came in this session, or is older and has a new name: the one it had is `from`.
@@ -101,30 +120,39 @@ impl Overlay {
         kind: FileKind,
         from: Option<RelPath>,
         what: String,
+        effect: impl FnOnce() -> Result<Option<Effect>>,
         caller: &Caller,
     ) -> Result<()> {
         let passes = self.action(path, kind) == Action::Pass;
-        let mut state = self.state.lock();
-        state.epoch += 1;
-        if passes {
-            return Ok(());
+        {
+            let mut state = self.state.lock();
+            state.epoch += 1;
+            if passes {
+                return Ok(());
+            }
         }
+        let effect = effect()?;
+        let mut state = self.state.lock();
         let mut known = state.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
         (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
-        self.record_structure(path, what, vec![known.as_anchor(path)], caller)?;
+        self.record_structure(path, what, effect, vec![known.as_anchor(path)], caller)?;
         state.anchors.insert(path.clone(), known);
         Ok(())
     }
 
-    /// Structure lands at once and is recorded (SPEC §4.8), with what it means for anchors.
+    /// Structure lands at once and is recorded (SPEC §4.8), in words and for who undoes it, with what it means for
+    /// anchors.
     pub(super) fn record_structure(
         &self,
         path: &RelPath,
         what: String,
+        effects: impl IntoIterator<Item = Effect>,
         anchors: Vec<Anchor>,
         caller: &Caller,
     ) -> Result<()> {
-        let events = vec![self.structure_event(path, what, caller)];
+        let event = self.structure_event(path, what, caller);
+        let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
+        let events = vec![event.doing(effects)];
         Ok(self.store.record_epilogue(&Epilogue { anchors, events, ..Epilogue::default() })?)
     }
 
@@ -137,13 +165,15 @@ impl Overlay {
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
             return Err(self.denied(&path));
         }
         let used = self.is_used(&path)?;
-        let judged = matches!(action, Action::Hold(_)) || leaves_project(&path, target.as_bytes()) || used;
+        let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
+        let judged = gated || leaves_project(&path, target.as_bytes()) || used;
         if action == Action::Pass || !judged {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
@@ -173,14 +203,17 @@ impl Overlay {
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
     pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         // In the place of a deletion that waits for review it is judged with that.
-        let replaces_deleted = matches!(self.origin(&path)?, Origin::Hidden(_));
-        let used = replaces_deleted || self.is_used_by_another(&source, &path)?;
-        if !replaces_deleted {
-            self.check_creation(&path, FileKind::Regular, caller)?;
-        }
+        let replaces_deleted = match self.creation(&path, FileKind::Regular, caller)? {
+            Creation::Held(why) => why.over.is_some(),
+            Creation::AtOnce | Creation::Anew(_) => false,
+        };
+        // Names of one change in different directories that wait would go with either.
+        let in_held_dir = self.is_in_held_dir(&path) && source.parent() != path.parent();
+        let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path)?;
         let by = self.writer(caller);
         let action = |path| self.action_by(path, FileKind::Regular, &by);
         let (old, new) = (action(&source), action(&path));
@@ -219,7 +252,9 @@ impl Overlay {
             let known = state.anchors.get(&source);
             known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
         };
-        let noted = self.note_created(&path, FileKind::Regular, from, format!("[link to {source}]"), caller);
+        let what = format!("[link to {source}]");
+        let effect = || Ok(Some(Effect::Linked { of: source }));
+        let noted = self.note_created(&path, FileKind::Regular, from, what, effect, caller);
         noted.inspect_err(|_| unmake(&place, FileKind::Regular, &path))?;
         self.look_up(parent, name)
     }
@@ -236,6 +271,7 @@ impl Overlay {
                 state.nodes.name(node, parent, name);
             }
         }
+        self.name_changed(path)?;
         self.look_up(parent, name)
     }
 
@@ -279,6 +315,7 @@ impl Overlay {
 
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let origin = self.origin_by_name(&path)?;
         let was = match &origin {
@@ -295,11 +332,12 @@ impl Overlay {
                 return self.unlink_below(&path, (parent, name), &was);
             }
             (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
+            (_, Origin::Upper(id, meta)) if meta.kind.is_special() => self.end_structure(&path, id)?,
             (_, Origin::Upper(id, _)) => self.unlink_upper(&path, id, caller)?,
             (_, Origin::Nothing | Origin::Hidden(_)) => return Err(Error::Errno(libc::ENOENT)),
         }
         self.state.lock().unnamed(parent, name, &was);
-        Ok(())
+        self.name_changed(&path)
     }
 
     /// In lower and in the nodes at once: who looks sees the name before it or no name after it.
@@ -492,24 +530,33 @@ impl Overlay {
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let was = match self.origin(&path)? {
             Origin::Lower(meta) if meta.is_dir() => meta,
+            Origin::Upper(id, meta) if meta.is_dir() => {
+                self.end_structure(&path, id)?;
+                self.state.lock().unnamed(parent, name, &meta);
+                return Ok(());
+            }
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        if matches!(self.action_by(&path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
-        }
+        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
+            Action::Deny | Action::Freeze => return Err(self.denied(&path)),
+            Action::Hold(source) => Some(source.reason()),
+            Action::Auto | Action::Pass | Action::GitConfig => None,
+        };
         let hidden = self.hidden_below(&path)?;
-        if hidden.is_empty() {
-            self.lower.place(&path)?.remove_dir()?;
-        } else {
-            self.hide_dir(&path)?;
+        match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
+            Some(reason) => self.hide_dir(&path, reason)?,
+            None => self.lower.place(&path)?.remove_dir()?,
         }
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
-            self.record_structure(&path, "[directory removed]".to_owned(), gone, caller)?;
+            // One that is hidden comes back by a discard.
+            let removed = hidden.is_empty().then(|| Effect::DirRemoved(DirLooks::of(&was)));
+            self.record_structure(&path, "[directory removed]".to_owned(), removed, gone, caller)?;
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())
@@ -542,14 +589,14 @@ impl Overlay {
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
-        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), caller)
+        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
     }
 
-    /// The view shows a directory no more; lower keeps it until the last deletion in it has landed.
-    fn hide_dir(&self, path: &RelPath) -> Result<()> {
+    /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
+    fn hide_dir(&self, path: &RelPath, reason: Reason) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
-        self.hold_structure(id, Reason::Parent)
+        self.hold_structure(id, reason)
     }
 }
 
@@ -566,7 +613,7 @@ impl State {
     }
 
     /// The node loses the name; who has it open keeps it.
-    fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
+    pub(super) fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
         self.epoch += 1;
         if let Some(node) = self.nodes.child(parent, name).and_then(|node| self.nodes.get_mut(node).ok()) {
             node.removed = Some(*was);
@@ -580,17 +627,5 @@ fn unmake(place: &Place, kind: FileKind, path: &RelPath) {
     let gone = if kind == FileKind::Directory { place.remove_dir() } else { place.unlink() };
     if let Err(err) = gone {
         log::error!("take {path} back, which could not be recorded: {err}");
-    }
-}
-
-/// What a kind of entry is called in the record.
-fn name_of(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-        FileKind::CharDevice | FileKind::BlockDevice => "device",
     }
 }

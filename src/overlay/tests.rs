@@ -6,8 +6,12 @@ mod faults;
 mod findings;
 mod model;
 mod programs;
+mod purge;
 mod scenarios;
 mod stress;
+mod structure;
+mod together;
+mod undo;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

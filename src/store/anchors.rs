@@ -69,7 +69,7 @@ impl Store {
     /// The session is over: what paths had when it began does not matter any more.
     pub fn end_session(&self, event: &EventDraft) -> Result<()> {
         self.database.lock().write(|tx| {
-            events::put(tx, event, &[])?;
+            events::put_all(tx, std::slice::from_ref(event), &[])?;
             Ok(tx.execute_batch("DELETE FROM anchor; DELETE FROM moved_dir;")?)
         })
     }

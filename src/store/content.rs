@@ -79,6 +79,8 @@ impl super::Store {
                 return Err(err).doing(doing);
             }
         };
+        // Before it has its name: from here on no purge takes the name away.
+        self.note_use(digest);
         let named = copy.metadata().doing(doing).and_then(|copy| {
             let place = self.dirs.content_place(&digest.to_string())?;
             temp.rename(&place, RenameFlags::empty()).doing(doing)?;
@@ -106,6 +108,7 @@ impl super::Store {
 
     /// Remembers content that no backup names yet, such as the base of a held change.
     pub fn keep_content(&self, staged: &StagedContent) -> Result<()> {
+        self.note_use(staged.digest);
         self.database.lock().write(|tx| staged.commit(tx))
     }
 
@@ -115,6 +118,7 @@ impl super::Store {
 
     /// Kept content as a file descriptor, whatever its size.
     pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
+        self.note_use(digest);
         let inline = inline_bytes(&self.database.lock(), digest)?;
         match inline {
             None => Ok(None),

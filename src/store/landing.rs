@@ -13,15 +13,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 
-use super::backups::Backup;
+use super::backups::{self, Backup};
 use super::content::StagedContent;
-use super::journal::{self, Act, Epilogue, Intent, Looks, Step, Temp};
+use super::events::{self, EventDraft};
+use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
+use super::operations::DirLooks;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
-use crate::model::{Digest, RelPath, Stamp, Timestamp};
+use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
+use crate::protocol::EventName;
 use crate::sys::cache;
-use crate::sys::file::{self, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags, RenameFlags};
 
@@ -51,6 +55,10 @@ pub enum NewContent<'a> {
     File { file: &'a File, like: &'a File, meta: Meta },
     /// `times`: of last access and modification; none: now.
     Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
+    /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
+    Dir { like: &'a File, meta: Meta },
+    /// A FIFO, socket or device.
+    Node { meta: Meta },
 }
 
 /// A path after its step: what lower has there now.
@@ -66,6 +74,8 @@ pub struct Landing<'a> {
     is_vital: bool,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
+    /// How many of the directories made were asked for.
+    made_told: usize,
 }
 
 /// A directory made for a landing, and noted, so that recovery finds it.
@@ -118,6 +128,8 @@ pub(super) struct Staged {
     other: Option<Place>,
     /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
     new: Option<File>,
+    /// What a [`Act::Place`] has made, as nobody has touched it; none at recovery.
+    placed: Option<Stamp>,
 }
 
 pub(super) fn random_suffix() -> String {
@@ -137,7 +149,7 @@ impl<'a> Landing<'a> {
         let staged = Vec::new();
         let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
         let work = Work { store, durability, staged, applied: 0, intent: None, made, emptied, to_sync };
-        Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new() }
+        Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
     /// A full disk must not stop it: it may use the room that is kept for that.
@@ -147,7 +159,7 @@ impl<'a> Landing<'a> {
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_among(&self.work.staged, tree, path)?;
         self.work.store.note_boot()?;
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
@@ -162,7 +174,8 @@ impl<'a> Landing<'a> {
         };
         let act = Act::Place { temp, inode: meta.inode };
         self.work.push(Step { path: path.clone(), expect, act }, place);
-        self.work.last().waiting = Some(waiting);
+        let staged = self.work.last();
+        (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
         Ok(meta)
     }
 
@@ -207,7 +220,7 @@ impl<'a> Landing<'a> {
 
     fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
         let step = Step { path: path.clone(), expect, act };
-        let staged = Staged::reopen(tree, step)?;
+        let staged = Staged::reopen(tree, step, &self.work.staged)?;
         self.work.staged.push(staged);
         Ok(())
     }
@@ -216,20 +229,41 @@ impl<'a> Landing<'a> {
     pub fn make_parents(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
         let mut missing = Vec::new();
         let mut dir = path.parent().unwrap_or_default();
-        while !tree.exists(&dir).doing(|| format!("stat {dir}"))? {
+        while !self.places(&dir)? && !tree.exists(&dir).doing(|| format!("stat {dir}"))? {
             let above = dir.parent().unwrap_or_default();
             missing.push(std::mem::replace(&mut dir, above));
         }
-        for dir in missing.into_iter().rev() {
-            let doing = || format!("make {dir}");
-            let place = tree.place(&dir).doing(doing)?;
-            self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, &dir))?;
-            // Noted and not made is harmless: what is not there cannot be removed.
-            let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
-            self.work.made.push(Made { path: dir.clone(), place });
-            made?;
-        }
-        Ok(())
+        missing.iter().rev().try_for_each(|dir| self.make_noted(tree, dir).map(|_| ()))
+    }
+
+    /// Makes a directory that is gone, in one that is there.
+    pub fn make_dir(&mut self, tree: &Tree, path: &RelPath, looks: DirLooks) -> Result<()> {
+        let place = self.make_noted(tree, path)?;
+        let DirLooks { mode, uid, gid } = looks;
+        let dressed = place.set_owner(Some(uid), Some(gid)).and_then(|()| place.set_mode(mode));
+        dressed.doing(|| format!("give {path} its owner"))
+    }
+
+    fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
+        let doing = || format!("make {dir}");
+        let place = tree.place(dir).doing(doing)?;
+        self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
+        // Noted and not made is harmless: what is not there cannot be removed.
+        let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
+        self.work.made.push(Made { path: dir.clone(), place });
+        made?;
+        Ok(&self.work.made.last().expect("just pushed").place)
+    }
+
+    /// Directories that were made since this was asked last, parents first.
+    pub fn newly_made(&mut self) -> Vec<RelPath> {
+        let told = std::mem::replace(&mut self.made_told, self.work.made.len());
+        self.work.made[told..].iter().map(|made| made.path.clone()).collect()
+    }
+
+    /// Whether a step puts a directory at `path`.
+    fn places(&self, path: &RelPath) -> Result<bool> {
+        Ok(placed_dir(&self.work.staged, path)?.is_some())
     }
 
     /// The directory goes when the landing is done, unless somebody else has put something into it.
@@ -273,13 +307,14 @@ impl<'a> Landing<'a> {
 
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
+        self.work.store.note_use(content.digest);
         self.contents.push(content);
         self.backups.push(backup);
     }
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, is_vital, backups, contents } = self;
+        let Self { mut work, is_vital, backups, contents, .. } = self;
         if let Some(why) = work.store.halted() {
             return Err(Error::Halted(why));
         }
@@ -290,13 +325,19 @@ impl<'a> Landing<'a> {
         let intent = Intent { steps, backups, epilogue, emptied };
         work.sync_before_promise(&contents)?;
         let store = work.store;
+        let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
+        store.purging.note_kept(backups as u64, bytes);
         let write = |tx: &rusqlite::Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
         };
-        let commit = || store.commit(work.durability, write);
+        let commit = || store.database.lock().write(write);
         let id = if is_vital { store.vitally(commit) } else { commit() }?;
         work.intent = Some(id);
+        if work.durability == Durability::Synced {
+            // Not by the commit itself: others would wait for the disk with it.
+            store.sync()?;
+        }
         Ok(Promised { work, intent, id })
     }
 }
@@ -331,9 +372,9 @@ impl Applied<'_> {
         &mut self.intent.epilogue
     }
 
-    /// Records what was done and removes what waited. Gives the names of the backups.
+    /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
-    pub fn finish(mut self) -> Result<Vec<String>> {
+    pub fn finish(mut self) -> Result<Landed> {
         // Before the intent goes: a crash after that no longer repeats what was done.
         let synced = self.work.sync();
         let (id, intent) = (self.id, &self.intent);
@@ -347,19 +388,19 @@ impl Applied<'_> {
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let store = self.work.store;
         let record = |tx: &rusqlite::Transaction<'_>| {
-            let names = journal::fulfil(tx, id, intent)?;
+            let landed = journal::fulfil(tx, id, intent)?;
             made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
-            Ok((names, super::recovery::note_sweep(tx, &waiting)?))
+            Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };
         let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
-        let (names, sweep) = recorded.map_err(|err| {
+        let (landed, sweep) = recorded.map_err(|err| {
             let err = Error::Unrecorded(Box::new(err));
             // Lower and the database disagree: the next start finishes it.
             store.halt.halt(&err.to_string());
             err
         })?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
-        let removed = first_error(staged.iter().map(Staged::remove_waiting));
+        let removed = first_error(staged.iter().map(|staged| staged.remove_waiting(store)));
         let gone = emptied.iter().map(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")));
         let gone = first_error(gone).and_then(|()| store.dirs_gone(&intent.emptied));
         match removed.and(gone) {
@@ -367,27 +408,13 @@ impl Applied<'_> {
             // It is done all the same, and the notes stay: the next start removes what is left.
             Err(err) => log::error!("clear up after a landing: {err}"),
         }
-        Ok(names)
-    }
-}
-
-impl Store {
-    pub(super) fn commit<T>(
-        &self,
-        durability: Durability,
-        work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let mut database = self.database.lock();
-        match durability {
-            Durability::Cached => database.write(work),
-            Durability::Synced => database.write_durably(work),
-        }
+        Ok(landed)
     }
 }
 
 impl Work<'_> {
     fn push(&mut self, step: Step, place: Place) {
-        self.staged.push(Staged { step, place, waiting: None, other: None, new: None });
+        self.staged.push(Staged { step, place, waiting: None, other: None, new: None, placed: None });
     }
 
     fn last(&mut self) -> &mut Staged {
@@ -419,14 +446,15 @@ impl Work<'_> {
 
     fn open_dirs(&mut self) -> Result<()> {
         let mut opened = std::collections::HashSet::new();
-        for staged in &self.staged {
-            for place in std::iter::once(&staged.place).chain(&staged.other) {
-                let what = format!("the directory of {}", staged.step.path);
-                let meta = Meta::of(place.dir.as_fd()).doing(|| format!("stat {what}"))?;
-                if opened.insert((meta.device, meta.inode)) {
-                    let dir = place.open_dir().doing(|| format!("open {what}"))?;
-                    self.to_sync.push((File::from(dir), what));
-                }
+        let staged = self.staged.iter().map(|staged| (&staged.step.path, &staged.place));
+        let other = self.staged.iter().filter_map(|staged| Some((&staged.step.path, staged.other.as_ref()?)));
+        let made = self.made.iter().map(|made| (&made.path, &made.place));
+        for (path, place) in staged.chain(other).chain(made) {
+            let what = format!("the directory of {path}");
+            let meta = Meta::of(place.dir.as_fd()).doing(|| format!("stat {what}"))?;
+            if opened.insert((meta.device, meta.inode)) {
+                let dir = place.open_dir().doing(|| format!("open {what}"))?;
+                self.to_sync.push((File::from(dir), what));
             }
         }
         Ok(())
@@ -455,7 +483,8 @@ impl Work<'_> {
         }
         let retracted = self.retract();
         let staged = std::mem::take(&mut self.staged);
-        let removed = first_error(staged.iter().map(Staged::remove_new));
+        // What waits in a directory goes before that directory.
+        let removed = first_error(staged.iter().rev().map(|staged| staged.remove_waiting(self.store)));
         let made = std::mem::take(&mut self.made);
         let remove = |made: &Made| remove_if_empty(&made.place).doing(|| format!("remove {}", made.path));
         let gone = first_error(made.iter().rev().map(remove))
@@ -509,18 +538,19 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
 }
 
 impl Staged {
-    /// A step as a journal tells it, with its directory opened anew.
-    pub fn reopen(tree: &Tree, step: Step) -> Result<Self> {
+    /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `before` puts
+    /// there.
+    pub fn reopen(tree: &Tree, step: Step, before: &[Staged]) -> Result<Self> {
         let doing = || format!("open the directory of {}", step.path);
-        let place = tree.place(&step.path).doing(doing)?;
-        let other = step.other().map(|other| tree.place(other)).transpose().doing(doing)?;
+        let place = place_among(before, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(before, tree, other)).transpose()?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
         };
-        Ok(Self { step, place, waiting, other, new: None })
+        Ok(Self { step, place, waiting, other, new: None, placed: None })
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
@@ -555,11 +585,17 @@ impl Staged {
     pub fn undo(&self, store: &Store) -> Result<()> {
         let doing = || self.doing("undo");
         match &self.step.act {
-            Act::Place { .. } if self.step.expect.is_some() => {
-                self.place.rename(self.waiting(), RenameFlags::EXCHANGE).doing(doing)
-            }
-            Act::Place { .. } => self.place.rename(self.waiting(), RenameFlags::NOREPLACE).doing(doing),
-            Act::Remove { .. } => self.waiting().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Place { .. } if self.step.expect.is_some() => match self.swap_back(self.waiting())? {
+                Back::AsItWas => Ok(()),
+                // The old content is nowhere else, and no intent tells of it any more.
+                Back::Foreign => self.keep_waiting(store, self.waiting()),
+            },
+            Act::Place { .. } => self.take_back(self.waiting()),
+            Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
+                // Somebody has made something in its place.
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
+                other => other.doing(doing),
+            },
             Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
             Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
             Act::Relocate { onto, .. } => {
@@ -590,8 +626,58 @@ impl Staged {
             return Ok(());
         }
         // Somebody put something else there between the check and the rename: it goes back, untouched.
-        waiting.rename(&self.place, RenameFlags::EXCHANGE).doing(doing)?;
+        self.swap_back(waiting)?;
         Err(self.conflict())
+    }
+
+    /// Undoes an exchange. Where something other than our own entry comes out by that, it came there a moment ago: it
+    /// stays in its place, as the newest, and what it came instead of goes on waiting.
+    fn swap_back(&self, waiting: &Place) -> Result<Back> {
+        let doing = || self.doing("put back");
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            // Somebody removed ours, and meant what was there.
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Back::Foreign),
+            other => other.doing(doing)?,
+        }
+        if self.is_ours(waiting).doing(doing)? {
+            return Ok(Back::AsItWas);
+        }
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.doing(doing)?,
+        }
+        Ok(Back::Foreign)
+    }
+
+    /// Undoes a placing where nothing was. What somebody has put there since stays.
+    fn take_back(&self, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("take back");
+        match self.place.rename(waiting, RenameFlags::NOREPLACE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other.doing(doing)?,
+        }
+        if self.is_ours(waiting).doing(doing)? {
+            return Ok(());
+        }
+        match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+            // Once more: the newest has the place, and what waits is kept when its name goes.
+            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            other => other.doing(doing),
+        }
+    }
+
+    /// Whether what waits is what this step made, as it made it.
+    fn is_ours(&self, waiting: &Place) -> std::io::Result<bool> {
+        Ok(waiting.stat()?.is_some_and(|meta| self.is_made_here(&meta)))
+    }
+
+    fn is_made_here(&self, meta: &Meta) -> bool {
+        match (&self.placed, &self.step.act) {
+            (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
+            // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
+            (_, Act::Place { inode, .. }) => meta.inode == *inode,
+            (_, _) => false,
+        }
     }
 
     fn move_out(&self, waiting: &Place) -> Result<()> {
@@ -602,7 +688,11 @@ impl Staged {
         }
         match self.step.expect {
             Some(expect) if !is_same_entry(waiting, &expect).doing(doing)? => {
-                waiting.rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
+                match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+                    // Something newer still has come: it stays, and what waits is kept when its name goes.
+                    Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+                    other => other.doing(doing)?,
+                }
                 Err(self.conflict())
             }
             _ => Ok(()),
@@ -650,6 +740,19 @@ impl Staged {
         new.give(&File::from(inode)).doing(doing)
     }
 
+    /// The directory that this step puts at its path, wherever it stands by now.
+    fn placed_dir(&self) -> Result<Option<OwnedFd>> {
+        let Act::Place { inode, .. } = self.step.act else { return Ok(None) };
+        let doing = || self.doing("open");
+        for place in std::iter::once(&self.place).chain(&self.waiting) {
+            let is_it = |meta: &Meta| meta.is_dir() && meta.inode == inode;
+            if place.stat().doing(doing)?.as_ref().is_some_and(is_it) {
+                return place.open(OFlags::PATH | OFlags::DIRECTORY).doing(doing).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     pub fn outcome(&self) -> Result<StepOutcome> {
         let (path, place) = match (&self.step.act, &self.other) {
             (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
@@ -667,18 +770,55 @@ impl Staged {
         parent.join(&self.waiting.as_ref()?.name).ok()
     }
 
-    /// After undoing: the new entry, and nothing else that may stand under its temporary name.
-    pub fn remove_new(&self) -> Result<()> {
-        let (Act::Place { inode, .. }, Some(waiting)) = (&self.step.act, &self.waiting) else { return Ok(()) };
-        match waiting.stat().doing(|| self.doing("examine"))? {
-            Some(meta) if meta.inode == *inode => discard_temp(waiting),
-            Some(_) | None => Ok(()),
+    /// After undoing, the new entry; after finishing, the old one, whose content is kept. Whatever else it is came from
+    /// somebody who wrote at the very moment of a rename, and becomes a backup before it goes.
+    pub fn remove_waiting(&self, store: &Store) -> Result<()> {
+        let Some(waiting) = &self.waiting else { return Ok(()) };
+        let is_known =
+            |meta: &Meta| self.is_made_here(meta) || self.step.expect.is_some_and(|expect| same_entry(meta, &expect));
+        if waiting.stat().doing(|| self.doing("examine"))?.is_some_and(|meta| !is_known(&meta)) {
+            self.keep_waiting(store, waiting)?;
         }
+        discard_temp(waiting)
     }
 
-    /// After finishing: the old entry, whose content is kept.
-    pub fn remove_waiting(&self) -> Result<()> {
-        self.waiting.as_ref().map_or(Ok(()), discard_temp)
+    /// Makes a backup of what waits, by the name of the path it was written to.
+    fn keep_waiting(&self, store: &Store, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("keep what somebody wrote at");
+        let Some(meta) = waiting.stat().doing(doing)? else { return Ok(()) };
+        let content = match meta.kind {
+            FileKind::Regular => {
+                let file = waiting.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
+                store.stage_content(&file)?
+            }
+            FileKind::Symlink => StagedContent::of(waiting.read_symlink().doing(doing)?.into_vec()),
+            // Nothing whose content could be lost.
+            _ => return Ok(()),
+        };
+        let created = super::now_millis();
+        let backup = Backup {
+            name: Backup::name_for(&self.step.path, created),
+            path: self.step.path.clone(),
+            kind: BackupKind::Landed,
+            digest: content.digest,
+            size: content.size,
+            mode: meta.mode,
+            symlink: meta.kind == FileKind::Symlink,
+            mtime: meta.mtime,
+            created,
+            by: None,
+        };
+        let event = EventDraft::new(EventName::ExternalModified).with(|event| {
+            event.path = Some(self.step.path.clone());
+            event.sha256 = Some(content.digest);
+            event.bytes = Some(content.size);
+            event.message = Some("written below while something landed there: kept as a backup".to_owned());
+        });
+        store.database.lock().write(|tx| {
+            content.commit(tx)?;
+            let name = backups::put(tx, &backup)?;
+            events::put_all(tx, &[event], &[(&self.step.path, &name)]).map(|_| ())
+        })
     }
 
     /// Where the step stands, for recovery.
@@ -757,6 +897,13 @@ impl Staged {
     }
 }
 
+/// What came of undoing an exchange.
+enum Back {
+    AsItWas,
+    /// Somebody else's stands there, and what stood there before waits.
+    Foreign,
+}
+
 /// Where a journalled step stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -766,6 +913,21 @@ pub(super) enum Progress {
     Torn,
     /// Something is there that neither was nor was to be.
     Foreign,
+}
+
+/// The directory that one of `staged` puts at `path`.
+fn placed_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
+    let found = staged.iter().rfind(|staged| staged.step.path == *path);
+    found.map_or(Ok(None), Staged::placed_dir)
+}
+
+/// Where `path` is, or is going to be when `staged` have been applied.
+fn place_among(staged: &[Staged], tree: &Tree, path: &RelPath) -> Result<Place> {
+    let dir = placed_dir(staged, &path.parent().unwrap_or_default())?;
+    match (dir, path.name()) {
+        (Some(dir), Some(name)) => Ok(Place { dir, name: name.to_owned() }),
+        (_, _) => tree.place(path).doing(|| format!("open the directory of {path}")),
+    }
 }
 
 /// A rename changes ctime, so it does not count here.
@@ -797,15 +959,35 @@ fn write_temp(
         }
         NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;
-            match waiting.set_owner(Some(*uid), Some(*gid)) {
-                Err(err) if err.raw_os_error() == Some(libc::EPERM) => {}
-                other => other?,
-            }
+            give_owner(waiting, *uid, *gid)?;
             if let Some((access, modification)) = times {
                 waiting.set_times(file::to_timespec(*access), file::to_timespec(*modification))?;
             }
             waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         }
+        NewContent::Dir { like, meta } => {
+            waiting.make_dir(Mode::RWXU)?;
+            let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
+            file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
+            // Only what is confirmed has directories of its own: it is to be durable.
+            temp.sync_all()?;
+            Meta::of(temp.as_fd())
+        }
+        NewContent::Node { meta } => {
+            waiting.make_node(meta.kind, Mode::RUSR | Mode::WUSR, meta.special_device)?;
+            give_owner(waiting, meta.uid, meta.gid)?;
+            waiting.set_mode(meta.mode)?;
+            waiting.set_times(file::to_timespec(meta.atime), file::to_timespec(meta.mtime))?;
+            waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        }
+    }
+}
+
+/// An unprivileged daemon cannot give files away.
+fn give_owner(place: &Place, uid: u32, gid: u32) -> std::io::Result<()> {
+    match place.set_owner(Some(uid), Some(gid)) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
     }
 }
 

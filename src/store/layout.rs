@@ -167,7 +167,12 @@ impl StateDirs {
 
     pub fn remove_stage_file(&self, id: UpperId) -> Result<()> {
         // By the directory's own descriptor: that there is none left to be had keeps nothing from going.
-        match fs::unlinkat(&self.stage, id.to_string(), fs::AtFlags::empty()) {
+        let remove = |flags| fs::unlinkat(&self.stage, id.to_string(), flags);
+        let removed = match remove(fs::AtFlags::empty()) {
+            Err(rustix::io::Errno::ISDIR) => remove(fs::AtFlags::REMOVEDIR),
+            removed => removed,
+        };
+        match removed {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(err) => Err(err.into()).doing(|| format!("remove upper file {id} in {}", self.description)),
         }
@@ -253,6 +258,7 @@ fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
 fn remove(place: &Place) -> io::Result<()> {
     match place.unlink() {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => place.remove_dir(),
         other => other,
     }
 }

@@ -21,6 +21,7 @@ mod halt;
 mod journal;
 mod landing;
 mod layout;
+mod operations;
 mod purge;
 mod recovery;
 mod reserve;
@@ -45,9 +46,10 @@ pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
 pub use events::{Event, EventDraft};
-pub use journal::{Epilogue, Fate};
+pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
+pub use operations::{DirLooks, Effect, Operation, PathEffect, Version};
 pub use recovery::Recovered;
 pub use upper::{Base, Below, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
@@ -55,6 +57,7 @@ pub use verdicts::Verdict;
 use checkpoint::Checkpointer;
 use database::Database;
 use halt::Halt;
+use purge::Purging;
 use reserve::Reserve;
 
 /// What can go wrong below, with what was being done to which thing.
@@ -121,6 +124,8 @@ pub struct Store {
     announced: Mutex<HashSet<RelPath>>,
     /// Upper files that nobody needs and that could not be removed. A leaf: nothing is taken after it.
     left_over: Mutex<Vec<UpperId>>,
+    /// What a purge while others work must know. Its locks are taken before `database`.
+    purging: Purging,
     /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
@@ -141,6 +146,7 @@ impl Store {
             _checkpointer: checkpointer,
             database,
             announced: Mutex::default(),
+            purging: Purging::default(),
             boot_noted: Mutex::default(),
             left_over: Mutex::default(),
         })
@@ -170,13 +176,14 @@ impl Store {
         }
     }
 
-    /// A number for an upper entry that has no content of its own: a whiteout, a symlink.
+    /// A number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
     pub fn reserve_upper(&self) -> UpperId {
         self.database.lock().next_upper()
     }
 
     /// Content that was backed up, staged or replaced, by its hash.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
+        self.note_use(digest);
         content::read(&self.database.lock(), &self.dirs, digest)
     }
 

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store};
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath, Stamp};
+use crate::sys::Mode;
+use crate::sys::file::FileKind;
 
 /// Names an upper entry and its file in `stage/`. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,6 +79,21 @@ pub enum What {
     Symlink,
     /// Nothing is at the path, though lower has something.
     Whiteout,
+    /// A directory that lower does not have. Its attributes are those of the empty directory in `stage/`; what is in it
+    /// are entries of their own.
+    Dir,
+    /// A FIFO, socket or device that lower does not have: the one in `stage/`.
+    Node,
+}
+
+impl What {
+    /// Whether it is held for where it stands, and not for content that could be judged.
+    pub fn is_structure(&self) -> bool {
+        match self {
+            Self::Dir | Self::Node => true,
+            Self::File | Self::Symlink | Self::Whiteout => false,
+        }
+    }
 }
 
 /// What lower has, or is expected to have, at a path.
@@ -175,6 +192,18 @@ impl Store {
         let id = self.reserve_upper();
         let place = self.dirs.stage_place(id)?;
         place.make_symlink(target).doing(|| format!("make upper symlink {id}"))?;
+        Ok(self.new_upper(id))
+    }
+
+    /// A directory, FIFO, socket or device of upper, private until it is given its mode.
+    pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<NewUpper<'_>> {
+        let id = self.reserve_upper();
+        let place = self.dirs.stage_place(id)?;
+        let made = match kind == FileKind::Directory {
+            true => place.make_dir(Mode::RWXU),
+            false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),
+        };
+        made.doing(|| format!("make upper entry {id}"))?;
         Ok(self.new_upper(id))
     }
 

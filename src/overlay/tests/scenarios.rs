@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use super::*;
@@ -135,6 +135,17 @@ fn unlink(bench: &Bench, path: &str) -> Acted {
     Ok(bench.view().unlink(dir, name, &ME)?)
 }
 
+fn undo_latest(bench: &Bench) -> Acted {
+    bench.view().undo(&bench.latest(), &crate::overlay::UndoHow::default())?;
+    Ok(())
+}
+
+fn mkdir(bench: &Bench, path: &str) -> Acted {
+    let (dir, name) = parent(bench, path)?;
+    bench.view().mkdir(dir, name, 0o755, &ME)?;
+    Ok(())
+}
+
 fn symlink(bench: &Bench, name: &str, target: &str) -> Acted {
     bench.view().symlink(ROOT, OsStr::new(name), OsStr::new(target), &ME)?;
     Ok(())
@@ -203,6 +214,19 @@ fn hold_in_directory(bench: &mut Bench) {
     bench.save("d/AGENTS.md", "made\n");
     bench.save("d/fresh", "fresh\n");
     bench.unlink("d/gone");
+}
+
+/// A directory in the place of a held deletion, with files, a symlink, a FIFO and a directory in it.
+fn hold_dir_for_file(bench: &mut Bench) {
+    bench.put("f", &lines("gone", 100));
+    bench.unlink("f");
+    bench.mkdir("f");
+    bench.mkdir("f/sub");
+    bench.save("f/x", "made x\n");
+    bench.save("f/sub/y", "made y\n");
+    let dir = bench.node("f").unwrap();
+    bench.view().symlink(dir, OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
+    bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
 }
 
 /// A file of lower with two names.
@@ -508,6 +532,80 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["gone a 99\n", "gone b 99\n"],
     },
     Scenario {
+        name: "a directory is made where a deletion is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("f", &lines("gone", 100));
+            bench.unlink("f");
+        },
+        act: |bench| mkdir(bench, "f"),
+        precious: &["gone 99\n"],
+    },
+    Scenario {
+        name: "a held directory is removed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("f", &lines("gone", 100));
+            bench.unlink("f");
+            bench.mkdir("f");
+        },
+        act: |bench| Ok(bench.rmdir("f")?),
+        precious: &["gone 99\n"],
+    },
+    Scenario {
+        name: "a new file is closed in a held directory",
+        rule: Rule::Closes,
+        ready: |bench| {
+            hold_dir_for_file(bench);
+            write_and_leave_open(bench, "f/new", "new\n");
+        },
+        act: close_all,
+        precious: &["gone 99\n", "made y\n", "new\n"],
+    },
+    Scenario {
+        name: "a held directory is renamed",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: |bench| rename(bench, "f", "g"),
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is renamed to where a deletion is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_dir_for_file(bench);
+            bench.put("g", &lines("other", 100));
+            bench.unlink("g");
+        },
+        act: |bench| rename(bench, "f", "g"),
+        precious: &["gone 99\n", "other 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is confirmed with all that is in it",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: confirm_all,
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "one file in a held directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: |bench| {
+            let how = ConfirmHow { expiry: Expiry::Ignore, ..HOW };
+            bench.view().confirm(&[bench.id_of("f/sub/y")], &how)?;
+            Ok(())
+        },
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is discarded",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: discard_all,
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
         name: "one change is discarded",
         rule: Rule::AllOrNothing,
         ready: |bench| hold_many(bench, 1),
@@ -541,6 +639,36 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: roll_back_all,
         precious: &["one\n"],
+    },
+    Scenario {
+        name: "a confirm is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 4);
+            confirm_all(bench).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "a discard is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 4);
+            discard_all(bench).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "the rename of a directory with held files is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.rename("d", "e");
+        },
+        act: undo_latest,
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
     },
 ];
 
@@ -655,7 +783,7 @@ fn past(bench: &Bench) -> Vec<String> {
     anchors.into_iter().map(anchor).chain(moved).collect()
 }
 
-fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {
+pub(super) fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
@@ -670,6 +798,8 @@ fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) 
             format!("{mode:o}")
         } else if meta.is_symlink() {
             format!("-> {}", std::fs::read_link(entry.path()).unwrap().display())
+        } else if meta.file_type().is_fifo() {
+            format!("{mode:o}")
         } else {
             format!("{mode:o} {}", std::fs::read_to_string(entry.path()).unwrap())
         };
@@ -694,6 +824,7 @@ fn collect_view(bench: &Bench, dir: &str, found: &mut BTreeMap<String, String>) 
                 format!("{:o}", meta.mode)
             }
             FileKind::Symlink => format!("-> {}", bench.view().read_symlink(node).unwrap().to_string_lossy()),
+            FileKind::Fifo => format!("{:o}", meta.mode),
             _ => format!("{:o} {}", meta.mode, bench.read(&path).unwrap()),
         };
         found.insert(path, what);
