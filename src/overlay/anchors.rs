@@ -263,6 +263,14 @@ impl State {
         others.chain(came_from).chain([left.as_anchor(source)]).collect()
     }
 
+    /// What is known of a new file at `to` once what was at `source` was renamed over it: it may be all that is left of
+    /// something older, and does not go unreviewed then. To be asked before the source is known as gone.
+    pub(super) fn anchor_taken_over(&self, source: &RelPath, to: &RelPath) -> Option<Anchor> {
+        let came_from = self.came_from(source).filter(|came_from| came_from != to)?;
+        let known = self.anchors.get(to).filter(|known| known.fresh)?.clone();
+        Some(Known { from: Some(came_from), ..known }.as_anchor(to))
+    }
+
     /// Where what lay at a path is now, if a directory above it was renamed.
     pub(super) fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
         moved_with_dir(&self.moved_dirs, path)

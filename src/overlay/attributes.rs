@@ -14,9 +14,9 @@ use super::settle::Claim;
 use super::uppers::Upper;
 use super::watch::Holds;
 use super::{Caller, Error, Overlay, ROOT, Result};
-use crate::model::{RelPath, Stamp, Timestamp};
+use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
-use crate::store::UpperId;
+use crate::store::{Effect, UpperId};
 use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::{OFlags, process, xattr};
 
@@ -222,7 +222,7 @@ impl Overlay {
         match self.unlanded(path) {
             Some(id) => self.mark_dirty(id)?,
             None if self.action(path, target.kind) == Action::Pass => {}
-            None => self.record_structure(path, what, Vec::new(), caller)?,
+            None => self.record_structure(path, what, target.effects()?, Vec::new(), caller)?,
         }
         self.remember_below(target)
     }
@@ -232,7 +232,7 @@ impl Overlay {
     fn remember_below(&self, inode: &Inode) -> Result<()> {
         let (Some(path), Some(before)) = (&inode.path, inode.below) else { return Ok(()) };
         let meta = Meta::of(inode.fd.as_fd()).doing(|| inode.doing("stat"))?;
-        self.state.lock().touched(path, &before, &meta);
+        self.state.lock().touched(path, &before.stamp(), &meta);
         Ok(())
     }
 
@@ -286,7 +286,7 @@ impl Overlay {
         };
         let fd = place.open(OFlags::PATH).doing(|| format!("open {path}"))?;
         let twin = upper.map(|id| self.twin(id, kind)).transpose()?.flatten();
-        let below = Some(Meta::of(fd.as_fd()).doing(|| format!("stat {path}"))?.stamp());
+        let below = Some(Meta::of(fd.as_fd()).doing(|| format!("stat {path}"))?);
         Ok(Inode { path: Some(path), kind, fd, place: Some(place), below, twin: twin.map(Box::new) })
     }
 
@@ -426,7 +426,7 @@ struct Inode {
     fd: OwnedFd,
     place: Option<crate::sys::tree::Place>,
     /// What it was when it was looked up.
-    below: Option<Stamp>,
+    below: Option<Meta>,
     /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
     twin: Option<Box<Inode>>,
 }
@@ -448,6 +448,17 @@ impl Inode {
             (SetTime::Keep, SetTime::Keep) => Ok(()),
             (access, modification) => set_times(self, access.timespec(), modification.timespec()),
         }
+    }
+
+    /// What has become of its mode and owner since it was looked up. A new owner may take set-id bits with him.
+    fn effects(&self) -> Result<Vec<Effect>> {
+        let Some(before) = self.below else { return Ok(Vec::new()) };
+        let after = Meta::of(self.fd.as_fd()).doing(|| self.doing("stat"))?;
+        let mode = Effect::Mode { before: before.mode, after: after.mode };
+        let owner = Effect::Owner { before: (before.uid, before.gid), after: (after.uid, after.gid) };
+        let mode = (before.mode != after.mode).then_some(mode);
+        let owner = ((before.uid, before.gid) != (after.uid, after.gid)).then_some(owner);
+        Ok(mode.into_iter().chain(owner).collect())
     }
 
     fn doing(&self, verb: &str) -> String {

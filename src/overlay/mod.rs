@@ -4,7 +4,8 @@
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
 //! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
 //! becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away
-//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. What others do below
+//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by
+//! operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
 //! is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
@@ -30,6 +31,7 @@ mod handles;
 mod head;
 mod heritage;
 mod hold;
+mod hold_again;
 mod land;
 mod lookup;
 mod namespace;
@@ -40,6 +42,7 @@ mod put_back;
 mod relocate;
 mod rename;
 mod rename_over;
+mod restore;
 mod review;
 mod rollback;
 mod rules;
@@ -48,6 +51,7 @@ mod side;
 mod structure;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod uppers;
 mod watch;
 mod windows;
@@ -78,6 +82,7 @@ pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
+pub use undo::UndoHow;
 pub use watch::Holds;
 
 use handles::Handle;
@@ -346,13 +351,28 @@ impl Overlay {
         let draft = EventDraft::new(EventName::SessionEnded);
         self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?;
         self.store.clear_anchors()?;
-        let limits = self.policy().settings.backups;
-        self.store.purge(&limits, &self.needed_content())?;
+        self.store.forget_uses();
+        self.purge()?;
         self.store.forget_boot()?;
         Ok(self.store.checkpoint()?)
     }
 
-    /// Content that a held change or an anchor still needs.
+    /// Lets backups go that are past a limit. Others may work meanwhile.
+    pub fn purge(&self) -> Result<usize> {
+        let limits = self.policy().settings.backups;
+        Ok(self.store.purge(&limits, &self.needed_content())?)
+    }
+
+    /// Purges now and then, for as long as the session lasts.
+    pub fn purge_until_the_end(&self) {
+        while self.store.wait_for_purge() {
+            if let Err(err) = self.purge() {
+                log::error!("let old backups go: {err}");
+            }
+        }
+    }
+
+    /// Content that a held change, an anchor or a window still needs.
     fn needed_content(&self) -> HashSet<Digest> {
         let state = self.state.lock();
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
@@ -360,7 +380,8 @@ impl Overlay {
             AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
-        held.chain(anchors).collect()
+        let windows = state.windows.values().filter_map(Window::needed_content);
+        held.chain(anchors).chain(windows).collect()
     }
 }
 

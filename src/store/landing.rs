@@ -19,7 +19,8 @@ use std::os::unix::ffi::OsStringExt;
 use super::backups::{self, Backup};
 use super::content::StagedContent;
 use super::events::{self, EventDraft};
-use super::journal::{self, Act, Epilogue, Intent, Looks, Step, Temp};
+use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
+use super::operations::DirLooks;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
 use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
@@ -72,6 +73,8 @@ pub struct Landing<'a> {
     work: Work<'a>,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
+    /// How many of the directories made were asked for.
+    made_told: usize,
 }
 
 /// A directory made for a landing, and noted, so that recovery finds it.
@@ -141,7 +144,7 @@ impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
         let work = Work { store, durability, staged, applied: 0, intent: None, made: Vec::new(), emptied: Vec::new() };
-        Self { work, backups: Vec::new(), contents: Vec::new() }
+        Self { work, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
@@ -220,16 +223,32 @@ impl<'a> Landing<'a> {
             let above = dir.parent().unwrap_or_default();
             missing.push(std::mem::replace(&mut dir, above));
         }
-        for dir in missing.into_iter().rev() {
-            let doing = || format!("make {dir}");
-            let place = tree.place(&dir).doing(doing)?;
-            self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, &dir))?;
-            // Noted and not made is harmless: what is not there cannot be removed.
-            let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
-            self.work.made.push(Made { path: dir.clone(), place });
-            made?;
-        }
-        Ok(())
+        missing.iter().rev().try_for_each(|dir| self.make_noted(tree, dir).map(|_| ()))
+    }
+
+    /// Makes a directory that is gone, in one that is there.
+    pub fn make_dir(&mut self, tree: &Tree, path: &RelPath, looks: DirLooks) -> Result<()> {
+        let place = self.make_noted(tree, path)?;
+        let DirLooks { mode, uid, gid } = looks;
+        let dressed = place.set_owner(Some(uid), Some(gid)).and_then(|()| place.set_mode(mode));
+        dressed.doing(|| format!("give {path} its owner"))
+    }
+
+    fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
+        let doing = || format!("make {dir}");
+        let place = tree.place(dir).doing(doing)?;
+        self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
+        // Noted and not made is harmless: what is not there cannot be removed.
+        let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
+        self.work.made.push(Made { path: dir.clone(), place });
+        made?;
+        Ok(&self.work.made.last().expect("just pushed").place)
+    }
+
+    /// Directories that were made since this was asked last, parents first.
+    pub fn newly_made(&mut self) -> Vec<RelPath> {
+        let told = std::mem::replace(&mut self.made_told, self.work.made.len());
+        self.work.made[told..].iter().map(|made| made.path.clone()).collect()
     }
 
     /// Whether a step puts a directory at `path`.
@@ -271,13 +290,14 @@ impl<'a> Landing<'a> {
 
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
+        self.work.store.note_use(content.digest);
         self.contents.push(content);
         self.backups.push(backup);
     }
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents } = self;
+        let Self { mut work, backups, contents, .. } = self;
         // Deepest first.
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
@@ -285,6 +305,8 @@ impl<'a> Landing<'a> {
         let intent = Intent { steps, backups, epilogue, emptied };
         work.sync_before_promise(&contents)?;
         let store = work.store;
+        let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
+        store.purging.note_kept(backups as u64, bytes);
         let write = |tx: &rusqlite::Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
@@ -321,9 +343,9 @@ impl Applied<'_> {
         &mut self.intent.epilogue
     }
 
-    /// Records what was done and removes what waited. Gives the names of the backups.
+    /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know; after any other error all is old.
-    pub fn finish(mut self) -> Result<Vec<String>> {
+    pub fn finish(mut self) -> Result<Landed> {
         if self.work.durability == Durability::Synced {
             // Before the intent goes: a crash after that no longer repeats what was done.
             self.work.sync_rewritten()?;
@@ -338,11 +360,11 @@ impl Applied<'_> {
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let recorded = self.work.store.database.lock().write_notes(|tx| {
-            let names = journal::fulfil(tx, id, intent)?;
+            let landed = journal::fulfil(tx, id, intent)?;
             made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
-            Ok((names, super::recovery::note_sweep(tx, &waiting)?))
+            Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         });
-        let (names, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
+        let (landed, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
         let mut gone = emptied.iter();
         let cleared = staged
@@ -355,7 +377,7 @@ impl Applied<'_> {
             // It is done all the same, and the notes stay: the next start removes what is left.
             Err(err) => log::error!("clear up after a landing: {err}"),
         }
-        Ok(names)
+        Ok(landed)
     }
 }
 
@@ -365,11 +387,12 @@ impl Store {
         durability: Durability,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut database = self.database.lock();
-        match durability {
-            Durability::Cached => database.write(work),
-            Durability::Synced => database.write_durably(work),
+        let value = self.database.lock().write(work)?;
+        if durability == Durability::Synced {
+            // Not by the commit itself: others would wait for the disk with it.
+            self.sync()?;
         }
+        Ok(value)
     }
 }
 
@@ -401,13 +424,14 @@ impl Work<'_> {
 
     fn sync_dirs(&self) -> Result<()> {
         let mut synced = std::collections::HashSet::new();
-        for staged in &self.staged {
-            for place in std::iter::once(&staged.place).chain(&staged.other) {
-                let doing = || format!("sync the directory of {}", staged.step.path);
-                let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
-                if synced.insert((meta.device, meta.inode)) {
-                    place.sync_dir().doing(doing)?;
-                }
+        let staged = self.staged.iter().map(|staged| (&staged.step.path, &staged.place));
+        let other = self.staged.iter().filter_map(|staged| Some((&staged.step.path, staged.other.as_ref()?)));
+        let made = self.made.iter().map(|made| (&made.path, &made.place));
+        for (path, place) in staged.chain(other).chain(made) {
+            let doing = || format!("sync the directory of {path}");
+            let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
+            if synced.insert((meta.device, meta.inode)) {
+                place.sync_dir().doing(doing)?;
             }
         }
         Ok(())
@@ -721,7 +745,7 @@ impl Staged {
         store.database.lock().write(|tx| {
             content.commit(tx)?;
             let name = backups::put(tx, &backup)?;
-            events::put(tx, &event, &[(&self.step.path, &name)])
+            events::put_all(tx, &[event], &[(&self.step.path, &name)]).map(|_| ())
         })
     }
 

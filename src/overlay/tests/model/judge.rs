@@ -121,7 +121,12 @@ impl Model {
     fn reasons(&self, path: &str, upper: &Upper, old: &Old, because: &[Reason]) -> Vec<Reason> {
         let mut reasons = because.to_vec();
         let kept = upper.held.iter().flat_map(|held| &held.reasons).filter(|reason| **reason != Reason::Size);
-        reasons.extend(kept);
+        let in_dirs_place = self.lower.is_dir(path);
+        // Held for the directory it was in, which is asked anew.
+        reasons.extend(kept.filter(|reason| **reason != Reason::Parent || upper.below.is_some() || in_dirs_place));
+        if self.is_in_held_dir(path) {
+            reasons.push(Reason::Parent);
+        }
         if old.is_stale {
             reasons.push(Reason::Stale);
         }
@@ -277,6 +282,9 @@ impl Model {
     }
 
     fn went_from(&self, path: &str) -> Option<(Path, u64)> {
+        if self.is_in_held_dir(path) {
+            return None;
+        }
         let known = self.anchors.get(path)?;
         match &known.anchor {
             Anchor::Nothing => None,
