@@ -5,8 +5,11 @@ mod crash;
 mod findings;
 mod model;
 mod programs;
+mod purge;
 mod stress;
 mod structure;
+mod together;
+mod undo;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::copy_up::same_content_stamp;
 use super::side::Side;
 use super::{Known, Overlay, Result, State};
-use crate::model::{RelPath, Stamp};
+use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Window as Setting;
 use crate::store::{AnchorState, Kept};
 
@@ -36,6 +36,11 @@ enum Found {
 }
 
 impl Window {
+    /// What the next write is judged against.
+    pub fn needed_content(&self) -> Option<Digest> {
+        self.first.map(|kept| kept.digest)
+    }
+
     fn is_as_left(&self, present: Option<Stamp>) -> bool {
         match (self.landed, present) {
             (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
