@@ -97,7 +97,10 @@ impl Overlay {
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
         let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
-        let failures: Vec<ErrorBody> = taken.iter().filter_map(back).collect();
+        // What is in a directory before it: it is found by its path.
+        let mut inner_first: Vec<&Taken> = taken.iter().collect();
+        inner_first.sort_by(|a, b| b.row.names[0].cmp(&a.row.names[0]));
+        let failures: Vec<ErrorBody> = inner_first.into_iter().filter_map(back).collect();
         failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 
