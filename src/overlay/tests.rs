@@ -2,10 +2,12 @@
 
 mod check;
 mod crash;
+mod faults;
 mod findings;
 mod model;
 mod programs;
 mod purge;
+mod scenarios;
 mod stress;
 mod structure;
 mod together;
