@@ -444,6 +444,9 @@ impl State {
         }
         if let Some(node) = self.nodes.at(path) {
             self.nodes.set_lower(node, meta.map(Meta::key));
+            if let Some(meta) = meta {
+                self.nodes.note_shown(node, &meta.stamp());
+            }
         }
     }
 }

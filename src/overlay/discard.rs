@@ -156,7 +156,10 @@ impl Overlay {
         let back = |(change, shown): (&Taken, Shown)| {
             self.back_to_lower(change, shown).err().map(|err| failed(&change.row.names[0], &err))
         };
-        let failures: Vec<ErrorBody> = taken.iter().zip(shown).filter_map(back).collect();
+        // What is in a directory before it: it is found by its path.
+        let mut inner_first: Vec<(&Taken, Shown)> = taken.iter().zip(shown).collect();
+        inner_first.sort_by(|(a, _), (b, _)| b.row.names[0].cmp(&a.row.names[0]));
+        let failures: Vec<ErrorBody> = inner_first.into_iter().filter_map(back).collect();
         failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 

@@ -268,6 +268,7 @@ impl Overlay {
                 self.tell(|observer| observer.content_changed(node));
             }
         }
+        self.tell(|observer| observer.shows_other(path));
         if let (Some(parent), Some(name)) = (parent, path.name()) {
             // Its links: what is held counts in the view, and lower's events tell nothing of it.
             self.forget_attributes(parent);

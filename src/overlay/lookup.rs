@@ -218,7 +218,11 @@ impl Overlay {
             state.nodes.unname(parent, name);
             return Ok(None);
         };
-        Ok(Some((state.nodes.resolve(parent, name, &meta, lower), meta)))
+        let node = state.nodes.resolve(parent, name, &meta, lower);
+        if matches!(origin, Origin::Lower(_)) {
+            state.nodes.note_first_shown(node, &meta.stamp());
+        }
+        Ok(Some((node, meta)))
     }
 
     /// What a path shows, and which lower inode that stands for.

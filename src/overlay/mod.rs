@@ -114,6 +114,8 @@ pub trait Observer: Send + Sync {
     /// What was told of a name, or that there is nothing, need not be true any more: the kernel asks again before it
     /// uses the name, and goes on using the node if it is the same.
     fn entry_doubted(&self, parent: NodeId, name: &std::ffi::OsStr);
+    /// Programs that watch the view should learn that something else is at a path, or nothing any more.
+    fn shows_other(&self, path: &RelPath);
 }
 
 /// What the view may let through beyond the usual (SPEC §6).

@@ -292,6 +292,7 @@ impl State {
             self.nodes.set_lower(node, meta.map(Meta::key));
             if let Some(meta) = meta {
                 self.nodes.set_cached(node, meta.stamp());
+                self.nodes.note_shown(node, &meta.stamp());
             }
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };

@@ -27,7 +27,7 @@ use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{Place, Tree, is_absent};
-use crate::sys::{Mode, OFlags, RenameFlags};
+use crate::sys::{Mode, OFlags, RenameFlags, xattr};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,11 @@ impl<'a> Landing<'a> {
                 return Err(cause).doing(|| format!("write {path}"));
             }
         };
-        let act = Act::Place { temp, inode: meta.inode };
+        let looks = match new {
+            NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
+            NewContent::File { .. } | NewContent::Symlink { .. } | NewContent::Node { .. } => None,
+        };
+        let act = Act::Place { temp, inode: meta.inode, looks };
         self.work.push(Step { path: path.clone(), expect, act }, place);
         let staged = self.work.last();
         (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
@@ -375,6 +379,7 @@ impl Applied<'_> {
     /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
     pub fn finish(mut self) -> Result<Landed> {
+        self.work.dress_dirs()?;
         // Before the intent goes: a crash after that no longer repeats what was done.
         let synced = self.work.sync();
         let (id, intent) = (self.id, &self.intent);
@@ -429,6 +434,12 @@ impl Work<'_> {
         self.open_dirs()?;
         self.sync()?;
         self.open_rewritten()
+    }
+
+    /// Directories look as they shall once all is in them, and those in them before them.
+    fn dress_dirs(&self) -> Result<()> {
+        let placed = self.staged.iter().rev().filter(|staged| matches!(staged.step.act, Act::Place { .. }));
+        placed.into_iter().try_for_each(Staged::dress)
     }
 
     fn sync(&self) -> Result<()> {
@@ -732,12 +743,21 @@ impl Staged {
         }
     }
 
-    /// The content is there; that it looks as it should came after it, and perhaps did not come.
+    /// What is there may not look as it should yet: that comes after content, and after all that is in a directory.
     pub fn dress(&self) -> Result<()> {
-        let Act::Rewrite { looks: Some((_, new)), .. } = &self.step.act else { return Ok(()) };
+        let (looks, is_dir) = match &self.step.act {
+            Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
+            Act::Place { looks: Some(new), .. } => (new, true),
+            Act::Rewrite { looks: None, .. } | Act::Place { looks: None, .. } => return Ok(()),
+            Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
+                return Ok(());
+            }
+        };
         let doing = || self.doing("change attributes of");
-        let inode = self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?;
-        new.give(&File::from(inode)).doing(doing)
+        let inode = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
+        looks.give(&inode).doing(doing)?;
+        // Only what is confirmed has directories of its own: it is to be durable.
+        if is_dir { inode.sync_all().doing(doing) } else { Ok(()) }
     }
 
     /// The directory that this step puts at its path, wherever it stands by now.
@@ -968,9 +988,10 @@ fn write_temp(
         NewContent::Dir { like, meta } => {
             waiting.make_dir(Mode::RWXU)?;
             let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
-            file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
-            // Only what is confirmed has directories of its own: it is to be durable.
-            temp.sync_all()?;
+            file::copy_owner(meta, temp.as_fd())?;
+            xattr::copy(like.as_fd(), temp.as_fd())?;
+            // It looks as it shall once all is in it.
+            file::set_mode(temp.as_fd(), meta.mode | 0o700)?;
             Meta::of(temp.as_fd())
         }
         NewContent::Node { meta } => {

@@ -128,9 +128,10 @@ impl Store {
         staged.iter().zip(progress).try_for_each(|(staged, progress)| match progress {
             Progress::Todo => staged.apply(self),
             Progress::Torn => self.keep_torn(staged, intent).and_then(|()| staged.write_again(self)),
-            Progress::Done => staged.dress(),
-            Progress::Foreign => Ok(()),
-        })
+            Progress::Done | Progress::Foreign => Ok(()),
+        })?;
+        // What is in a directory before it: it may let nothing in any more then.
+        staged.iter().rev().try_for_each(Staged::dress)
     }
 
     /// What is neither old nor new is most likely half of the new; should it be somebody's edit, it is not lost.

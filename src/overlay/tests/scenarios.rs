@@ -227,6 +227,10 @@ fn hold_dir_for_file(bench: &mut Bench) {
     let dir = bench.node("f").unwrap();
     bench.view().symlink(dir, OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
     bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    // It lands last, once what is in it has.
+    let (keep, node) = (SetTime::Keep, bench.node("f/sub").unwrap());
+    let set = SetAttributes { mode: Some(0o555), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    bench.view().set_attributes(node, None, &set, &ME).unwrap();
 }
 
 /// A file of lower with two names.
