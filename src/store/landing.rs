@@ -379,9 +379,8 @@ impl Applied<'_> {
     /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
     pub fn finish(mut self) -> Result<Landed> {
-        self.work.dress_dirs()?;
         // Before the intent goes: a crash after that no longer repeats what was done.
-        let synced = self.work.sync();
+        let synced = self.work.dress_dirs().and_then(|()| self.work.sync());
         let (id, intent) = (self.id, &self.intent);
         // Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the
         // intent makes recovery finish.
