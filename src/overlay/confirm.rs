@@ -224,11 +224,10 @@ impl Overlay {
             let state = self.state.lock();
             let replaced =
                 landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
-            let elsewhere = |(path, kept)| {
-                let moved = state.anchors_moved_to(path, kept);
-                moved.into_iter().filter(move |anchor| anchor.path != *path)
-            };
-            replaced.flat_map(elsewhere).collect()
+            let moved = replaced.flat_map(|(path, kept)| state.anchors_moved_to(path, kept));
+            // What is reviewed itself is known by that.
+            let is_reviewed = |anchor: &Anchor| epilogue.anchors.iter().any(|reviewed| reviewed.path == anchor.path);
+            moved.filter(|anchor| !is_reviewed(anchor)).collect()
         };
         epilogue.anchors.extend(elsewhere.iter().cloned());
         emptied.iter().try_for_each(|dir| landing.remove_dir(&self.lower, dir))?;
@@ -345,7 +344,7 @@ impl State {
         self.restored(path, meta);
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         self.anchors.insert(path.clone(), Known::of(state));
-        self.windows.remove(path);
+        self.windows.forget(path);
         if let (Some(meta), Some(kept)) = (meta, content) {
             self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(kept.digest) });
         }
@@ -361,7 +360,7 @@ impl State {
     /// Lower has something new at a path by our own doing.
     pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>) {
         self.epoch += 1;
-        self.windows.remove(path);
+        self.windows.forget(path);
         match meta {
             Some(meta) => {
                 let digest = None;

@@ -224,8 +224,10 @@ impl Overlay {
         applied: &Applied<'_>,
     ) {
         let meta = applied.meta_of(&comparison.path);
-        let landed = meta.map(|meta| meta.stamp());
-        state.note_window(&comparison.path, judged_against, landed, self.policy().settings.window);
+        state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
+        if state.anchors.get(&comparison.path).is_some_and(|known| known.from.is_some()) {
+            state.windows.older_came(&comparison.path);
+        }
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
             state.seen.insert(comparison.path.clone(), seen);

@@ -155,6 +155,9 @@ impl Overlay {
             Origin::Lower(meta) => (meta, Some(meta.key())),
             Origin::Upper(id, meta) => (meta, self.shared_inode(state, *id)?),
         };
+        if let (Origin::Upper(id, _), None) = (origin, lower) {
+            state.join_names(*id, parent, name);
+        }
         let node = state.nodes.resolve(parent, name, meta, lower);
         Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
     }
@@ -243,6 +246,19 @@ impl Overlay {
     pub fn parent_of(&self, node: NodeId) -> NodeId {
         let state = self.state.lock();
         state.nodes.get(node).ok().and_then(|node| node.names.first().map(|(parent, _)| *parent)).unwrap_or(ROOT)
+    }
+}
+
+impl State {
+    /// All names of an entry are one node, also those that lower does not have yet.
+    fn join_names(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
+        let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names).filter(|names| names.len() > 1) else {
+            return;
+        };
+        let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.at(name)).collect();
+        if let (None, Some(node)) = (self.nodes.child(parent, name), known.first()) {
+            self.nodes.name(*node, parent, name);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod check;
 mod crash;
 mod findings;
+mod links;
 mod model;
 mod programs;
 mod stress;

@@ -161,14 +161,6 @@ impl Uppers {
         }
     }
 
-    /// Takes one of several names away.
-    pub fn drop_name(&mut self, id: UpperId, name: &RelPath) {
-        self.take_name(name, id);
-        if let Some(upper) = self.entries.get_mut(&id) {
-            upper.row.names.retain(|known| known != name);
-        }
-    }
-
     pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
         let held = |upper: &&Upper| upper.row.held.as_ref().is_some_and(|held| held.id == *id);
         self.entries.values().find(held).map(|upper| upper.row.id)
