@@ -3,6 +3,7 @@
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::{age, percent};
+use crate::model::ChangeKind;
 use crate::protocol::Held;
 
 /// Columns a path may take before the columns behind it move.
@@ -32,9 +33,9 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
 }
 
 fn marks(change: &Held) -> Vec<String> {
-    let kind = format!("{}", change.kind);
+    let what = change.detail.clone().filter(|_| change.kind == ChangeKind::Structure);
     let marks = [
-        (kind != "modify", kind),
+        (change.kind != ChangeKind::Modify, what.unwrap_or_else(|| change.kind.to_string())),
         (change.expired, "expired".to_owned()),
         (change.externally_modified, "changed outside".to_owned()),
         (change.in_head, "in HEAD".to_owned()),

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use super::{Asker, Project};
 use crate::diff::{FileDiff, FileSide, unified};
-use crate::model::ChangeId;
+use crate::model::{ChangeId, ChangeKind};
 use crate::overlay::{self, SideContent};
 use crate::protocol::{
     Also, Backup, ChangeDiff, Counters, DiffText, ErrorBody, ErrorCode, External, Held, Status, Writer,
 };
-use crate::store::{self, UpperRow};
+use crate::store::{self, UpperRow, What};
 
 /// A row of which it is known that it is held.
 pub struct HeldRow {
@@ -54,7 +54,7 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         kind: held.kind,
         also: Also(also.to_vec()),
         reason: *held.reasons.first().ok_or_else(|| internal("a held change without a reason"))?,
-        detail: None,
+        detail: structure(project, row),
         insertions: held.insertions,
         deletions: held.deletions,
         old_lines: held.old_lines,
@@ -69,6 +69,17 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         created: time(held.created),
         in_head: false,
     })
+}
+
+/// What structure is, which no line of a diff tells.
+fn structure(project: &Project, row: &UpperRow) -> Option<String> {
+    let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+    match row.what {
+        What::Dir => Some("new directory".to_owned()),
+        What::Node => project.overlay.store().upper_meta(row.id).ok().map(|meta| format!("new {}", meta.kind.name())),
+        What::Whiteout if is_structure => Some("directory removed".to_owned()),
+        What::Whiteout | What::File | What::Symlink => None,
+    }
 }
 
 fn ratio(changed: u64, total: u64) -> f64 {

@@ -105,7 +105,7 @@ fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool>
     let path = row.names.first()?;
     let below = overlay.lower().stat(path).ok()?;
     let above = match row.what {
-        What::File | What::Symlink => Some(overlay.store().upper_meta(row.id).ok()?),
+        What::File | What::Symlink | What::Dir | What::Node => Some(overlay.store().upper_meta(row.id).ok()?),
         What::Whiteout => None,
     };
     let sides = [below, above];
@@ -121,9 +121,8 @@ pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> boo
 
 /// Every directory on the way lets `asker` through. One that is gone lets nobody through.
 fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
-    std::iter::successors(path.parent(), RelPath::parent).all(|dir| {
-        overlay.lower().stat(&dir).ok().flatten().is_some_and(|meta| has_bit(asker, &Access::of(&meta), SEARCH))
-    })
+    std::iter::successors(path.parent(), RelPath::parent)
+        .all(|dir| overlay.dir_meta(&dir).is_some_and(|meta| has_bit(asker, &Access::of(&meta), SEARCH)))
 }
 
 /// Permission bits of the last of the three classes.

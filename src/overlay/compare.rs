@@ -108,6 +108,13 @@ impl Overlay {
         if let Some(held) = &job.row.held {
             // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
             comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
+            if job.row.base.below == Below::Nothing {
+                // Held for the directory it was in, which is asked anew.
+                comparison.reasons.retain(|reason| *reason != Reason::Parent);
+            }
+        }
+        if self.is_in_held_dir(&comparison.path) {
+            comparison.add(Reason::Parent);
         }
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);

@@ -46,7 +46,7 @@ impl Overlay {
     /// Lands what was reviewed, all of it or nothing.
     pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
-        let ids = self.with_children(ids)?;
+        let ids = self.with_landing_first(ids)?;
         let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
         let result = self.confirm_taken(&taken.taken, how);
         let taken = taken.give_back();
@@ -60,10 +60,13 @@ impl Overlay {
 
     fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         if how.expiry == Expiry::Guard && !how.renew {
-            taken.iter().try_for_each(|change| self.check_fresh(change))?;
+            // A directory that takes nothing's place has nothing that anybody could have overlooked.
+            let shows = |change: &&Taken| change.row.what != What::Dir || change.row.base.content.is_some();
+            taken.iter().filter(shows).try_for_each(|change| self.check_fresh(change))?;
         }
-        let (dirs, files): (Vec<&Taken>, Vec<&Taken>) =
-            taken.iter().partition(|change| change.held.kind == ChangeKind::Structure);
+        let is_removal =
+            |change: &&Taken| change.row.what == What::Whiteout && change.held.kind == ChangeKind::Structure;
+        let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
         let mut landables = Vec::new();
         for change in files {
             let landable = self
@@ -71,9 +74,14 @@ impl Overlay {
                 .inspect_err(|err| self.record_refusal(EventName::ConfirmFailed, change, &err.message))?;
             landables.push(landable);
         }
-        // What takes the place of a directory comes when the directory is empty.
-        let replaces_dir = |landable: &Landable| landable.present.kind == Some(FileKind::Directory);
-        landables.sort_by_key(replaces_dir);
+        // What takes the place of a directory comes when the directory is empty, and a directory before what is in it.
+        let replaces_dir =
+            |landable: &Landable| landable.present.kind == Some(FileKind::Directory) && !landable.new.is_dir();
+        let depth = |landable: &Landable| match landable.new.is_dir() {
+            true => landable.taken.row.names[0].components().count(),
+            false => usize::MAX,
+        };
+        landables.sort_by_key(|landable| (replaces_dir(landable), depth(landable)));
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
@@ -165,7 +173,11 @@ impl Overlay {
         };
         let contents = (new.kept().ok().flatten(), present.kept().ok().flatten());
         if contents.0 == contents.1 {
-            return Ok(std::mem::take(new));
+            // What has no content is the same only where it is the same kind of thing.
+            return match contents.0.is_some() || present.kind.is_none() || present.kind == new.kind {
+                true => Ok(std::mem::take(new)),
+                false => Err(refuse(None)),
+            };
         }
         let base = change.row.base.content.filter(|kept| !kept.symlink);
         let base = base.map(|kept| self.store.content(kept.digest)).transpose();
@@ -376,12 +388,16 @@ impl State {
     }
 }
 
+fn has_content(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Symlink)
+}
+
 fn outcome(landable: &Landable) -> Outcome {
     let held = &landable.taken.held;
     let mut outcome = Outcome::new(landable.done, landable.taken.row.names[0].clone());
     outcome.id = Some(held.id.clone());
     outcome.kind = Some(held.kind);
-    outcome.size = landable.new.kind.map(|_| landable.new.size);
+    outcome.size = landable.new.kind.filter(|kind| has_content(*kind)).map(|_| landable.new.size);
     outcome.lines = landable.new.bytes.as_ref().map(|bytes| {
         let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
         (breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64

@@ -186,7 +186,7 @@ impl Overlay {
     /// The names in a directory, as the view shows them: those that lower has, and those that are held.
     pub fn sync_dir(&self, dir: NodeId) -> Result<()> {
         let path = self.path_of(dir)?;
-        tree::sync_dir(self.lower.dir(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
+        tree::sync_dir(self.dir_in_view(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
         Ok(self.store.sync()?)
     }
 }

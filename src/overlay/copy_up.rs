@@ -105,7 +105,8 @@ impl Overlay {
             self.store.save_upper(&row)?;
         }
         state.uppers.insert(Upper::written(row));
-        Ok(())
+        drop(state);
+        self.name_changed(path)
     }
 
     /// Notes that an upper entry was written since it was last judged.
@@ -124,6 +125,10 @@ impl Overlay {
 
     fn note_dirty(&self, state: &mut State, id: UpperId) -> Result<bool> {
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(false) };
+        if upper.row.what.is_structure() {
+            // It has attributes, and no content that anybody would judge.
+            return Ok(true);
+        }
         // What was synced before it landed stays so until somebody writes again.
         upper.synced &= !upper.is_landed();
         upper.dirty = true;

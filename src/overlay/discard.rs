@@ -16,7 +16,7 @@ use crate::sys::file::Meta;
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
-        let ids = self.with_hidden_parents(self.with_children(ids)?);
+        let ids = self.with_hidden_parents(self.with_contents(ids)?);
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let taken = self.take_all(&ids, Writers::LeftAlone)?;
         let result = self.discard_taken(&taken.taken, review);
@@ -35,7 +35,9 @@ impl Overlay {
             let upper = state.uppers.by_id(id).and_then(|id| state.uppers.get(id));
             let mut dir = upper.and_then(|upper| upper.row.names[0].parent());
             while let Some(path) = dir {
-                let held = state.uppers.at(&path).and_then(|id| state.uppers.get(id)?.row.held.as_ref());
+                let upper = state.uppers.at(&path).and_then(|id| state.uppers.get(id));
+                let hidden = upper.map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
+                let held = hidden.and_then(|row| row.held.as_ref());
                 parents.extend(held.filter(|held| held.kind == ChangeKind::Structure).map(|held| held.id.clone()));
                 dir = path.parent();
             }
@@ -76,6 +78,7 @@ impl Overlay {
         if review.dry_run {
             return Ok(outcomes);
         }
+        self.check_nothing_left_inside(taken)?;
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
         let done =
             landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| self.finish(applied));
@@ -87,6 +90,22 @@ impl Overlay {
         let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
         let failures: Vec<ErrorBody> = taken.iter().filter_map(back).collect();
         failures.into_iter().next().map_or(Ok(outcomes), Err)
+    }
+
+    /// What is being written in a directory that goes would have nowhere to be.
+    fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
+        let state = self.state.lock();
+        let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
+        let mut inside = dirs.flat_map(|dir| state.uppers.within(&dir.row.names[0]));
+        let left = inside.find(|id| !taken.iter().any(|change| change.row.id == *id));
+        match left.and_then(|id| state.uppers.get(id)) {
+            Some(left) => {
+                let path = &left.row.names[0];
+                let body = ErrorBody::new(ErrorCode::Busy, format!("{path} is being written"));
+                Err(ErrorBody { path: Some(path.clone()), ..body })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
@@ -115,8 +134,12 @@ impl Overlay {
         }
         // One of several names again: the next look finds the node that the others have.
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
+        if let Some(node) = node.filter(|_| row.what.is_structure()) {
+            // Who stands in it goes on standing there.
+            state.nodes.get_mut(node)?.removed = Some(self.store.upper_meta(row.id)?);
+        }
         for name in &row.names {
-            let gone = meta.is_none() || name != path || is_others;
+            let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
             if gone {
                 state.nodes.unname_path(name);
             }
@@ -124,7 +147,7 @@ impl Overlay {
         state.uppers.remove(row.id);
         drop(state);
         match row.what {
-            What::File | What::Symlink => Ok(self.store.drop_upper_file(row.id)?),
+            What::File | What::Symlink | What::Dir | What::Node => Ok(self.store.drop_upper_file(row.id)?),
             What::Whiteout => Ok(()),
         }
     }

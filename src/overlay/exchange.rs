@@ -20,6 +20,12 @@ impl Overlay {
             return Ok(());
         }
         let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
+        let waits = |end: &End| end.structure().is_some() || self.is_in_held_dir(&end.path);
+        if from.structure().or(to.structure()).is_some() || ((is_dir(from) || is_dir(to)) && (waits(from) || waits(to)))
+        {
+            // The caller copies.
+            return Err(Error::Errno(libc::EXDEV));
+        }
         match (&from.origin, &to.origin, from.action == Action::Pass, to.action == Action::Pass) {
             (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_below(from, to, caller),
             // In and out to where nobody judges: the caller copies.

@@ -21,27 +21,31 @@ pub(super) struct Heritage {
     gid: u32,
     pub mode: u32,
     acl: Option<Acl>,
+    /// What a directory hands down in its turn.
+    default: Option<Acl>,
 }
 
 impl Overlay {
     /// What an entry that `caller` makes at `path` with `mode` begins with; `EPERM` where that needs a grant.
     pub(super) fn heritage(&self, path: &RelPath, kind: FileKind, mode: u32, caller: &Caller) -> Result<Heritage> {
         let doing = || format!("look at the directory of {path}");
-        let dir = self.lower.dir(&path.parent().unwrap_or_default()).doing(doing)?;
+        let dir = self.dir_in_view(&path.parent().unwrap_or_default())?;
         let dir_meta = Meta::of(dir.as_fd()).doing(doing)?;
         let hands_group_down = dir_meta.mode & SET_GID != 0;
         let gid = if hands_group_down { dir_meta.gid } else { caller.gid };
         if kind == FileKind::Symlink {
-            return Ok(Heritage { uid: caller.uid, gid, mode: 0o777, acl: None });
+            return Ok(Heritage { uid: caller.uid, gid, mode: 0o777, acl: None, default: None });
         }
         let mode = mode & 0o7777;
-        let Inherited { mode, access } = match default_acl(dir.as_fd()).doing(doing)? {
+        let default = default_acl(dir.as_fd()).doing(doing)?;
+        let Inherited { mode, access } = match &default {
             Some(acl) => acl.inherited(mode),
             None => Inherited { mode: mode & !caller.umask, access: None },
         };
         self.check_new_mode(path, kind, mode)?;
         let mode = if hands_group_down && kind == FileKind::Directory { mode | SET_GID } else { mode };
-        Ok(Heritage { uid: caller.uid, gid, mode, acl: access })
+        let default = default.filter(|_| kind == FileKind::Directory);
+        Ok(Heritage { uid: caller.uid, gid, mode, acl: access, default })
     }
 
     fn check_new_mode(&self, path: &RelPath, kind: FileKind, mode: u32) -> Result<()> {
@@ -74,8 +78,10 @@ impl Heritage {
 
     /// For what was made elsewhere and comes to stand in that directory.
     pub fn give_upper(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
-        if let Some(acl) = &self.acl {
-            xattr::set(fd, OsStr::new(ACCESS_ACL), &acl.to_bytes(), XattrFlags::empty())?;
+        for (name, acl) in [(ACCESS_ACL, &self.acl), (DEFAULT_ACL, &self.default)] {
+            if let Some(acl) = acl {
+                xattr::set(fd, OsStr::new(name), &acl.to_bytes(), XattrFlags::empty())?;
+            }
         }
         self.give_opened(fd)
     }

@@ -157,6 +157,17 @@ impl Overlay {
                 let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
                 landing.place(&self.lower, path, expect, &NewContent::File { file, like: file, meta })?;
             }
+            (Some(FileKind::Directory), ..) if present.kind == Some(FileKind::Directory) => {
+                // Somebody has made it below meanwhile.
+            }
+            (Some(FileKind::Directory), ..) => {
+                let (like, meta) = new.dir.as_deref().zip(new.meta).ok_or(Error::Errno(libc::EIO))?;
+                landing.place(&self.lower, path, expect, &NewContent::Dir { like, meta })?;
+            }
+            (Some(kind), ..) if kind.is_special() => {
+                let meta = new.meta.ok_or(Error::Errno(libc::EIO))?;
+                landing.place(&self.lower, path, expect, &NewContent::Node { meta })?;
+            }
             (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
                 let times = new.meta.map(|meta| (meta.atime, meta.mtime));

@@ -81,8 +81,14 @@ impl Overlay {
             return Ok(Origin::Nothing);
         }
         loop {
-            let upper = self.state.lock().uppers.at(path);
-            let Some(id) = upper else { return self.origin_below(path) };
+            let (upper, in_held_dir) = {
+                let state = self.state.lock();
+                (state.uppers.at(path), state.uppers.is_in_held_dir(path))
+            };
+            let Some(id) = upper else {
+                // Whatever lower has there is not in the view's directory.
+                return if in_held_dir { Ok(Origin::Nothing) } else { self.origin_below(path) };
+            };
             match self.origin_of_upper(path, id) {
                 // It landed and was let go between the two looks: what it was is lower's now.
                 Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}
@@ -112,7 +118,7 @@ impl Overlay {
             // Landed a moment ago, and lower has it.
             None => self.origin_below(path),
             Some(What::Whiteout) => Ok(Origin::Hidden(id)),
-            Some(What::File | What::Symlink) => match self.upper_meta(path, id) {
+            Some(What::File | What::Symlink | What::Dir | What::Node) => match self.upper_meta(path, id) {
                 Err(_) if self.is_let_go(id) => self.origin_below(path),
                 meta => Ok(Origin::Upper(id, meta?)),
             },
@@ -121,7 +127,10 @@ impl Overlay {
 
     pub(super) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
         let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(Origin::Nothing) };
-        if meta.is_dir() || meta.links == 1 {
+        if meta.is_dir() {
+            return Ok(Origin::Lower(self.with_held_dirs(path, meta)));
+        }
+        if meta.links == 1 {
             return Ok(Origin::Lower(meta));
         }
         let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
@@ -132,6 +141,16 @@ impl Overlay {
             }
         }
         Ok(Origin::Lower(self.as_linked(meta)))
+    }
+
+    /// What lower tells of a directory, which has a link for each directory in it: those of the view. File systems that do
+    /// not count them say 1.
+    fn with_held_dirs(&self, path: &RelPath, meta: Meta) -> Meta {
+        let (made, hidden) = self.state.lock().uppers.dirs_in(path);
+        match meta.links {
+            0 | 1 => meta,
+            links => Meta { links: links.saturating_add(made).saturating_sub(hidden).max(2), ..meta },
+        }
     }
 
     /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted
@@ -194,6 +213,8 @@ impl Overlay {
             let kind = match what {
                 Some(What::File) => FileKind::Regular,
                 Some(What::Symlink) => FileKind::Symlink,
+                Some(What::Dir) => FileKind::Directory,
+                Some(What::Node) => self.store.upper_meta(id)?.kind,
                 Some(What::Whiteout) | None => continue,
             };
             entries.push(ListEntry { name: name.to_owned(), inode: 0, kind });
@@ -208,20 +229,23 @@ impl Overlay {
 
     /// Lower's entries and the state they go with: what lands between the two looks would be in neither.
     fn list_below(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
-        let list = || match self.lower.list(path) {
+        let list = |held: Option<UpperId>| match held.map_or_else(|| self.lower.list(path), |_| Ok(Vec::new())) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             listed => listed.doing(|| format!("list {path}")),
         };
         for _ in 0..UNLOCKED_LISTINGS_MAX {
-            let epoch = self.state.lock().epoch;
-            let below = list()?;
+            let (epoch, held) = {
+                let state = self.state.lock();
+                (state.epoch, state.uppers.held_dir(path))
+            };
+            let below = list(held)?;
             let state = self.state.lock();
             if state.epoch == epoch {
                 return Ok((below, state));
             }
         }
         let state = self.state.lock();
-        Ok((list()?, state))
+        Ok((list(state.uppers.held_dir(path))?, state))
     }
 
     /// The target of a symlink.

@@ -2,10 +2,10 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
-//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`] and [`relocate`]; what becomes of it
-//! in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away [`put_back`];
-//! what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Whether it all agrees says
-//! [`check`]. Begin with [`Overlay`].
+//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
+//! becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away
+//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Whether it all
+//! agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -45,6 +45,7 @@ mod rollback;
 mod rules;
 mod settle;
 mod side;
+mod structure;
 #[cfg(test)]
 mod tests;
 mod uppers;

@@ -10,6 +10,7 @@ use super::error::Context;
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
 use super::settle::Settled;
+use super::structure::{Creation, Made};
 use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
@@ -35,15 +36,8 @@ impl Overlay {
     }
 
     pub fn mkdir(&self, parent: NodeId, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {
-        self.check_may_write(caller)?;
-        let path = self.new_path(parent, name)?;
-        if let Origin::Hidden(id) = self.origin(&path)?
-            && self.lower.stat(&path)?.is_some_and(|meta| meta.is_dir())
-        {
-            self.show_dir_again(id, &path, mode, caller)?;
-            return self.look_up(parent, name);
-        }
-        self.make(parent, name, FileKind::Directory, mode, caller, |place, mode| place.make_dir(mode))
+        let made = Made { kind: FileKind::Directory, mode, device: 0 };
+        self.make_structure(parent, name, made, caller, |place, mode| place.make_dir(mode))
     }
 
     /// A FIFO, socket, device or empty regular file. The kernel does the talking through the first three.
@@ -55,7 +49,27 @@ impl Overlay {
             self.release(opened.handle)?;
             return Ok(entry);
         }
-        self.make(parent, name, kind, mode, caller, |place, mode| place.make_node(kind, mode, device))
+        let made = Made { kind, mode, device };
+        self.make_structure(parent, name, made, caller, |place, mode| place.make_node(kind, mode, device))
+    }
+
+    /// In lower at once, or in upper where that cannot be.
+    fn make_structure(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        made: Made,
+        caller: &Caller,
+        make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
+    ) -> Result<Entry> {
+        self.check_may_write(caller)?;
+        let path = self.new_path(parent, name)?;
+        match self.creation(&path, made.kind, caller)? {
+            Creation::AtOnce => return self.make(parent, name, made.kind, made.mode, caller, make),
+            Creation::Anew(id) => self.show_dir_again(id, &path, made.mode, caller)?,
+            Creation::Held(why) => self.make_held(&path, made, why, caller)?,
+        }
+        self.look_up(parent, name)
     }
 
     fn make(
@@ -67,28 +81,13 @@ impl Overlay {
         caller: &Caller,
         make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
     ) -> Result<Entry> {
-        self.check_may_write(caller)?;
         let path = self.new_path(parent, name)?;
-        self.check_creation(&path, kind, caller)?;
         let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
-        self.note_created(&path, kind, None, format!("[{}]", name_of(kind)), caller)?;
+        self.note_created(&path, kind, None, format!("[{}]", kind.name()), caller)?;
         self.look_up(parent, name)
-    }
-
-    fn check_creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<()> {
-        match self.action_by(path, kind, &self.writer(caller)) {
-            Action::Deny | Action::Freeze => return Err(self.denied(path)),
-            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => {}
-        }
-        match self.origin(path)? {
-            Origin::Nothing => Ok(()),
-            Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
-            // Another kind of thing in the place of a deletion that waits for review would need review itself.
-            Origin::Hidden(_) => Err(Error::Errno(libc::EBUSY)),
-        }
     }
 
     /// What is at the path came in this session, or is older and has a new name: the one it had is `from`.
@@ -142,7 +141,8 @@ impl Overlay {
             return Err(self.denied(&path));
         }
         let used = self.is_used(&path)?;
-        let judged = matches!(action, Action::Hold(_)) || leaves_project(&path, target.as_bytes()) || used;
+        let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
+        let judged = gated || leaves_project(&path, target.as_bytes()) || used;
         if action == Action::Pass || !judged {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
@@ -175,11 +175,13 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         // In the place of a deletion that waits for review it is judged with that.
-        let replaces_deleted = matches!(self.origin(&path)?, Origin::Hidden(_));
-        let used = replaces_deleted || self.is_used_by_another(&source, &path)?;
-        if !replaces_deleted {
-            self.check_creation(&path, FileKind::Regular, caller)?;
-        }
+        let replaces_deleted = match self.creation(&path, FileKind::Regular, caller)? {
+            Creation::Held(why) => why.over.is_some(),
+            Creation::AtOnce | Creation::Anew(_) => false,
+        };
+        // Names of one change in different directories that wait would go with either.
+        let in_held_dir = self.is_in_held_dir(&path) && source.parent() != path.parent();
+        let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path)?;
         let by = self.writer(caller);
         let action = |path| self.action_by(path, FileKind::Regular, &by);
         let (old, new) = (action(&source), action(&path));
@@ -235,6 +237,7 @@ impl Overlay {
                 state.nodes.name(node, parent, name);
             }
         }
+        self.name_changed(path)?;
         self.look_up(parent, name)
     }
 
@@ -295,11 +298,12 @@ impl Overlay {
                 return self.unlink_below(&path, (parent, name), &was);
             }
             (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
+            (_, Origin::Upper(id, meta)) if meta.kind.is_special() => self.end_structure(&path, id)?,
             (_, Origin::Upper(id, _)) => self.unlink_upper(&path, id, caller)?,
             (_, Origin::Nothing | Origin::Hidden(_)) => return Err(Error::Errno(libc::ENOENT)),
         }
         self.state.lock().unnamed(parent, name, &was);
-        Ok(())
+        self.name_changed(&path)
     }
 
     /// In lower and in the nodes at once: who looks sees the name before it or no name after it.
@@ -477,6 +481,11 @@ impl Overlay {
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let was = match self.origin(&path)? {
             Origin::Lower(meta) if meta.is_dir() => meta,
+            Origin::Upper(id, meta) if meta.is_dir() => {
+                self.end_structure(&path, id)?;
+                self.state.lock().unnamed(parent, name, &meta);
+                return Ok(());
+            }
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
@@ -554,17 +563,5 @@ impl State {
             node.removed = Some(*was);
         }
         self.nodes.unname(parent, name);
-    }
-}
-
-/// What a kind of entry is called in the record.
-fn name_of(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-        FileKind::CharDevice | FileKind::BlockDevice => "device",
     }
 }

@@ -101,6 +101,10 @@ impl Overlay {
 
     /// Where what was last at a free path went, by a rename of its own or of a directory.
     fn went_from(&self, path: &RelPath) -> Result<Option<Went>> {
+        if self.is_in_held_dir(path) {
+            // Lower has no place for it there.
+            return Ok(None);
+        }
         let went = self.state.lock().anchors.get(path).and_then(|known| known.went.clone());
         Ok(match (went, self.anchor_of(path)?) {
             // What came in this session leaves nobody without anything.

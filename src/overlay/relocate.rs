@@ -178,7 +178,7 @@ impl Overlay {
         }
     }
 
-    fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<Claim<'_>>> {
+    pub(super) fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<Claim<'_>>> {
         let mut claimed = Vec::new();
         for id in ids {
             match self.claim(*id) {
@@ -294,7 +294,7 @@ impl Overlay {
 impl State {
     /// Upper entries as they will be once each path of `moves` is called by its new name, and what the database shall
     /// say of them. A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
-    fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
+    pub(super) fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
         let mut rows: Vec<UpperRow> = Vec::new();
         let mut epilogue = Epilogue::default();
         for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
@@ -336,7 +336,7 @@ impl State {
         Ok(())
     }
 
-    fn rows_changed(&mut self, rows: Vec<UpperRow>) {
+    pub(super) fn rows_changed(&mut self, rows: Vec<UpperRow>) {
         rows.into_iter().for_each(|row| self.uppers.set_row(row));
     }
 

@@ -35,6 +35,14 @@ impl End {
         }
     }
 
+    /// The entry of a directory or node that waits for review.
+    pub fn structure(&self) -> Option<UpperId> {
+        match &self.origin {
+            Origin::Upper(id, meta) if meta.is_dir() || meta.kind.is_special() => Some(*id),
+            Origin::Upper(..) | Origin::Lower(_) | Origin::Nothing | Origin::Hidden(_) => None,
+        }
+    }
+
     /// The mode of what stands there in lower, where the view shows that.
     pub fn mode_below(&self) -> Option<u32> {
         match &self.origin {
@@ -91,19 +99,35 @@ impl Overlay {
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
         let to = self.end(new_parent, new_name, Some(kind), &by)?;
         self.check_rename(&from, &to)?;
+        self.rename_ends(&from, &to, kind, flags, caller)?;
+        self.name_changed(&from.path).and_then(|()| self.name_changed(&to.path))
+    }
+
+    fn rename_ends(&self, from: &End, to: &End, kind: FileKind, flags: RenameFlags, caller: &Caller) -> Result<()> {
         if flags.contains(RenameFlags::EXCHANGE) {
-            return self.exchange(&from, &to, caller);
+            return self.exchange(from, to, caller);
         }
         if flags.contains(RenameFlags::NOREPLACE) && to.kind().is_some() {
             return Err(Error::Errno(libc::EEXIST));
         }
+        if let Some(id) = from.structure() {
+            return self.move_structure(from, to, id, caller);
+        }
         match (kind, to.kind()) {
             (FileKind::Directory, Some(target)) if target != FileKind::Directory => Err(Error::Errno(libc::ENOTDIR)),
-            // A deletion waits for review there: not even an empty directory may take its place, as in `mkdir`.
-            (FileKind::Directory, _) if matches!(to.origin, Origin::Hidden(_)) => Err(Error::Errno(libc::EBUSY)),
-            (FileKind::Directory, _) => self.rename_dir(&from, &to, caller),
+            // Something waits for review there: the caller makes a directory that does, too, and copies into it.
+            (FileKind::Directory, _) if self.waits_there(to) => Err(Error::Errno(libc::EXDEV)),
+            (FileKind::Directory, _) => self.rename_dir(from, to, caller),
             (_, Some(FileKind::Directory)) => Err(Error::Errno(libc::EISDIR)),
-            _ => self.rename_file(&from, &to, caller),
+            _ => self.rename_file(from, to, caller),
+        }
+    }
+
+    /// Whether a directory of lower cannot come to stand there without a review.
+    fn waits_there(&self, to: &End) -> bool {
+        match to.origin {
+            Origin::Hidden(_) | Origin::Upper(..) => true,
+            Origin::Lower(_) | Origin::Nothing => is_gated(to.action) || self.is_in_held_dir(&to.path),
         }
     }
 
@@ -181,7 +205,7 @@ impl Overlay {
             Origin::Lower(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(&from.path, &to.path),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => Ok(false),
         };
-        Ok((matches!(from.action, Action::Hold(_)) && below.is_some())
+        Ok(((matches!(from.action, Action::Hold(_)) || self.is_in_held_dir(&to.path)) && below.is_some())
             || self.is_used_by_another(&from.path, &to.path)?
             || leads_out()?)
     }
@@ -213,6 +237,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EPERM));
         }
         match &to.origin {
+            Origin::Nothing if self.is_in_held_dir(&to.path) || is_gated(to.action) => Err(Error::Errno(libc::EXDEV)),
             Origin::Nothing => self.move_below(from, to, caller),
             Origin::Lower(_) if is_special(&to.origin) => self.move_below(from, to, caller),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Hidden(_) => Err(Error::Errno(libc::EXDEV)),
@@ -296,7 +321,7 @@ impl Overlay {
         }
         if to.kind().is_some() && !self.hidden_below(&to.path)?.is_empty() {
             // Empty in the view, and below it waits for deletions in it.
-            return Err(Error::Errno(libc::EBUSY));
+            return Err(Error::Errno(libc::EXDEV));
         }
         let moves = [Move { from: &from.path, to: &to.path }];
         if from.action == Action::Pass && to.action == Action::Pass {

@@ -16,7 +16,7 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{self, Below, Held, UpperRow, Writer};
+use crate::store::{self, Below, Held, UpperRow, What, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::process;
 
@@ -144,8 +144,28 @@ impl Overlay {
         self.policy().unread.clone()
     }
 
-    /// A held removal of a directory, or what takes its place, takes the deletions in it along.
-    pub(super) fn with_children(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
+    /// What cannot land alone. A held removal of a directory, or what takes its place, takes the deletions in it along;
+    /// what is in a directory that lower does not have takes that along, which comes first.
+    pub(super) fn with_landing_first(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
+        let ids = self.with_children(ids, |row| row.what != What::Dir)?;
+        let state = self.state.lock();
+        let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
+        let dirs =
+            rows.flat_map(|row| &row.names).flat_map(|name| std::iter::successors(name.parent(), RelPath::parent));
+        let mut dirs: Vec<RelPath> = dirs.collect();
+        // A path is less than what is below it.
+        dirs.sort();
+        let held = |dir: &RelPath| state.uppers.get(state.uppers.held_dir(dir)?)?.row.held.as_ref();
+        let first = dirs.iter().filter_map(held).map(|held| held.id.clone());
+        Ok(each_once(first.chain(ids.iter().cloned())))
+    }
+
+    /// What goes with them: what is held within directories that go.
+    pub(super) fn with_contents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
+        self.with_children(ids, |_| true)
+    }
+
+    fn with_children(&self, ids: &[ChangeId], takes_along: fn(&UpperRow) -> bool) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();
         let mut all: Vec<ChangeId> = Vec::new();
         for id in ids {
@@ -153,14 +173,16 @@ impl Overlay {
             if upper.row.held.is_none() {
                 return Err(unknown(id));
             }
+            if !takes_along(&upper.row) {
+                all.push(id.clone());
+                continue;
+            }
             let below = state.uppers.within(&upper.row.names[0]).into_iter();
             let below = below.filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
             all.extend(below.map(|held| held.id.clone()));
             all.push(id.clone());
         }
-        let mut seen = std::collections::HashSet::new();
-        all.retain(|id| seen.insert(id.clone()));
-        Ok(all)
+        Ok(each_once(all))
     }
 
     pub(super) fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
@@ -243,6 +265,11 @@ pub(super) fn content(side: Side) -> Reviewed<Option<SideContent>> {
         (None, None) => Vec::new(),
     };
     Ok(Some(SideContent { content: bytes, mode: side.mode | kind_bits }))
+}
+
+fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {
+    let mut seen = std::collections::HashSet::new();
+    ids.into_iter().filter(|id| seen.insert(id.clone())).collect()
 }
 
 fn unknown(id: &ChangeId) -> ErrorBody {

@@ -88,6 +88,10 @@ impl Overlay {
             let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written"));
             return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
+        if self.is_in_held_dir(path) {
+            let refusal = conflict(&path.to_string(), "its directory waits for review: confirm or discard that first");
+            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
+        }
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
         if !how.force {
             self.check_untouched(path, &mut present)?;
@@ -207,6 +211,9 @@ impl Overlay {
         row.base.content = content;
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
+        }
+        if row.what.is_structure() {
+            return self.rebase_structure(row);
         }
         let id = row.id;
         self.state.lock().uppers.set_row(row);

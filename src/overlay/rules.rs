@@ -128,7 +128,15 @@ impl Policy {
 impl Overlay {
     /// What a path is to the view, whoever asks: it passes only where it passes for every program.
     pub(super) fn action(&self, path: &RelPath, kind: FileKind) -> Action {
-        self.policy().action(&self.lower, path, entry_of(kind), None)
+        self.unless_held(path, self.policy().action(&self.lower, path, entry_of(kind), None))
+    }
+
+    /// What lower has no directory for cannot pass.
+    fn unless_held(&self, path: &RelPath, action: Action) -> Action {
+        match action {
+            Action::Pass if self.is_in_held_dir(path) => Action::Auto,
+            action => action,
+        }
     }
 
     /// What a program may do at a path. A rule for programs only tightens (SPEC §6): what passes for this one and not for
@@ -142,7 +150,8 @@ impl Overlay {
 
     /// What the rules say of content that a program wrote.
     pub(super) fn action_on_content(&self, path: &RelPath, kind: FileKind, by: &Writer) -> Action {
-        self.policy().action(&self.lower, path, entry_of(kind), by.exe.as_deref().map(OsStr::new))
+        let exe = by.exe.as_deref().map(OsStr::new);
+        self.unless_held(path, self.policy().action(&self.lower, path, entry_of(kind), exe))
     }
 
     /// Who asks for something by name. Not for FLUSH and RELEASE: see [`crate::sys::process`].

@@ -103,6 +103,9 @@ impl Overlay {
         while state.uppers.get(id)?.busy {
             self.changed.wait(&mut state);
         }
+        if state.uppers.get(id)?.row.what.is_structure() {
+            return None;
+        }
         let path = state.uppers.get(id)?.row.names[0].clone();
         let open = state.nodes.at(&path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
         let open = open.filter(|open| open.upper() == Some(id));

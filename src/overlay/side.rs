@@ -22,6 +22,8 @@ pub(super) struct Side {
     /// A symlink's target, or a file's bytes where they are few enough to compare.
     pub bytes: Option<Vec<u8>>,
     pub file: Option<Arc<File>>,
+    /// An upper directory, for its attributes.
+    pub dir: Option<Arc<File>>,
     pub meta: Option<Meta>,
     pub digest: Option<Digest>,
 }
@@ -33,6 +35,10 @@ impl Side {
 
     pub(super) fn is_file(&self) -> bool {
         self.kind == Some(FileKind::Regular)
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.kind == Some(FileKind::Directory)
     }
 
     pub(super) fn is_symlink(&self) -> bool {
@@ -52,7 +58,7 @@ impl Side {
             bytes,
             file: Some(Arc::new(file)),
             meta: Some(meta),
-            digest: None,
+            ..Self::default()
         })
     }
 
@@ -66,6 +72,11 @@ impl Side {
             meta: Some(meta),
             ..Self::default()
         }
+    }
+
+    /// What has no content: a directory, FIFO, socket or device.
+    pub(super) fn of_structure(meta: Meta) -> Self {
+        Self { kind: Some(meta.kind), mode: meta.mode, meta: Some(meta), ..Self::default() }
     }
 
     /// What was kept of a path that has the permissions `mode` now.
@@ -137,6 +148,11 @@ impl Overlay {
                 let target = self.store.upper_place(row.id)?.read_symlink().doing(doing)?;
                 Ok(Side::of_symlink(&target, self.store.upper_meta(row.id)?))
             }
+            What::Dir => {
+                let side = Side::of_structure(self.store.upper_meta(row.id)?);
+                Ok(Side { dir: Some(Arc::new(self.upper_dir(row.id)?)), ..side })
+            }
+            What::Node => Ok(Side::of_structure(self.store.upper_meta(row.id)?)),
         }
     }
 }
@@ -152,7 +168,7 @@ impl Overlay {
                 let target = self.lower.place(path)?.read_symlink().doing(doing)?;
                 Ok(Side::of_symlink(&target, meta))
             }
-            kind => Ok(Side { kind: Some(kind), mode: meta.mode, meta: Some(meta), ..Side::default() }),
+            _ => Ok(Side::of_structure(meta)),
         }
     }
 }

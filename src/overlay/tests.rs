@@ -7,6 +7,7 @@ mod links;
 mod model;
 mod programs;
 mod stress;
+mod structure;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

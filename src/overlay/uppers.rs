@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-use crate::model::{ChangeId, Reason, RelPath, Stamp};
-use crate::store::{Below, UpperId, UpperRow};
+use crate::model::{ChangeId, ChangeKind, Reason, RelPath, Stamp};
+use crate::store::{Below, UpperId, UpperRow, What};
 
 #[derive(Debug)]
 pub(super) struct Upper {
@@ -49,6 +49,8 @@ pub(super) struct Uppers {
     by_inode: HashMap<(u64, u64), UpperId>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
+    /// How many directories there are among them: mostly none, and then nobody need look for one.
+    dirs: usize,
 }
 
 impl Uppers {
@@ -85,6 +87,28 @@ impl Uppers {
         self.by_name.get(dir).into_iter().flatten().map(|(name, id)| (name.as_os_str(), *id))
     }
 
+    /// The entry of a directory that lower does not have.
+    pub fn held_dir(&self, path: &RelPath) -> Option<UpperId> {
+        if self.dirs == 0 {
+            return None;
+        }
+        self.at(path).filter(|id| self.get(*id).is_some_and(|upper| upper.row.what == What::Dir))
+    }
+
+    /// Whether such a directory is above `path`.
+    pub fn is_in_held_dir(&self, path: &RelPath) -> bool {
+        self.dirs > 0 && std::iter::successors(path.parent(), RelPath::parent).any(|dir| self.held_dir(&dir).is_some())
+    }
+
+    /// How many directories the view has in `dir` and lower has not, and how many it hides of lower's.
+    pub fn dirs_in(&self, dir: &RelPath) -> (u32, u32) {
+        let rows = || self.in_dir(dir).filter_map(|(_, id)| Some(&self.get(id)?.row));
+        let is_structure = |row: &&UpperRow| row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+        let count = |what: What| rows().filter(|row| row.what == what).filter(is_structure).count();
+        let [made, hidden] = [What::Dir, What::Whiteout].map(|what| u32::try_from(count(what)).unwrap_or(u32::MAX));
+        (made, hidden)
+    }
+
     /// Entries at or below `path`.
     pub fn within(&self, path: &RelPath) -> Vec<UpperId> {
         let below = self.by_name.range(path.clone()..).take_while(|(dir, _)| dir.is_within(path));
@@ -105,6 +129,7 @@ impl Uppers {
             self.put_name(name, id);
         }
         self.note_base(id, upper.row.base.below);
+        self.dirs += usize::from(upper.row.what == What::Dir);
         self.entries.insert(id, upper);
     }
 
@@ -120,6 +145,7 @@ impl Uppers {
 
     pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
         let upper = self.entries.remove(&id)?;
+        self.dirs -= usize::from(upper.row.what == What::Dir);
         upper.row.names.iter().for_each(|name| self.take_name(name, id));
         if let Some(inode) = self.based_on.remove(&id) {
             self.forget_inode(inode, id);

@@ -45,7 +45,7 @@ pub struct Held {
     #[serde(flatten)]
     pub also: Also,
     pub reason: Reason,
-    /// What a hook or a rule said about it.
+    /// What a hook or a rule said about it; of structure, what it is: `new directory`, `directory removed`, `new fifo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     pub insertions: u64,

@@ -11,11 +11,15 @@ use super::recovery::sweep_dir;
 use super::upper::What;
 use super::{Context, Recovered, Result, STATE_DIR_NAME, Store};
 use crate::model::RelPath;
+use crate::sys::Mode;
 use crate::sys::file::FileKind;
 use crate::sys::process;
 use crate::sys::tree::Tree;
 
 const BOOT: &str = "boot";
+
+/// What a directory has that a power cut left no attributes of.
+const LOST_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
 impl Store {
     /// Before the first temporary name of this process.
@@ -62,7 +66,14 @@ impl Store {
         }
         for row in self.load_upper()?.into_iter().filter(|row| row.what != What::Whiteout) {
             let doing = || format!("stat upper file {}", row.id);
-            if self.dirs.stage_place(row.id)?.stat().doing(doing)?.is_none() {
+            let place = self.dirs.stage_place(row.id)?;
+            if place.stat().doing(doing)?.is_some() {
+                continue;
+            }
+            if row.what == What::Dir {
+                // It had no content to lose, and what is in it has nowhere else to be.
+                place.make_dir(LOST_DIR_MODE).doing(|| format!("make upper entry {} anew", row.id))?;
+            } else {
                 self.remove_upper(row.id)?;
                 gone.extend(row.names.into_iter().next());
             }

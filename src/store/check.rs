@@ -4,7 +4,7 @@
 //! directory: everything that a daemon's death leaves has been put right by [`Store::recover`] before.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::anchors::{Anchor, AnchorState};
 use super::backups::Backup;
@@ -14,7 +14,7 @@ use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, RelPath};
 use crate::protocol::Event;
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::tree::Tree;
+use crate::sys::tree::{self, Tree};
 
 /// What is wrong with something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -229,16 +229,23 @@ impl Store {
     fn check_upper_file(&self, found: &mut Findings, row: &UpperRow, about: &str) -> Result<Option<Digest>> {
         let place = self.dirs.stage_place(row.id)?;
         let kind = place.stat().doing(|| format!("stat upper file {}", row.id))?.map(|meta| meta.kind);
-        let wanted = match row.what {
-            What::File => Some(FileKind::Regular),
-            What::Symlink => Some(FileKind::Symlink),
-            What::Whiteout => None,
+        let is_right = match row.what {
+            What::File => kind == Some(FileKind::Regular),
+            What::Symlink => kind == Some(FileKind::Symlink),
+            What::Dir => kind == Some(FileKind::Directory),
+            What::Node => kind.is_some_and(FileKind::is_special),
+            What::Whiteout => kind.is_none(),
         };
-        found.check(kind == wanted, FaultKind::Upper, &about, || {
-            format!("stage/{} is {kind:?}, and must be {wanted:?}", row.id)
+        found.check(is_right, FaultKind::Upper, &about, || {
+            format!("stage/{} is {kind:?}, and its row says {:?}", row.id, row.what)
         });
-        if kind != wanted {
+        if !is_right {
             return Ok(None);
+        }
+        if row.what.is_structure() {
+            // Nobody judges it: it is held from the moment it is made.
+            let is_held = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+            found.check(is_held, FaultKind::Held, &about, || format!("is {:?} and not held as that", row.what));
         }
         let doing = || format!("read upper file {}", row.id);
         Ok(match row.what {
@@ -247,7 +254,13 @@ impl Store {
                 use std::os::unix::ffi::OsStrExt;
                 Some(Digest::of(place.read_symlink().doing(doing)?.as_bytes()))
             }
-            What::Whiteout => None,
+            What::Dir => {
+                let inside = place.open(OFlags::RDONLY | OFlags::DIRECTORY).and_then(|dir| tree::list(dir.as_fd()));
+                let is_empty = inside.doing(doing)?.is_empty();
+                found.check(is_empty, FaultKind::Upper, &about, || format!("stage/{} has something in it", row.id));
+                None
+            }
+            What::Node | What::Whiteout => None,
         })
     }
 
@@ -345,7 +358,7 @@ impl Store {
         for (dir, about) in self.dirs.all() {
             private(dir, about)?;
         }
-        let state = crate::sys::tree::list(self.dirs.state()).doing(|| "list the state directory".to_owned())?;
+        let state = tree::list(self.dirs.state()).doing(|| "list the state directory".to_owned())?;
         for entry in state.iter().filter(|entry| entry.name.as_encoded_bytes().starts_with(b"fettle.db")) {
             let meta = Meta::at(self.dirs.state(), &entry.name).doing(|| "stat the database".to_owned())?;
             let about = entry.name.to_string_lossy().into_owned();
@@ -362,13 +375,10 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
     let Some(held) = &row.held else { return };
     let about = held.id.to_string();
     found.check(!held.reasons.is_empty(), FaultKind::Held, &about, || "is held for no reason".to_owned());
-    if held.kind != ChangeKind::Structure {
-        found.check(held.new == content, FaultKind::Held, &about, || {
-            format!("{} has other content than was held", row.names[0])
-        });
-    }
-    let base = row.base.digest().filter(|_| held.kind != ChangeKind::Structure);
-    let full = ChangeId::full(&row.names[0], held.kind, base, held.new);
+    found.check(held.new == content, FaultKind::Held, &about, || {
+        format!("{} has other content than was held", row.names[0])
+    });
+    let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new);
     let named = about.len() >= ID_DIGITS && full.starts_with(&about);
     found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));
 }
@@ -385,9 +395,7 @@ fn check_temps(found: &mut Findings, lower: &Tree) -> Result<()> {
     let mut dirs = vec![RelPath::root()];
     while let Some(dir) = dirs.pop() {
         let entries = match lower.open_at(&dir, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Ok(fd) if Meta::of(std::os::fd::AsFd::as_fd(&fd)).is_ok_and(|meta| meta.device == lower.device()) => {
-                crate::sys::tree::list(std::os::fd::AsFd::as_fd(&fd))
-            }
+            Ok(fd) if Meta::of(fd.as_fd()).is_ok_and(|meta| meta.device == lower.device()) => tree::list(fd.as_fd()),
             // On another file system, gone meanwhile, or closed to us: nothing of ours was ever made there.
             Ok(_) | Err(_) => continue,
         };

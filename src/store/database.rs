@@ -12,8 +12,9 @@ use super::{Context, Error, Result};
 use crate::sys::sqlite;
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
-/// before do not say whether what they are based on was a symlink.
-const SCHEMA_VERSION: i64 = 5;
+/// before do not say whether what they are based on was a symlink; those of version 5 know no directories, and a program
+/// of that time would take what is in one for content without a place.
+const SCHEMA_VERSION: i64 = 6;
 
 /// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
 /// use. `content` has its rows apart from its keys: comparing keys must not read whole contents.

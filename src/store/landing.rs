@@ -13,7 +13,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::backups::Backup;
 use super::content::StagedContent;
@@ -51,6 +51,10 @@ pub enum NewContent<'a> {
     File { file: &'a File, like: &'a File, meta: Meta },
     /// `times`: of last access and modification; none: now.
     Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
+    /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
+    Dir { like: &'a File, meta: Meta },
+    /// A FIFO, socket or device.
+    Node { meta: Meta },
 }
 
 /// A path after its step: what lower has there now.
@@ -137,7 +141,7 @@ impl<'a> Landing<'a> {
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_among(&self.work.staged, tree, path)?;
         self.work.store.note_boot()?;
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
@@ -197,7 +201,7 @@ impl<'a> Landing<'a> {
 
     fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
         let step = Step { path: path.clone(), expect, act };
-        let staged = Staged::reopen(tree, step)?;
+        let staged = Staged::reopen(tree, step, &self.work.staged)?;
         self.work.staged.push(staged);
         Ok(())
     }
@@ -206,7 +210,7 @@ impl<'a> Landing<'a> {
     pub fn make_parents(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
         let mut missing = Vec::new();
         let mut dir = path.parent().unwrap_or_default();
-        while !tree.exists(&dir).doing(|| format!("stat {dir}"))? {
+        while !self.places(&dir)? && !tree.exists(&dir).doing(|| format!("stat {dir}"))? {
             let above = dir.parent().unwrap_or_default();
             missing.push(std::mem::replace(&mut dir, above));
         }
@@ -220,6 +224,11 @@ impl<'a> Landing<'a> {
             made?;
         }
         Ok(())
+    }
+
+    /// Whether a step puts a directory at `path`.
+    fn places(&self, path: &RelPath) -> Result<bool> {
+        Ok(placed_dir(&self.work.staged, path)?.is_some())
     }
 
     /// The directory goes when the landing is done, unless somebody else has put something into it.
@@ -404,7 +413,8 @@ impl Work<'_> {
             self.staged[self.applied].undo(self.store)?;
         }
         let staged = std::mem::take(&mut self.staged);
-        staged.iter().try_for_each(Staged::remove_waiting)?;
+        // What waits in a directory goes before that directory.
+        staged.iter().rev().try_for_each(Staged::remove_waiting)?;
         if let Some(id) = self.intent.take() {
             self.store.database.lock().write(|tx| journal::retract(tx, id))?;
         }
@@ -425,11 +435,12 @@ impl Drop for Work<'_> {
 }
 
 impl Staged {
-    /// A step as a journal tells it, with its directory opened anew.
-    pub fn reopen(tree: &Tree, step: Step) -> Result<Self> {
+    /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `before` puts
+    /// there.
+    pub fn reopen(tree: &Tree, step: Step, before: &[Staged]) -> Result<Self> {
         let doing = || format!("open the directory of {}", step.path);
-        let place = tree.place(&step.path).doing(doing)?;
-        let other = step.other().map(|other| tree.place(other)).transpose().doing(doing)?;
+        let place = place_among(before, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(before, tree, other)).transpose()?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
@@ -567,6 +578,19 @@ impl Staged {
         new.give(&File::from(inode)).doing(doing)
     }
 
+    /// The directory that this step puts at its path, wherever it stands by now.
+    fn placed_dir(&self) -> Result<Option<OwnedFd>> {
+        let Act::Place { inode, .. } = self.step.act else { return Ok(None) };
+        let doing = || self.doing("open");
+        for place in std::iter::once(&self.place).chain(&self.waiting) {
+            let is_it = |meta: &Meta| meta.is_dir() && meta.inode == inode;
+            if place.stat().doing(doing)?.as_ref().is_some_and(is_it) {
+                return place.open(OFlags::PATH | OFlags::DIRECTORY).doing(doing).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     pub fn outcome(&self) -> Result<StepOutcome> {
         let (path, place) = match (&self.step.act, &self.other) {
             (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
@@ -676,6 +700,21 @@ pub(super) enum Progress {
     Foreign,
 }
 
+/// The directory that one of `staged` puts at `path`.
+fn placed_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
+    let found = staged.iter().rfind(|staged| staged.step.path == *path);
+    found.map_or(Ok(None), Staged::placed_dir)
+}
+
+/// Where `path` is, or is going to be when `staged` have been applied.
+fn place_among(staged: &[Staged], tree: &Tree, path: &RelPath) -> Result<Place> {
+    let dir = placed_dir(staged, &path.parent().unwrap_or_default())?;
+    match (dir, path.name()) {
+        (Some(dir), Some(name)) => Ok(Place { dir, name: name.to_owned() }),
+        (_, _) => tree.place(path).doing(|| format!("open the directory of {path}")),
+    }
+}
+
 /// A rename changes ctime, so it does not count here.
 fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
     let stamp = meta.stamp();
@@ -705,15 +744,35 @@ fn write_temp(
         }
         NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;
-            match waiting.set_owner(Some(*uid), Some(*gid)) {
-                Err(err) if err.raw_os_error() == Some(libc::EPERM) => {}
-                other => other?,
-            }
+            give_owner(waiting, *uid, *gid)?;
             if let Some((access, modification)) = times {
                 waiting.set_times(file::to_timespec(*access), file::to_timespec(*modification))?;
             }
             waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         }
+        NewContent::Dir { like, meta } => {
+            waiting.make_dir(Mode::RWXU)?;
+            let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
+            file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
+            // Only what is confirmed has directories of its own: it is to be durable.
+            temp.sync_all()?;
+            Meta::of(temp.as_fd())
+        }
+        NewContent::Node { meta } => {
+            waiting.make_node(meta.kind, Mode::RUSR | Mode::WUSR, meta.special_device)?;
+            give_owner(waiting, meta.uid, meta.gid)?;
+            waiting.set_mode(meta.mode)?;
+            waiting.set_times(file::to_timespec(meta.atime), file::to_timespec(meta.mtime))?;
+            waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        }
+    }
+}
+
+/// An unprivileged daemon cannot give files away.
+fn give_owner(place: &Place, uid: u32, gid: u32) -> std::io::Result<()> {
+    match place.set_owner(Some(uid), Some(gid)) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
     }
 }
 

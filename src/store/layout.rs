@@ -239,6 +239,7 @@ fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
 fn remove(place: &Place) -> io::Result<()> {
     match place.unlink() {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => place.remove_dir(),
         other => other,
     }
 }

@@ -36,7 +36,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::{Digest, RelPath};
-use crate::sys::file::Meta;
+use crate::sys::Mode;
+use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::{Place, Tree};
 
 pub use anchors::{Anchor, AnchorState, Went};
@@ -143,6 +144,18 @@ impl Store {
         Ok(id)
     }
 
+    /// A directory, FIFO, socket or device of upper, private until it is given its mode.
+    pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<UpperId> {
+        let id = self.reserve_upper();
+        let place = self.dirs.stage_place(id)?;
+        let made = match kind == FileKind::Directory {
+            true => place.make_dir(Mode::RWXU),
+            false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),
+        };
+        made.doing(|| format!("make upper entry {id}"))?;
+        Ok(id)
+    }
+
     /// Where the file or symlink of an upper entry stands.
     pub fn upper_place(&self, id: UpperId) -> Result<Place> {
         self.dirs.stage_place(id)
@@ -163,7 +176,7 @@ impl Store {
         self.dirs.remove_stage_file(id)
     }
 
-    /// A number for an upper entry that has no content of its own: a whiteout, a symlink.
+    /// A number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
     pub fn reserve_upper(&self) -> UpperId {
         self.database.lock().next_upper()
     }

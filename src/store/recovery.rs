@@ -70,7 +70,7 @@ impl Store {
                 unreachable.push(step.path.clone());
                 continue;
             }
-            match Staged::reopen(lower, step.clone()) {
+            match Staged::reopen(lower, step.clone(), &staged) {
                 // Somebody took the directory away since: that must not keep all the rest out of reach.
                 Err(Error::Io { cause, .. }) if is_absent(&cause) => unreachable.push(step.path.clone()),
                 other => staged.push(other?),
@@ -103,7 +103,8 @@ impl Store {
             recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
             recovered.foreign.extend(foreign);
         }
-        staged.iter().try_for_each(Staged::remove_waiting)
+        // What waits in a directory goes before that directory.
+        staged.iter().rev().try_for_each(Staged::remove_waiting)
     }
 
     fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {
@@ -255,6 +256,12 @@ fn remove_temp(lower: &Tree, path: &RelPath) -> Result<bool> {
     match place.unlink() {
         Ok(()) => Ok(true),
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        // Of a directory that was to land only what was to land in it goes along.
+        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => {
+            sweep_dir(lower, path)?;
+            remove_if_empty(&place).doing(|| format!("sweep {path}"))?;
+            Ok(true)
+        }
         Err(err) => Err(err).doing(|| format!("sweep {path}")),
     }
 }

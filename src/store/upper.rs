@@ -48,6 +48,21 @@ pub enum What {
     Symlink,
     /// Nothing is at the path, though lower has something.
     Whiteout,
+    /// A directory that lower does not have. Its attributes are those of the empty directory in `stage/`; what is in it
+    /// are entries of their own.
+    Dir,
+    /// A FIFO, socket or device that lower does not have: the one in `stage/`.
+    Node,
+}
+
+impl What {
+    /// Whether it is held for where it stands, and not for content that could be judged.
+    pub fn is_structure(&self) -> bool {
+        match self {
+            Self::Dir | Self::Node => true,
+            Self::File | Self::Symlink | Self::Whiteout => false,
+        }
+    }
 }
 
 /// What lower has, or is expected to have, at a path.

@@ -47,6 +47,26 @@ impl FileKind {
         Self::from_type(FileType::from_raw_mode(mode))
     }
 
+    /// As it is called in the record and to people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Regular => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symlink",
+            Self::Fifo => "fifo",
+            Self::Socket => "socket",
+            Self::CharDevice | Self::BlockDevice => "device",
+        }
+    }
+
+    /// A FIFO, socket or device: the kernel does what is done with it.
+    pub fn is_special(self) -> bool {
+        match self {
+            Self::Fifo | Self::Socket | Self::CharDevice | Self::BlockDevice => true,
+            Self::Regular | Self::Directory | Self::Symlink => false,
+        }
+    }
+
     pub fn to_type(self) -> FileType {
         match self {
             Self::Regular => FileType::RegularFile,

@@ -3,7 +3,7 @@
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
-//! `concurrency` many at once, `security` what is a boundary.
+//! `structure` directories that wait for review, `concurrency` many at once, `security` what is a boundary.
 
 mod around;
 mod badinput;
@@ -19,5 +19,6 @@ mod programs;
 mod save_patterns;
 mod security;
 mod semantics;
+mod structure;
 mod tidy;
 mod tiers;

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -136,6 +136,19 @@ fn hold_in_directory(bench: &mut Bench) {
     bench.save("d/AGENTS.md", "made\n");
     bench.save("d/fresh", "fresh\n");
     bench.unlink("d/gone");
+}
+
+/// A directory in the place of a held deletion, with files, a symlink, a FIFO and a directory in it.
+fn hold_dir_for_file(bench: &mut Bench) {
+    bench.put("f", &lines("gone", 100));
+    bench.unlink("f");
+    bench.mkdir("f");
+    bench.mkdir("f/sub");
+    bench.save("f/x", "made x\n");
+    bench.save("f/sub/y", "made y\n");
+    let dir = bench.node("f").unwrap();
+    bench.view().symlink(dir, OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
+    bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
 }
 
 /// A file of lower with two names.
@@ -445,6 +458,78 @@ const SCENARIOS: &[Scenario] = &[
         precious: &["gone a 99\n", "gone b 99\n"],
     },
     Scenario {
+        name: "a directory is made where a deletion is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("f", &lines("gone", 100));
+            bench.unlink("f");
+        },
+        act: |bench| bench.mkdir("f"),
+        precious: &["gone 99\n"],
+    },
+    Scenario {
+        name: "a held directory is removed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("f", &lines("gone", 100));
+            bench.unlink("f");
+            bench.mkdir("f");
+        },
+        act: |bench| bench.rmdir("f").unwrap(),
+        precious: &["gone 99\n"],
+    },
+    Scenario {
+        name: "a new file is closed in a held directory",
+        rule: Rule::Closes,
+        ready: |bench| {
+            hold_dir_for_file(bench);
+            write_and_leave_open(bench, "f/new", "new\n");
+        },
+        act: close_all,
+        precious: &["gone 99\n", "made y\n", "new\n"],
+    },
+    Scenario {
+        name: "a held directory is renamed",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: |bench| bench.rename("f", "g"),
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is renamed to where a deletion is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_dir_for_file(bench);
+            bench.put("g", &lines("other", 100));
+            bench.unlink("g");
+        },
+        act: |bench| bench.rename("f", "g"),
+        precious: &["gone 99\n", "other 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is confirmed with all that is in it",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: confirm_all,
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "one file in a held directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: |bench| {
+            bench.confirm(&[bench.id_of("f/sub/y")]).unwrap();
+        },
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is discarded",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: discard_all,
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
         name: "one change is discarded",
         rule: Rule::AllOrNothing,
         ready: |bench| hold_many(bench, 1),
@@ -689,6 +774,8 @@ fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) 
             format!("{mode:o}")
         } else if meta.is_symlink() {
             format!("-> {}", std::fs::read_link(entry.path()).unwrap().display())
+        } else if meta.file_type().is_fifo() {
+            format!("{mode:o}")
         } else {
             format!("{mode:o} {}", std::fs::read_to_string(entry.path()).unwrap())
         };
@@ -713,6 +800,7 @@ fn collect_view(bench: &Bench, dir: &str, found: &mut BTreeMap<String, String>) 
                 format!("{:o}", meta.mode)
             }
             FileKind::Symlink => format!("-> {}", bench.view().read_symlink(node).unwrap().to_string_lossy()),
+            FileKind::Fifo => format!("{:o}", meta.mode),
             _ => format!("{:o} {}", meta.mode, bench.read(&path).unwrap()),
         };
         found.insert(path, what);

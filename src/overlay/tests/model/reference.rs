@@ -244,6 +244,11 @@ impl Model {
         }
     }
 
+    /// Whether a directory that is made here waits for review.
+    pub fn would_hold_dir(&self, path: &str) -> bool {
+        (self.upper.contains_key(path) && !self.is_hidden_dir(path)) || self.is_gated(path)
+    }
+
     /// Lower has a directory here that the view does not show, because it waits to be removed.
     pub fn is_hidden_dir(&self, path: &str) -> bool {
         self.upper.contains_key(path) && self.lower.is_dir(path)
@@ -760,7 +765,7 @@ impl Model {
         }
         if self.upper.keys().any(|path| path == to || parent(path) == to) {
             // Deletions wait for review there.
-            return Err(libc::EBUSY);
+            return Err(libc::EXDEV);
         }
         self.check_passengers(&[(from, to)])?;
         let lifted = self.lift(&[(from, to)]);

@@ -1,0 +1,495 @@
+//! Structure that waits for review: one test an operation and origin.
+
+use super::*;
+use crate::sys::file::FileKind;
+
+impl Bench {
+    pub(super) fn mkdir(&self, path: &str) {
+        self.try_mkdir(path).unwrap();
+    }
+
+    fn try_mkdir(&self, path: &str) -> Result<Entry> {
+        let (parent, name) = self.parent(path);
+        self.view().mkdir(parent, name, 0o755, &ME)
+    }
+
+    pub(super) fn rmdir(&self, path: &str) -> Result<()> {
+        let (parent, name) = self.parent(path);
+        self.view().rmdir(parent, name, &ME)
+    }
+
+    /// A held deletion of a large file, with a directory in its place.
+    fn dir_for_file(path: &str) -> Self {
+        let bench = Self::new();
+        bench.put(path, &lines(100));
+        bench.unlink(path);
+        bench.mkdir(path);
+        bench
+    }
+
+    /// Path, kind and reasons of all that is held.
+    fn waiting(&self) -> Vec<(String, ChangeKind, Vec<Reason>)> {
+        let told = |row: UpperRow| row.held.map(|held| (row.names[0].to_string(), held.kind, held.reasons));
+        self.held().into_iter().filter_map(told).collect()
+    }
+
+    pub(super) fn id_of(&self, path: &str) -> ChangeId {
+        let row = self.held().into_iter().find(|row| row.names[0].to_string() == path);
+        row.and_then(|row| row.held).map(|held| held.id).unwrap_or_else(|| panic!("{path} is not held"))
+    }
+
+    fn discard(&self, path: &str) {
+        self.view().discard(&[self.id_of(path)], &Review::default()).unwrap();
+    }
+
+    fn meta(&self, path: &str) -> crate::sys::file::Meta {
+        self.view().attributes(self.node(path).unwrap()).unwrap().meta
+    }
+
+    fn applied(&self, path: &str) -> Vec<String> {
+        let outcomes = self.confirm(&[self.id_of(path)]).unwrap();
+        outcomes.into_iter().map(|outcome| outcome.path.to_string()).collect()
+    }
+
+    /// All that is kept agrees, and nothing is left over.
+    fn check(&self) {
+        assert_eq!(self.view().check().unwrap().0, []);
+    }
+}
+
+#[test]
+fn a_directory_in_the_place_of_a_held_deletion_is_held_with_it() {
+    let mut bench = Bench::new();
+    bench.put("big", &lines(100));
+    bench.unlink("big");
+    let deletion = bench.only_id();
+    let entry = bench.try_mkdir("big").unwrap();
+    assert_eq!(entry.attributes.meta.kind, FileKind::Directory);
+    assert_eq!((entry.attributes.meta.mode, entry.attributes.meta.links), (0o755, 2));
+    let told = [("big".to_owned(), ChangeKind::Structure, vec![Reason::Parent, Reason::Size])];
+    assert_eq!(bench.waiting(), told);
+    let held = bench.held()[0].held.clone().unwrap();
+    assert_eq!((held.insertions, held.deletions, held.old_lines), (0, 100, 100));
+    assert_ne!(held.id, deletion);
+    assert_eq!(bench.lower("big"), Some(lines(100)));
+    assert_eq!(bench.names(""), ["big"]);
+    assert_eq!(bench.names("big"), [""; 0]);
+    bench.remount();
+    assert_eq!((bench.only_id(), bench.waiting()), (held.id, told.into()));
+    assert_eq!(bench.node("big").and_then(|node| bench.view().list(node)).unwrap(), []);
+    bench.check();
+}
+
+#[test]
+fn what_is_made_in_a_held_directory_is_held_however_small() {
+    let mut bench = Bench::dir_for_file("big");
+    bench.save("big/x", "x\n");
+    bench.mkdir("big/sub");
+    bench.save("big/sub/y", "y\n");
+    bench.view().symlink(bench.node("big").unwrap(), OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
+    let fifo = bench.view().mknod(bench.node("big").unwrap(), OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    assert_eq!(fifo.attributes.meta.kind, FileKind::Fifo);
+    let parent = || vec![Reason::Parent];
+    let told = [
+        ("big".to_owned(), ChangeKind::Structure, vec![Reason::Parent, Reason::Size]),
+        ("big/l".to_owned(), ChangeKind::Create, parent()),
+        ("big/p".to_owned(), ChangeKind::Structure, parent()),
+        ("big/sub".to_owned(), ChangeKind::Structure, parent()),
+        ("big/sub/y".to_owned(), ChangeKind::Create, parent()),
+        ("big/x".to_owned(), ChangeKind::Create, parent()),
+    ];
+    assert_eq!(bench.waiting(), told);
+    assert_eq!(bench.names("big"), ["l", "p", "sub", "x"]);
+    assert_eq!(bench.meta("big").links, 3);
+    assert_eq!(bench.view().attributes(ROOT).unwrap().meta.links, 4, "of .fettle, and of what takes a file's place");
+    assert_eq!(bench.lower_names(), ["big"]);
+    bench.save("big/x", "other\n");
+    bench.remount();
+    assert_eq!(bench.waiting(), told);
+    assert_eq!(bench.read("big/x"), Some("other\n".to_owned()));
+    assert_eq!(bench.read("big/sub/y"), Some("y\n".to_owned()));
+    bench.check();
+}
+
+#[test]
+fn confirming_a_child_takes_its_directories_and_the_deletion_below_along() {
+    let bench = Bench::dir_for_file("big");
+    bench.mkdir("big/sub");
+    bench.save("big/sub/y", "y\n");
+    bench.save("big/x", "x\n");
+    assert_eq!(bench.applied("big/sub/y"), ["big", "big/sub", "big/sub/y"]);
+    assert_eq!(bench.lower("big/sub/y"), Some("y\n".to_owned()));
+    assert_eq!(bench.lower("big/x"), None);
+    assert_eq!(bench.backups(), ["big"]);
+    assert_eq!(bench.waiting(), [("big/x".to_owned(), ChangeKind::Create, vec![Reason::Parent])]);
+    assert_eq!(bench.names("big"), ["sub", "x"]);
+    // Its directory is there now: written again it is judged by itself.
+    bench.save("big/x", "other\n");
+    assert_eq!(bench.lower("big/x"), Some("other\n".to_owned()));
+    assert!(bench.held().is_empty());
+    bench.check();
+}
+
+#[test]
+fn confirming_everything_lands_directories_with_their_attributes() {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let bench = Bench::dir_for_file("big");
+    bench.mkdir("big/sub");
+    bench.save("big/sub/y", "y\n");
+    bench.view().mknod(bench.node("big").unwrap(), OsStr::new("p"), libc::S_IFIFO | 0o640, 0, &ME).unwrap();
+    let node = bench.node("big/sub").unwrap();
+    let keep = crate::overlay::SetTime::Keep;
+    let set = SetAttributes { mode: Some(0o2750), uid: Some(7), gid: Some(8), size: None, atime: keep, mtime: keep };
+    bench.view().set_attributes(node, None, &set, &ME).unwrap();
+    let empty = rustix::fs::XattrFlags::empty();
+    bench.view().set_xattr(node, OsStr::new("user.mark"), b"here", empty, &ME).unwrap();
+    assert_eq!((bench.meta("big/sub").mode, bench.meta("big/sub").uid), (0o2750, 7));
+    // Handed down by the view's directory, which lower does not have.
+    bench.save("big/sub/z", "z\n");
+    assert_eq!(bench.meta("big/sub/z").gid, 8);
+    let all: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).rev().collect();
+    assert_eq!(bench.confirm(&all).unwrap().len(), 5);
+    let sub = std::fs::metadata(bench.lower_path("big/sub")).unwrap();
+    assert_eq!((sub.mode() & 0o7777, sub.uid(), sub.gid()), (0o2750, 7, 8));
+    assert!(std::fs::metadata(bench.lower_path("big/p")).unwrap().file_type().is_fifo());
+    let below = bench.view().lower().open_at(&RelPath::parse(b"big/sub").unwrap(), crate::sys::OFlags::RDONLY).unwrap();
+    let mark = crate::sys::xattr::get(std::os::fd::AsFd::as_fd(&below), OsStr::new("user.mark")).unwrap();
+    assert_eq!(mark, b"here");
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.stage_files(), 0);
+    assert_eq!(
+        (bench.names("big"), bench.lower_names()),
+        (vec!["p".to_owned(), "sub".to_owned()], vec!["big".to_owned()])
+    );
+    assert_eq!(bench.node("big/sub").unwrap(), node);
+    bench.check();
+}
+
+#[test]
+fn confirming_a_directory_alone_lands_it_and_the_deletion_and_nothing_in_it() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "x\n");
+    assert_eq!(bench.applied("big"), ["big"]);
+    assert!(bench.lower_path("big").is_dir());
+    assert_eq!(bench.lower("big/x"), None);
+    assert_eq!(bench.read("big/x"), Some("x\n".to_owned()));
+    assert_eq!(bench.backups(), ["big"]);
+    assert_eq!(bench.waiting(), [("big/x".to_owned(), ChangeKind::Create, vec![Reason::Parent])]);
+    bench.check();
+}
+
+#[test]
+fn a_file_changed_below_meanwhile_keeps_its_directory_from_landing() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "x\n");
+    bench.put("big", &changed(100, 3));
+    assert_eq!(bench.confirm(&[bench.id_of("big/x")]).unwrap_err(), ErrorCode::Conflict);
+    assert_eq!(bench.lower("big"), Some(changed(100, 3)));
+    assert_eq!(bench.waiting().len(), 2);
+    bench.check();
+}
+
+#[test]
+fn removing_the_directory_leaves_the_deletion_as_it_was() {
+    let mut bench = Bench::new();
+    bench.put("big", &lines(100));
+    bench.unlink("big");
+    let (deletion, told) = (bench.only_id(), bench.waiting());
+    bench.mkdir("big");
+    bench.save("big/x", "x\n");
+    assert_eq!(bench.rmdir("big").unwrap_err().code(), libc::ENOTEMPTY);
+    bench.unlink("big/x");
+    bench.rmdir("big").unwrap();
+    assert_eq!((bench.only_id(), bench.waiting()), (deletion.clone(), told));
+    assert_eq!(bench.node("big").unwrap_err().code(), libc::ENOENT);
+    assert_eq!(bench.stage_files(), 0);
+    bench.remount();
+    assert_eq!(bench.only_id(), deletion);
+    // Back to what it was, as when branches are switched there and back.
+    bench.save("big", &lines(100));
+    assert!(bench.held().is_empty());
+    bench.check();
+}
+
+#[test]
+fn discarding_a_directory_drops_all_that_is_in_it_and_shows_the_file_again() {
+    let mut bench = Bench::dir_for_file("big");
+    bench.mkdir("big/sub");
+    bench.save("big/sub/y", "y\n");
+    bench.discard("big");
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.read("big"), Some(lines(100)));
+    assert_eq!(bench.backups(), ["big/sub/y"]);
+    assert_eq!(bench.stage_files(), 0);
+    bench.check();
+    bench.remount();
+    assert_eq!(bench.read("big"), Some(lines(100)));
+}
+
+#[test]
+fn discarding_a_child_leaves_its_directory() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "x\n");
+    bench.discard("big/x");
+    assert_eq!(bench.waiting().len(), 1);
+    assert_eq!(bench.names("big"), [""; 0]);
+    bench.check();
+}
+
+#[test]
+fn a_directory_in_which_somebody_writes_is_not_discarded() {
+    let bench = Bench::dir_for_file("big");
+    let handle = bench.open_for_save("big/x");
+    bench.view().write(handle, 0, b"x\n").unwrap();
+    let refused = bench.view().discard(&[bench.id_of("big")], &Review::default()).unwrap_err();
+    assert_eq!((refused.code, refused.path), (ErrorCode::Busy, RelPath::parse(b"big/x").ok()));
+    bench.close(handle);
+    bench.discard("big");
+    assert_eq!(bench.read("big"), Some(lines(100)));
+    bench.check();
+}
+
+#[test]
+fn a_held_directory_takes_what_is_in_it_along_to_a_free_name() {
+    let mut bench = Bench::new();
+    bench.put("big", &lines(100));
+    bench.unlink("big");
+    let deletion = bench.only_id();
+    bench.mkdir("big");
+    bench.mkdir("big/sub");
+    bench.save("big/sub/y", "y\n");
+    let child = bench.id_of("big/sub/y");
+    let node = bench.node("big/sub/y").unwrap();
+    bench.rename("big", "other");
+    // The deletion stays where it was.
+    assert_eq!(bench.id_of("big"), deletion);
+    let paths: Vec<String> = bench.waiting().into_iter().map(|(path, ..)| path).collect();
+    assert_eq!(paths, ["big", "other", "other/sub", "other/sub/y"]);
+    assert_ne!(bench.id_of("other/sub/y"), child);
+    assert_eq!(bench.node("other/sub/y").unwrap(), node);
+    assert_eq!((bench.lower_names(), bench.names("")), (vec!["big".to_owned()], vec!["other".to_owned()]));
+    bench.check();
+    bench.remount();
+    assert_eq!(bench.read("other/sub/y"), Some("y\n".to_owned()));
+    assert_eq!(bench.applied("other/sub/y"), ["other", "other/sub", "other/sub/y"]);
+    assert_eq!(bench.lower("other/sub/y"), Some("y\n".to_owned()));
+    assert_eq!(bench.id_of("big"), deletion);
+    bench.check();
+}
+
+#[test]
+fn a_held_directory_takes_the_place_of_a_held_deletion_by_rename() {
+    let mut bench = Bench::dir_for_file("big");
+    bench.save("big/x", "x\n");
+    bench.put("f", &lines(90));
+    bench.unlink("f");
+    bench.rename("big", "f");
+    bench.check();
+    bench.remount();
+    let deletion = |path: &str, kind| (path.to_owned(), kind, vec![Reason::Size]);
+    let told = [
+        deletion("big", ChangeKind::Delete),
+        ("f".to_owned(), ChangeKind::Structure, vec![Reason::Parent, Reason::Size]),
+        ("f/x".to_owned(), ChangeKind::Create, vec![Reason::Parent]),
+    ];
+    assert_eq!(bench.waiting(), told);
+    bench.applied("f/x");
+    assert_eq!((bench.lower("f/x"), bench.lower("big")), (Some("x\n".to_owned()), Some(lines(100))));
+    bench.check();
+}
+
+#[test]
+fn a_held_directory_takes_the_place_of_an_empty_one_that_is_held() {
+    let bench = Bench::dir_for_file("big");
+    bench.mkdir("big/a");
+    bench.save("big/a/x", "x\n");
+    bench.mkdir("big/b");
+    bench.rename("big/a", "big/b");
+    assert_eq!(bench.names("big"), ["b"]);
+    assert_eq!(bench.read("big/b/x"), Some("x\n".to_owned()));
+    bench.mkdir("big/a");
+    assert_eq!(bench.try_rename("big/a", "big/b").unwrap_err().code(), libc::ENOTEMPTY);
+    assert_eq!(bench.try_rename("big/b", "big/b/c").unwrap_err().code(), libc::EINVAL);
+    assert_eq!(bench.stage_files(), 4);
+    bench.check();
+}
+
+#[test]
+fn a_directory_of_lower_does_not_come_to_where_something_waits() {
+    let bench = Bench::dir_for_file("big");
+    bench.put("d/f", "f\n");
+    bench.put("gone", &lines(100));
+    bench.unlink("gone");
+    for to in ["big", "big/d", "gone"] {
+        assert_eq!(bench.try_rename("d", to).unwrap_err().code(), libc::EXDEV, "{to}");
+    }
+    bench.put("e/f", &lines(100));
+    bench.unlink("e/f");
+    assert_eq!(bench.try_rename("d", "e").unwrap_err().code(), libc::EXDEV);
+    assert_eq!(bench.read("d/f"), Some("f\n".to_owned()));
+    bench.check();
+}
+
+#[test]
+fn files_go_into_a_held_directory_and_out_of_it() {
+    let bench = Bench::dir_for_file("big");
+    bench.put("old", "old\n");
+    bench.save("new", "new\n");
+    bench.put("held", &lines(100));
+    bench.save("held", &changed(100, 60));
+    for name in ["old", "new", "held"] {
+        bench.rename(name, &format!("big/{name}"));
+    }
+    assert_eq!(bench.names("big"), ["held", "new", "old"]);
+    assert_eq!(bench.read("big/held"), Some(changed(100, 60)));
+    // What came in this session is gone below; what is older waits to go.
+    assert_eq!((bench.lower("new"), bench.lower("old")), (None, Some("old\n".to_owned())));
+    assert_eq!(bench.lower("held"), Some(lines(100)));
+    bench.rename("big/new", "back");
+    assert_eq!(bench.read("back"), Some("new\n".to_owned()));
+    assert_eq!(bench.id_of("back").as_str().len(), 8);
+    bench.rename("big/old", "big/older");
+    bench.check();
+    // Where it was: the same again, so that nothing is held there.
+    bench.rename("big/older", "old");
+    assert_eq!(bench.read("old"), Some("old\n".to_owned()));
+    bench.applied("big/held");
+    assert_eq!(bench.lower("big/held"), Some(changed(100, 60)));
+    bench.check();
+}
+
+#[test]
+fn links_into_a_held_directory_are_copies_and_those_within_it_land_as_links() {
+    use std::os::unix::fs::MetadataExt;
+    let bench = Bench::dir_for_file("big");
+    bench.put("a", "a\n");
+    let (dir, link) = (bench.node("big").unwrap(), OsStr::new("a"));
+    bench.view().link(bench.node("a").unwrap(), dir, link, &ME).unwrap();
+    assert_eq!(bench.read("big/a"), Some("a\n".to_owned()));
+    bench.view().link(bench.node("big/a").unwrap(), dir, OsStr::new("b"), &ME).unwrap();
+    bench.applied("big/a");
+    let below = |path| std::fs::metadata(bench.lower_path(path)).unwrap();
+    assert_eq!((below("big/a").ino(), below("big/a").nlink()), (below("big/b").ino(), 2));
+    assert_eq!(below("a").nlink(), 1);
+    assert!(bench.held().is_empty());
+    bench.check();
+}
+
+#[test]
+fn a_fifo_takes_the_place_of_a_held_deletion_and_gives_it_back() {
+    let bench = Bench::new();
+    bench.put("big", &lines(100));
+    bench.unlink("big");
+    let deletion = bench.only_id();
+    let made = bench.view().mknod(ROOT, OsStr::new("big"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    assert_eq!(made.attributes.meta.kind, FileKind::Fifo);
+    assert_eq!(bench.waiting(), [("big".to_owned(), ChangeKind::Structure, vec![Reason::Parent, Reason::Size])]);
+    bench.rename("big", "pipe");
+    assert_eq!(bench.id_of("big"), deletion);
+    bench.rename("pipe", "big");
+    bench.unlink("big");
+    assert_eq!(bench.only_id(), deletion);
+    assert_eq!(bench.stage_files(), 0);
+    bench.check();
+}
+
+#[test]
+fn what_a_rule_covers_is_held_when_it_is_made_and_what_is_only_above_is_not() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"/gated\"\naction = \"hold\"\n");
+    bench.remount();
+    for dir in [".claude", ".github", ".github/workflows", ".git", ".git/hooks", "plain"] {
+        bench.mkdir(dir);
+        assert!(bench.lower_path(dir).is_dir(), "{dir}");
+    }
+    assert!(bench.held().is_empty());
+    bench.mkdir(".claude/commands");
+    bench.mkdir("gated");
+    bench.save("gated/x", "x\n");
+    bench.view().mknod(bench.node(".claude").unwrap(), OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    let told = [
+        (".claude/commands".to_owned(), ChangeKind::Structure, vec![Reason::Sensitive]),
+        (".claude/pipe".to_owned(), ChangeKind::Structure, vec![Reason::Sensitive]),
+        ("gated".to_owned(), ChangeKind::Structure, vec![Reason::Rule]),
+        ("gated/x".to_owned(), ChangeKind::Create, vec![Reason::Rule, Reason::Parent]),
+    ];
+    assert_eq!(bench.waiting(), told);
+    assert_eq!(std::fs::read_dir(bench.lower_path(".claude")).unwrap().count(), 0);
+    bench.applied("gated/x");
+    assert_eq!(bench.lower("gated/x"), Some("x\n".to_owned()));
+    // Nor does an empty directory come there by another way.
+    for (from, to) in [("plain", ".claude/plain"), ("plain", "gated/plain")] {
+        assert_eq!(bench.try_rename(from, to).unwrap_err().code(), libc::EXDEV);
+    }
+    bench.check();
+}
+
+#[test]
+fn what_git_ignores_does_not_pass_in_a_held_directory() {
+    let mut bench = Bench::new();
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "target/\n");
+    bench.put("big", &lines(100));
+    bench.remount();
+    bench.unlink("big");
+    bench.mkdir("big");
+    bench.mkdir("big/target");
+    bench.save("big/target/x", "x\n");
+    assert_eq!(bench.read("big/target/x"), Some("x\n".to_owned()));
+    bench.applied("big/target/x");
+    assert_eq!(bench.lower("big/target/x"), Some("x\n".to_owned()));
+    assert_eq!(bench.read("big/target/x"), Some("x\n".to_owned()));
+    bench.check();
+}
+
+#[test]
+fn a_backup_is_not_restored_into_a_held_directory_and_rebases_one_that_takes_its_place() {
+    let mut bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("big", &lines(100));
+    bench.save("big", &changed(100, 2));
+    bench.unlink("big");
+    bench.mkdir("big");
+    let id = bench.only_id();
+    let how = |to: Option<&str>| RollbackHow {
+        review: Review::default(),
+        to: to.map(|to| RelPath::parse(to.as_bytes()).unwrap()),
+        force: false,
+    };
+    let backup = bench.view().store().backups().unwrap().remove(0);
+    let refused = bench.view().rollback(std::slice::from_ref(&backup), &how(Some("big/x"))).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    bench.view().rollback(&[backup], &how(None)).unwrap();
+    assert_eq!(bench.lower("big"), Some(lines(100)));
+    assert_ne!(bench.only_id(), id);
+    bench.check();
+    bench.remount();
+    assert_eq!(bench.applied("big"), ["big"]);
+    assert!(bench.lower_path("big").is_dir());
+}
+
+#[test]
+fn a_directory_that_somebody_makes_below_is_the_one_that_was_held() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "x\n");
+    std::fs::remove_file(bench.lower_path("big")).unwrap();
+    bench.put("big/theirs", "theirs\n");
+    // Until it lands the view has its own.
+    assert_eq!(bench.names("big"), ["x"]);
+    assert_eq!(bench.node("big/theirs").unwrap_err().code(), libc::ENOENT);
+    bench.applied("big/x");
+    assert_eq!(bench.names("big"), ["theirs", "x"]);
+    assert_eq!(bench.lower("big/x"), Some("x\n".to_owned()));
+    bench.check();
+}
+
+#[test]
+fn a_held_directory_moves_with_the_directory_it_is_in() {
+    let bench = Bench::dir_for_file("d/big");
+    bench.save("d/big/x", "x\n");
+    bench.rename("d", "e");
+    assert_eq!(bench.read("e/big/x"), Some("x\n".to_owned()));
+    bench.check();
+    bench.applied("e/big/x");
+    assert_eq!(bench.lower("e/big/x"), Some("x\n".to_owned()));
+    bench.check();
+}
