@@ -13,7 +13,7 @@ use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Kept, Landing, UpperRow, What, Writer,
+    self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Kept, Landing, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -81,7 +81,9 @@ impl Overlay {
             true => landable.taken.row.names[0].components().count(),
             false => usize::MAX,
         };
-        landables.sort_by_key(|landable| (replaces_dir(landable), depth(landable)));
+        // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
+        let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
+        landables.sort_by_key(|landable| (replaces_dir(landable), depth(landable), writes_in_place(landable)));
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
@@ -247,6 +249,7 @@ impl Overlay {
             epilogue.drop.push(dir.row.id);
             epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
         }
+        let landed: Vec<UpperId> = epilogue.drop.clone();
         let promised = landing.promise(epilogue)?;
         let applied = {
             let mut state = self.state.lock();
@@ -256,10 +259,14 @@ impl Overlay {
                     return Err(Error::Errno(libc::EBUSY));
                 }
             }
-            let applied = promised.apply()?;
+            let mut applied = promised.apply()?;
             state.know(elsewhere);
             for landable in landables.iter_mut() {
                 let meta = applied.meta_of(&landable.taken.row.names[0]);
+                if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
+                    let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                    applied.epilogue().save.extend(taken.into_iter().filter(|row| !landed.contains(&row.id)));
+                }
                 state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
             }
             for dir in dirs {

@@ -69,6 +69,10 @@ impl Overlay {
                 anchors.extend(state.carried(source, &comparison.path, &meta));
             }
             applied.epilogue().anchors = anchors;
+            if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                applied.epilogue().save.extend(taken);
+            }
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };

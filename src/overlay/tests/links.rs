@@ -136,12 +136,7 @@ impl Project {
 
     fn confirm_all(&mut self) {
         let before = self.lower();
-        match self.bench.confirm(&self.ids()) {
-            Ok(_) => {}
-            // What took the place of one name is based on the file, which has been changed by another since.
-            Err(ErrorCode::Conflict) => return,
-            Err(err) => panic!("{err:?}"),
-        }
+        self.bench.confirm(&self.ids()).unwrap();
         let after = self.lower();
         // What was deleted with a person's consent is free.
         self.first.retain(|name, _| after.contains_key(name) || !before.contains_key(name));
