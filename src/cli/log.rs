@@ -81,6 +81,9 @@ pub fn render(event: &Event, text: &mut Text) {
     if let Some(message) = event.message.as_ref().filter(|_| !is_deletion) {
         text.put("  ").name(message);
     }
+    if let Some(operation) = &event.operation {
+        text.put("  ").ink(Ink::Faint, operation);
+    }
     text.put("\n");
 }
 

@@ -38,6 +38,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
+mod undo;
 mod unmount;
 mod version;
 mod words;
@@ -84,6 +85,7 @@ enum Command {
     Confirm(confirm::Arguments),
     Discard(discard::Arguments),
     Rollback(rollback::Arguments),
+    Undo(undo::Arguments),
     Backups(backups::Arguments),
     Log(log::Arguments),
     Events(events::Arguments),
@@ -128,6 +130,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Confirm(arguments) => confirm::run(arguments, desk),
         Command::Discard(arguments) => discard::run(arguments, desk),
         Command::Rollback(arguments) => rollback::run(arguments, desk),
+        Command::Undo(arguments) => undo::run(arguments, desk),
         Command::Backups(arguments) => backups::run(arguments, desk),
         Command::Log(arguments) => log::run(arguments, desk),
         Command::Events(arguments) => events::run(arguments, desk),

@@ -56,6 +56,7 @@ fn done(action: Action) -> &'static str {
         Action::Applied | Action::Merged => "Applied",
         Action::Discarded => "Discarded",
         Action::Restored => "Restored",
+        Action::Undone => "Undone",
         Action::Unchanged => "No changes to",
         Action::Landed => "Wrote",
         Action::Held => "Held",
@@ -67,6 +68,7 @@ fn planned(action: Action) -> &'static str {
         Action::Applied | Action::Merged => "Would apply",
         Action::Discarded => "Would discard",
         Action::Restored => "Would restore",
+        Action::Undone => "Would undo",
         Action::Unchanged => "No changes to",
         Action::Landed => "Would write",
         Action::Held => "Would hold",
@@ -94,7 +96,7 @@ fn summary(outcome: &Outcome, text: &mut Text) {
 fn facts(outcome: &Outcome) -> Vec<String> {
     match outcome.action {
         Action::Unchanged => vec!["content identical".to_owned()],
-        Action::Restored => content_facts(outcome),
+        Action::Restored | Action::Undone => content_facts(outcome),
         Action::Landed | Action::Applied => landed_facts(outcome),
         Action::Merged => {
             std::iter::once("merged with external changes".to_owned()).chain(landed_facts(outcome)).collect()
@@ -128,6 +130,7 @@ fn note_words(note: Note) -> &'static str {
         Note::NewFile => "[new file]",
         Note::Binary => "[diff skipped: binary]",
         Note::Large => "[diff skipped: large]",
+        Note::Merged => "[merged with later changes]",
     }
 }
 

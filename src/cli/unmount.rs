@@ -6,7 +6,7 @@ use super::text::Text;
 use super::{Desk, Failure, held, outcome};
 use crate::client::{Client, ClientError, Reach};
 use crate::protocol::{ErrorCode, Exit, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
-use crate::sys::mount::{self, UnmountMode};
+use crate::sys::mount::{self, UnmountMode, is_dead};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use std::io::Write;
@@ -66,8 +66,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 
 /// A shell that stands in the view keeps what it stands in, though nobody answers there any more.
 fn say_who_is_left_inside() -> Result<(), Failure> {
-    let here = std::fs::metadata(".");
-    if here.is_err_and(|err| err.raw_os_error() == Some(libc::ENOTCONN)) {
+    if is_dead(Path::new(".")) {
         writeln!(std::io::stderr(), "fettlefs: you stand in the view that is gone: cd .")?;
     }
     Ok(())

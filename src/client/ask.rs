@@ -2,6 +2,7 @@
 
 use super::{DeadMount, Place, Reach, find, reach};
 use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError};
+use crate::sys::mount::is_death;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -77,10 +78,9 @@ impl Client {
     fn exchange(&mut self, request: &Request) -> Result<Response, ErrorBody> {
         let line = request.to_line()?;
         let path = self.place.root.clone();
-        let failed = |cause: io::Error| match cause.raw_os_error() {
-            // The second: the daemon died over this very question.
-            Some(libc::ENOTCONN | libc::ECONNABORTED) => ClientError::Stale(DeadMount::around(&path)),
-            _ => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
+        let failed = |cause: io::Error| match is_death(&cause) {
+            true => ClientError::Stale(DeadMount::around(&path)),
+            false => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
             Reach::Offline => return Ok((self.offline)(&self.place, request)),

@@ -2,6 +2,7 @@
 
 use super::{ClientError, DeadMount};
 use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
+use crate::sys::mount::is_death;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,8 +22,9 @@ pub struct Place {
 
 /// The nearest directory from `start` upwards that has a `.fettle` reachable by name.
 pub fn find(start: &Path) -> Result<Place, ClientError> {
-    let start = std::path::absolute(start).map_err(|cause| match cause.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ENOENT) => ClientError::Gone,
+    let start = std::path::absolute(start).map_err(|cause| match cause.kind() {
+        io::ErrorKind::NotFound => ClientError::Gone,
+        _ if is_death(&cause) => ClientError::Gone,
         _ => io_error("find", start, cause),
     })?;
     let named = std::env::var_os(STATE_DIR_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -101,15 +103,15 @@ pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
 fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
     match std::fs::canonicalize(start) {
         Ok(path) => Ok(path),
-        Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => Ok(start.to_owned()),
+        Err(err) if is_death(&err) => Ok(start.to_owned()),
         Err(err) => Err(io_error("open", start, err)),
     }
 }
 
 fn unreachable(directory: &Path, state: &Path, err: io::Error) -> ClientError {
-    match err.raw_os_error() {
-        Some(libc::ENOTCONN) => ClientError::Stale(DeadMount::around(directory)),
-        _ => io_error("look at", state, err),
+    match is_death(&err) {
+        true => ClientError::Stale(DeadMount::around(directory)),
+        false => io_error("look at", state, err),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{ClientError, DeadMount, Place, place, place::io_error};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
+use crate::sys::mount::is_death;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -29,7 +30,7 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
     let control = place.root.join(STATE_DIRECTORY).join(CONTROL_FILE);
     match File::options().read(true).write(true).open(&control) {
         Ok(file) => return Ok(Reach::View(file)),
-        Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(err) if is_death(&err) => {
             return Ok(Reach::Stale(DeadMount::around(&place.root)));
         }
         Err(err) if err.kind() == io::ErrorKind::NotFound => {}

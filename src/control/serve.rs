@@ -7,8 +7,8 @@ use super::answers::{self, HeldRow, failed};
 use super::find::{Known, Live, find, glob_of, path_glob};
 use super::rights;
 use super::{Asker, Project};
-use crate::model::{ChangeId, RelPath};
-use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow};
+use crate::model::{ChangeId, OperationId, RelPath};
+use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
     Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply,
     FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, Target,
@@ -56,6 +56,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Confirm => confirm(request, asker, project).map(Reply::Confirm),
         Op::Discard => discard(request, asker, project).map(Reply::Discard),
         Op::Rollback => rollback(request, asker, project).map(Reply::Rollback),
+        Op::Undo => undo(request, asker, project).map(Reply::Undo),
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
         Op::Events => events(request, project),
@@ -65,7 +66,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Flush => flush(request, project),
         Op::Unmount => unmount(request, asker, project),
         Op::Version => Ok(Reply::Version(version(project))),
-        Op::Undo | Op::Read | Op::Patch => Err(not_in_this_version(request.op.name())),
+        Op::Read | Op::Patch => Err(not_in_this_version(request.op.name())),
     }
 }
 
@@ -235,6 +236,20 @@ fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<Acted
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 
+fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
+    let Some(text) = &request.operation else {
+        return Err(ErrorBody::new(ErrorCode::BadRequest, "undo of what? Give an operation, as `log` tells them"));
+    };
+    let unknown = |why: &str| ErrorBody::new(ErrorCode::UnknownId, format!("{text}: {why}")).about(text);
+    let id = OperationId::parse(text).ok_or_else(|| unknown("not an operation: those are called op and a number"))?;
+    project.overlay.settle_pending();
+    let operation = project.overlay.store().operation(id).map_err(failed)?;
+    let operation = operation.ok_or_else(|| unknown("there is no such operation"))?;
+    let how = UndoHow { review: review(request, asker), force: request.force };
+    let outcomes = project.overlay.undo(&operation, &how)?;
+    Ok(Acted { outcomes, dry_run: request.dry_run })
+}
+
 /// An exact name first, then the newest backup of a path, then names that a glob matches: the newest of each path.
 fn chosen_backups(request: &Request, project: &Project) -> Result<Vec<Backup>> {
     let store = project.overlay.store();
@@ -315,7 +330,8 @@ fn log(request: &Request, project: &Project) -> Result<Reply> {
     let mut events = project.overlay.store().events_since(0).map_err(failed)?;
     let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
     let begins = |event: &Event, prefix: &str| {
-        ChangeId::parse(prefix).is_some() && event.id.as_ref().is_some_and(|id| id.starts_with(prefix))
+        let is_change = ChangeId::parse(prefix).is_some() && event.id.as_ref().is_some_and(|id| id.starts_with(prefix));
+        is_change || event.operation.as_deref() == Some(prefix)
     };
     events.retain(|event| {
         filter.wants(event.path.as_ref(), |prefix| begins(event, prefix))

@@ -10,7 +10,7 @@ use fuser::{
 };
 use rustix::fs::StatVfs;
 
-use super::attr::Shown;
+use super::attr::{MISSING_TTL, Named, Shown, nothing};
 use crate::overlay::{Passed, Registration};
 
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
@@ -87,7 +87,16 @@ impl Answer<Shown> for ReplyEntry {
     fn answer(self, done: Result<Shown, Errno>) {
         match done {
             Ok(shown) => self.entry(&shown.ttl, &shown.attr, GENERATION),
-            // Without a lifetime: a name that is missing may appear below, and the next open must find it (SPEC §2).
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
+impl Answer<Named> for ReplyEntry {
+    fn answer(self, done: Result<Named, Errno>) {
+        match done {
+            Ok(Named::Entry(shown)) => self.answer(Ok(shown)),
+            Ok(Named::Missing) => self.entry(&MISSING_TTL, &nothing(), GENERATION),
             Err(errno) => self.error(errno),
         }
     }

@@ -6,12 +6,18 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::control::VirtualMeta;
 use crate::model::Timestamp;
-use crate::overlay::{Attributes, SetTime};
+use crate::overlay::{Attributes, Error, Holds, Result, SetTime};
 use crate::sys::file::{FileKind, Meta};
 
-/// How long the kernel may answer from memory. What changes below shows within a second (SPEC §2), and no longer would
-/// keep that promise without somebody who watches lower.
-pub const TTL: Duration = Duration::from_secs(1);
+/// How long the kernel may answer from memory what nobody would notice to change: what changes below shows within a
+/// second (SPEC §2).
+pub const BRIEF_TTL: Duration = Duration::from_secs(1);
+/// The same of what is watched. A longer one would save next to nothing more, and this bounds what a change may do that
+/// no event tells of: a store through a mapping of lower, say.
+pub const TOLD_TTL: Duration = Duration::from_secs(60);
+/// The same of names that are missing, where lower is watched. No longer: the kernel does not tell which it remembers, so
+/// that when events are lost, all of them must lapse by themselves.
+pub const MISSING_TTL: Duration = Duration::from_secs(1);
 /// What the desk shows changes with every request, and is asked for rarely.
 pub const DESK_TTL: Duration = Duration::ZERO;
 
@@ -23,8 +29,12 @@ pub struct Shown {
 }
 
 impl From<Attributes> for Shown {
-    fn from(Attributes { inode, meta }: Attributes) -> Self {
-        Self { attr: file_attr(inode, &meta), ttl: TTL }
+    fn from(Attributes { inode, meta, holds }: Attributes) -> Self {
+        let ttl = match holds {
+            Holds::UntilTold => TOLD_TTL,
+            Holds::Briefly => BRIEF_TTL,
+        };
+        Self { attr: file_attr(inode, &meta), ttl }
     }
 }
 
@@ -49,6 +59,46 @@ impl Shown {
             flags: 0,
         };
         Self { attr, ttl: DESK_TTL }
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug)]
+pub enum Named {
+    Entry(Shown),
+    /// Nothing, which the kernel may remember.
+    Missing,
+}
+
+impl Named {
+    /// `ENOENT` where nothing is.
+    pub fn entry(self) -> Result<Shown> {
+        match self {
+            Self::Entry(shown) => Ok(shown),
+            Self::Missing => Err(Error::errno(libc::ENOENT)),
+        }
+    }
+}
+
+/// Number 0 says that there is nothing; the kernel reads no more of it.
+pub fn nothing() -> FileAttr {
+    let time = UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
     }
 }
 

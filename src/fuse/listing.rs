@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fuser::{FileHandle, FileType, INodeNo};
 use parking_lot::Mutex;
 
-use super::attr::Shown;
+use super::attr::{Named, Shown};
 use super::view::View;
 use crate::overlay::{Error, Result};
 
@@ -85,7 +85,7 @@ impl Listings {
             };
             let shown = match itself {
                 Some(ino) => view.attributes(ino),
-                None => view.lookup(dir, &entry.name),
+                None => view.lookup(dir, &entry.name).and_then(Named::entry),
             };
             let shown = match present(shown) {
                 Ok(Some(shown)) => shown,
@@ -133,7 +133,7 @@ fn entries(view: &View, dir: INodeNo) -> Result<Vec<Listed>> {
     for mut entry in listed {
         // Programs leave out entries without a number.
         if entry.inode == 0 {
-            let Some(shown) = present(view.lookup(dir, &entry.name))? else { continue };
+            let Some(shown) = present(view.lookup(dir, &entry.name).and_then(Named::entry))? else { continue };
             entry.inode = shown.attr.ino.0;
             view.forget(shown.attr.ino, 1);
         }

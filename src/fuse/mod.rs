@@ -2,13 +2,15 @@
 //!
 //! Begin with [`serve`]. [`adapter`] has one method a request: decode, ask, reply. [`door`] is where a panic stops and a
 //! fault is logged; [`view`] sends each question to the overlay or to the desk behind `.fettle`; [`workers`] keeps what
-//! may take long from holding up the rest; [`observer`] tells the kernel what to forget.
+//! may take long from holding up the rest; [`observer`] tells the kernel what to
+//! forget, by [`notices`].
 
 mod adapter;
 mod answer;
 mod attr;
 mod door;
 mod listing;
+mod notices;
 mod observer;
 mod session;
 #[cfg(test)]
@@ -16,4 +18,4 @@ mod tests;
 mod view;
 mod workers;
 
-pub use session::{Passing, Running, serve};
+pub use session::{Passing, Running, Watching, serve};

@@ -6,17 +6,18 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use fuser::{INodeNo, Notifier};
-
+use super::notices::Notices;
 use crate::overlay::{NodeId, Observer};
 
 /// How long a reply waits for the kernel to forget. Only a directory kept locked by a request that lasts makes it wait at
-/// all, and after a second what is cached has lapsed by itself.
-const CATCH_UP_MAX: Duration = super::attr::TTL;
+/// all, and changes may take a second to show (SPEC §2).
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
 enum Forget {
     Content(NodeId),
     Entry(NodeId, OsString),
+    /// For how long a name holds, and nothing else of it.
+    Expiry(NodeId, OsString),
     /// Not for the kernel: says that all before it was told.
     CaughtUp(Sender<()>),
 }
@@ -29,7 +30,7 @@ pub struct Teller(Sender<Forget>);
 pub struct Queue(Receiver<Forget>);
 
 pub struct KernelCache {
-    notifier: Notifier,
+    notices: Notices,
     teller: Teller,
 }
 
@@ -57,12 +58,18 @@ impl Teller {
 
 impl Queue {
     /// Until no teller is left.
-    pub fn run(self, notifier: &Notifier) {
+    pub fn run(self, notices: &Notices) {
         for forget in self.0 {
             match forget {
-                // From the first byte to the last.
-                Forget::Content(node) => told("content", notifier.inval_inode(INodeNo(node.0), 0, 0)),
-                Forget::Entry(parent, name) => told("an entry", notifier.inval_entry(INodeNo(parent.0), &name)),
+                Forget::Content(node) => {
+                    told("content", notices.content(node));
+                }
+                Forget::Entry(parent, name) => {
+                    told("an entry", notices.entry(parent, &name));
+                }
+                Forget::Expiry(parent, name) => {
+                    told("an entry", notices.entry_expires(parent, &name));
+                }
                 Forget::CaughtUp(done) => {
                     if done.send(()).is_err() {
                         log::debug!("who waited for the kernel to forget has given up");
@@ -74,15 +81,14 @@ impl Queue {
 }
 
 impl KernelCache {
-    pub fn new(notifier: Notifier, teller: Teller) -> Self {
-        Self { notifier, teller }
+    pub fn new(notices: Notices, teller: Teller) -> Self {
+        Self { notices, teller }
     }
 }
 
 impl Observer for KernelCache {
-    fn attributes_changed(&self, node: NodeId) {
-        // A negative offset means the attributes alone, for which no page is locked.
-        told("attributes", self.notifier.inval_inode(INodeNo(node.0), -1, 0));
+    fn attributes_changed(&self, node: NodeId) -> bool {
+        told("attributes", self.notices.attributes(node))
     }
 
     fn content_changed(&self, node: NodeId) {
@@ -92,14 +98,20 @@ impl Observer for KernelCache {
     fn entry_changed(&self, parent: NodeId, name: &OsStr) {
         self.teller.put(Forget::Entry(parent, name.to_owned()));
     }
+
+    fn entry_doubted(&self, parent: NodeId, name: &OsStr) {
+        self.teller.put(Forget::Expiry(parent, name.to_owned()));
+    }
 }
 
-fn told(what: &str, result: io::Result<()>) {
+/// Whether the kernel knew of it.
+fn told(what: &str, result: io::Result<()>) -> bool {
     match result {
-        Ok(()) => {}
+        Ok(()) => return true,
         // The kernel had it no more, or is itself gone.
         Err(err)
             if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ENOTCONN)) => {}
         Err(err) => log::warn!("make the kernel forget {what}: {err}"),
     }
+    false
 }

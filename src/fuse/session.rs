@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use fuser::{Config, Notifier, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 
 use super::adapter::{Adapter, EVENT_THREADS};
+use super::notices::Notices;
 use super::observer::{self, KernelCache};
 use super::view::View;
 use crate::control::Desk;
 use crate::overlay::Overlay;
 use crate::sys::backing::try_passthrough;
+use crate::sys::watch::Watches;
 
 /// Who reads and writes what nobody judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +27,30 @@ pub enum Passing {
     ByDaemon,
 }
 
+/// How many directories below may be watched, so that the kernel may believe for long what it is told of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watching {
+    /// Half of what this user may have.
+    #[default]
+    AsManyAsMay,
+    AtMost(usize),
+}
+
 /// A session that answers. Dropping it ends nothing.
 pub struct Running {
-    pub notifier: Notifier,
     /// Gives one message, when the kernel has closed the session: the last mount of it is gone.
     pub ended: Receiver<io::Result<()>>,
 }
 
 /// Answers the kernel on a device that is mounted, in threads of its own, and becomes the view's observer.
 /// Returns when the kernel has been greeted: from then on the mount point answers.
-pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>, passing: Passing) -> io::Result<Running> {
+pub fn serve(
+    device: OwnedFd,
+    overlay: Arc<Overlay>,
+    desk: Arc<Desk>,
+    passing: Passing,
+    watching: Watching,
+) -> io::Result<Running> {
     let (teller, queue) = observer::queue();
     let stack_depth = match passing {
         Passing::ByKernel => Some(overlay.stack_depth().map_err(io::Error::other)?),
@@ -53,18 +69,40 @@ pub fn serve(device: OwnedFd, overlay: Arc<Overlay>, desk: Arc<Desk>, passing: P
         }
         None => false,
     });
-    drop(asked);
-    let notifier = session.notifier();
-    overlay.observe(Box::new(KernelCache::new(notifier.clone(), teller)));
-    let told_by = notifier.clone();
-    thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&told_by))?;
+    let notices = Notices::new(asked);
+    overlay.observe(Box::new(KernelCache::new(notices.clone(), teller)));
+    thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&notices))?;
+    follow_lower(&overlay, watching)?;
     let (sender, ended) = channel();
     thread::Builder::new().name("session".to_owned()).spawn(move || {
         if sender.send(session.run()).is_err() {
             log::debug!("nobody waits for the session's end");
         }
     })?;
-    Ok(Running { notifier, ended })
+    Ok(Running { ended })
+}
+
+/// Watches lower from before the first request on. Without watches the kernel is told that nothing holds for long.
+fn follow_lower(overlay: &Arc<Overlay>, watching: Watching) -> io::Result<()> {
+    let max = match watching {
+        Watching::AtMost(0) => return Ok(()),
+        Watching::AtMost(max) => Some(max),
+        Watching::AsManyAsMay => None,
+    };
+    match Watches::new(max) {
+        Ok(watches) => overlay.watch_lower(watches),
+        Err(err) => {
+            log::warn!("watch the project, so that changes below show at once: {err}");
+            return Ok(());
+        }
+    }
+    let overlay = overlay.clone();
+    thread::Builder::new().name("lower".to_owned()).spawn(move || {
+        if let Err(err) = overlay.follow_lower() {
+            log::error!("what changes below may show late: {err}");
+        }
+    })?;
+    Ok(())
 }
 
 /// All threads read from one descriptor: a descriptor each would need /dev/fuse opened again, which a sandbox may not

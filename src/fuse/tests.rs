@@ -205,7 +205,7 @@ fn after_a_panic_the_view_answers_reads_and_refuses_writes() {
     assert_eq!(made.map(|_| ()).map_err(|err| err.code()), Err(libc::EROFS));
     let removed = door.attempt("unlink", |view| view.unlink(root, "file".as_ref(), &caller));
     assert_eq!(removed.map_err(|err| err.code()), Err(libc::EROFS));
-    let shown = door.attempt("lookup", |view| view.lookup(root, "file".as_ref())).unwrap();
+    let shown = door.attempt("lookup", |view| view.lookup(root, "file".as_ref())?.entry()).unwrap();
     let open = door.attempt("open", |view| view.open(shown.attr.ino, libc::O_RDONLY, &caller)).unwrap();
     let read = door.attempt("read", |view| view.read(open.handle, 0, 10, &caller));
     assert_eq!(read.unwrap(), b"kept");

@@ -7,11 +7,13 @@ use fuser::{FileHandle, FopenFlags, INodeNo};
 use rustix::fs::{StatVfs, XattrFlags};
 
 use super::answer::{OpenedFile, Xattr};
-use super::attr::{Shown, file_type};
+use super::attr::{Named, Shown, file_type};
 use super::listing::Listed;
 use super::observer::Teller;
 use crate::control::{DESK_ROOT, Desk};
-use crate::overlay::{Caller, Error, HandleId, NodeId, OpenFlags, Opened, Overlay, ROOT, Result, SetAttributes};
+use crate::overlay::{
+    Caller, Error, Found, HandleId, Holds, NodeId, OpenFlags, Opened, Overlay, ROOT, Result, SetAttributes,
+};
 use crate::store::STATE_DIR_NAME;
 use crate::sys::RenameFlags;
 
@@ -45,13 +47,18 @@ impl View {
         self.overlay.stop_writing(why);
     }
 
-    pub fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<Shown> {
+    pub fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<Named> {
         match node(parent) {
-            Whose::Overlay(ROOT) if name == STATE_DIR_NAME => self.attributes(INodeNo(DESK_ROOT)),
-            Whose::Overlay(parent) => Ok(self.overlay.lookup(parent, name)?.attributes.into()),
+            Whose::Overlay(ROOT) if name == STATE_DIR_NAME => Ok(Named::Entry(self.attributes(INodeNo(DESK_ROOT))?)),
+            Whose::Overlay(parent) => match self.overlay.find(parent, name)? {
+                Found::Entry(entry) => Ok(Named::Entry(entry.attributes.into())),
+                Found::Nothing(Holds::UntilTold) => Ok(Named::Missing),
+                // Without a lifetime: it may appear below unseen, and the next open must find it (SPEC §2).
+                Found::Nothing(Holds::Briefly) => Err(Error::errno(libc::ENOENT)),
+            },
             Whose::Desk(parent) => {
                 let (node, meta) = at_desk(self.desk.lookup(parent, name))?;
-                Ok(Shown::of_desk(node, &meta))
+                Ok(Named::Entry(Shown::of_desk(node, &meta)))
             }
         }
     }

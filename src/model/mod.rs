@@ -6,6 +6,7 @@
 mod acl;
 mod change;
 mod digest;
+mod operation;
 mod path;
 mod stamp;
 #[cfg(test)]
@@ -14,5 +15,6 @@ mod tests;
 pub use acl::{Acl, Inherited};
 pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
 pub use digest::{Digest, Hasher};
+pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
 pub use stamp::{Stamp, Timestamp};

@@ -183,11 +183,17 @@ impl State {
             Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
         };
         // A name that nothing is known of had this content all along: a rename over it changed nothing.
-        let there = self.anchors.get(to).map(|known| {
-            let fresh = known.anchor == AnchorState::Nothing;
-            Known { fresh, from: Some(path.clone()), ..Known::of(known.anchor.clone()) }.as_anchor(to)
+        let there = self.came_here(to).then(|| {
+            let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
+            let fresh = there == AnchorState::Nothing;
+            Known { fresh, from: Some(path.clone()), ..Known::of(there) }.as_anchor(to)
         });
         [Known::of(home).as_anchor(path)].into_iter().chain(there).collect()
+    }
+
+    /// Whether something has come to a path in this session, by itself or with a directory.
+    pub(super) fn came_here(&self, path: &RelPath) -> bool {
+        self.anchors.contains_key(path) || self.left_in_moved_dir(path).is_some()
     }
 
     /// The same where nothing is left at the other name: what the view shows there came in this session.
@@ -266,6 +272,14 @@ impl State {
         let came_from = came_with_dir(&self.anchors, &self.moved_dirs, source);
         let came_from = came_from.map(|path| moved().as_anchor(&path));
         others.chain(came_from).chain([left.as_anchor(source)]).collect()
+    }
+
+    /// What is known of a new file at `to` once what was at `source` was renamed over it: it may be all that is left of
+    /// something older, and does not go unreviewed then. To be asked before the source is known as gone.
+    pub(super) fn anchor_taken_over(&self, source: &RelPath, to: &RelPath) -> Option<Anchor> {
+        let came_from = self.came_from(source).filter(|came_from| came_from != to)?;
+        let known = self.anchors.get(to).filter(|known| known.fresh)?.clone();
+        Some(Known { from: Some(came_from), ..known }.as_anchor(to))
     }
 
     /// Where what lay at a path is now, if a directory above it was renamed.

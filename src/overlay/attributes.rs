@@ -12,10 +12,11 @@ use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
 use super::settle::Claim;
 use super::uppers::Upper;
+use super::watch::Holds;
 use super::{Caller, Error, Overlay, ROOT, Result};
-use crate::model::{RelPath, Stamp, Timestamp};
+use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
-use crate::store::UpperId;
+use crate::store::{Effect, UpperId};
 use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::{OFlags, process, xattr};
 
@@ -23,6 +24,7 @@ use crate::sys::{OFlags, process, xattr};
 pub struct Attributes {
     pub inode: u64,
     pub meta: Meta,
+    pub holds: Holds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +51,15 @@ pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 /// Names that the view answers itself, and that no file below has.
 const OWN_XATTRS: &[u8] = b"user.fettle.";
 
-impl Attributes {
-    pub(super) fn new(inode: u64, meta: Meta) -> Self {
-        Self { inode, meta }
-    }
-}
-
 impl Overlay {
     pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
         self.wait_for_release(|_| Some(node));
-        let inode = self.state.lock().nodes.shown_inode(node);
-        Ok(Attributes::new(inode, self.meta_of(node)?))
+        let watched = self.watch_for(node);
+        let meta = self.meta_of(node)?;
+        let mut state = self.state.lock();
+        state.nodes.note_told(node, &meta.stamp());
+        let holds = state.holds(node, &meta, watched);
+        Ok(Attributes { inode: state.nodes.shown_inode(node), meta, holds })
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
@@ -165,7 +165,8 @@ impl Overlay {
         if set.changes_inode() {
             self.unlanded_meanwhile(node, || self.set_inode_attributes(node, set, caller))?;
         }
-        self.attributes(node)
+        // The kernel takes this answer whatever it was told to forget while it was on its way.
+        Ok(Attributes { holds: Holds::Briefly, ..self.attributes(node)? })
     }
 
     fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {
@@ -221,7 +222,7 @@ impl Overlay {
         match self.unlanded(path) {
             Some(id) => self.mark_dirty(id)?,
             None if self.action(path, target.kind) == Action::Pass => {}
-            None => self.record_structure(path, what, Vec::new(), caller)?,
+            None => self.record_structure(path, what, target.effects()?, Vec::new(), caller)?,
         }
         self.remember_below(target)
     }
@@ -231,7 +232,7 @@ impl Overlay {
     fn remember_below(&self, inode: &Inode) -> Result<()> {
         let (Some(path), Some(before)) = (&inode.path, inode.below) else { return Ok(()) };
         let meta = Meta::of(inode.fd.as_fd()).doing(|| inode.doing("stat"))?;
-        self.state.lock().touched(path, &before, &meta);
+        self.state.lock().touched(path, &before.stamp(), &meta);
         Ok(())
     }
 
@@ -285,7 +286,7 @@ impl Overlay {
         };
         let fd = place.open(OFlags::PATH).doing(|| format!("open {path}"))?;
         let twin = upper.map(|id| self.twin(id, kind)).transpose()?.flatten();
-        let below = Some(Meta::of(fd.as_fd()).doing(|| format!("stat {path}"))?.stamp());
+        let below = Some(Meta::of(fd.as_fd()).doing(|| format!("stat {path}"))?);
         Ok(Inode { path: Some(path), kind, fd, place: Some(place), below, twin: twin.map(Box::new) })
     }
 
@@ -425,7 +426,7 @@ struct Inode {
     fd: OwnedFd,
     place: Option<crate::sys::tree::Place>,
     /// What it was when it was looked up.
-    below: Option<Stamp>,
+    below: Option<Meta>,
     /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
     twin: Option<Box<Inode>>,
 }
@@ -447,6 +448,17 @@ impl Inode {
             (SetTime::Keep, SetTime::Keep) => Ok(()),
             (access, modification) => set_times(self, access.timespec(), modification.timespec()),
         }
+    }
+
+    /// What has become of its mode and owner since it was looked up. A new owner may take set-id bits with him.
+    fn effects(&self) -> Result<Vec<Effect>> {
+        let Some(before) = self.below else { return Ok(Vec::new()) };
+        let after = Meta::of(self.fd.as_fd()).doing(|| self.doing("stat"))?;
+        let mode = Effect::Mode { before: before.mode, after: after.mode };
+        let owner = Effect::Owner { before: (before.uid, before.gid), after: (after.uid, after.gid) };
+        let mode = (before.mode != after.mode).then_some(mode);
+        let owner = ((before.uid, before.gid) != (after.uid, after.gid)).then_some(owner);
+        Ok(mode.into_iter().chain(owner).collect())
     }
 
     fn doing(&self, verb: &str) -> String {

@@ -18,7 +18,7 @@ impl Overlay {
         if handle.waits_for_release() {
             // What is asked from here on is asked of us.
             self.state.lock().closing.insert(handle.node, handle.opener.pid);
-            self.tell(|observer| observer.attributes_changed(handle.node));
+            self.forget_attributes(handle.node);
             return Ok(());
         }
         let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);

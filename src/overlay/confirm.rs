@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::land::Replacement;
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed};
+use super::land::{Replacement, content_effect, link_effects};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
-use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, OperationId, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Below, Durability, Epilogue, Fate, Kept, Landing, UpperId, UpperRow, What, Writer,
+    self, Anchor, AnchorState, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landed, Landing,
+    PathEffect, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -96,14 +97,17 @@ impl Overlay {
             Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
             other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
         };
-        let mut names = self.land_all(first, &dirs, &emptied, &how.review.by).map_err(refused)?;
+        let Landed { backups: mut names, operation } =
+            self.land_all(first, (&dirs, &emptied), None, &how.review.by).map_err(refused)?;
         if !late.is_empty() {
             late.iter_mut().for_each(|landable| landable.present = Side::default());
-            names.extend(self.land_all(late, &[], &[], &how.review.by).map_err(refused)?);
+            let landed = self.land_all(late, (&[], &[]), operation, &how.review.by).map_err(refused)?;
+            names.extend(landed.backups);
         }
         let mut names = names.into_iter();
         let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
             outcome.backup = landable.backup.and_then(|_| names.next());
+            outcome.operation = operation.map(|operation| operation.to_string());
             outcome
         });
         Ok(with_backup.collect())
@@ -143,12 +147,34 @@ impl Overlay {
             open: change.open.clone(),
             version: change.version,
         };
+        if new.exists() {
+            self.check_way(path)?;
+        }
         let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
         if as_based || how.force {
             return Ok(Landable { taken: taken(change), new, present, done: Done::Applied, backup: None });
         }
         let merged = self.merged(change, &mut new, &mut present)?;
         Ok(Landable { taken: taken(change), new: merged, present, done: Done::Merged, backup: None })
+    }
+
+    /// Directories that are gone are made anew; where a file has taken the place of one, nothing can land.
+    pub(super) fn check_way(&self, path: &RelPath) -> Reviewed<()> {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            if self.state.lock().uppers.held_dir(&dir).is_some() {
+                // It lands before what is in it.
+                return Ok(());
+            }
+            match self.lower.stat(&dir).map_err(|err| failed(path, &err.into()))? {
+                Some(meta) if meta.is_dir() => return Ok(()),
+                Some(_) => {
+                    return Err(refused_at(path, ErrorCode::Conflict, &format!("{dir} is not a directory any more")));
+                }
+                None => above = dir.parent(),
+            }
+        }
+        Ok(())
     }
 
     fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
@@ -198,7 +224,7 @@ impl Overlay {
     }
 
     /// Merged content as a file that can be landed, with the metadata of what lower has.
-    fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+    pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
         let fault = |err: Error| failed(path, &err);
         let upper = self.store.create_upper().map_err(|err| fault(err.into()))?;
@@ -217,22 +243,30 @@ impl Overlay {
         side.map_err(fault)
     }
 
-    /// One landing for all of them, after which the directories of `emptied` go too. Gives the names of the backups, in
-    /// order.
+    /// One landing for all of them, after which the directories of `emptied` go too. Part of `operation`, if that has
+    /// begun.
     fn land_all(
         &self,
         landables: &mut [Landable],
-        dirs: &[&Taken],
-        emptied: &[RelPath],
+        (dirs, emptied): (&[&Taken], &[RelPath]),
+        operation: Option<OperationId>,
         by: &Writer,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Landed> {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
         for landable in landables.iter_mut() {
             let mut names = landable.taken.row.names.iter();
             names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
             self.stage_confirmed(landable, &mut landing, by)?;
-            self.confirmed_epilogue(landable, &mut epilogue, by)?;
+            let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
+            self.confirmed_epilogue(landable, made, &mut epilogue, by)?;
+        }
+        for dir in dirs {
+            epilogue.events.push(self.confirmed_dir(dir, by)?);
+        }
+        if let Some(operation) = operation {
+            let named = |event: EventDraft| event.with(|event| event.operation = Some(operation.to_string()));
+            epilogue.events = epilogue.events.into_iter().map(named).collect();
         }
         let elsewhere: Vec<Anchor> = {
             let state = self.state.lock();
@@ -274,11 +308,11 @@ impl Overlay {
             }
             applied
         };
-        let names = self.finish(applied)?;
+        let landed = self.finish(applied)?;
         for landable in landables.iter() {
             self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
         }
-        Ok(names)
+        Ok(landed)
     }
 
     fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {
@@ -295,16 +329,42 @@ impl Overlay {
         self.stage_aliases(row, landing)
     }
 
-    fn confirmed_epilogue(&self, landable: &mut Landable, epilogue: &mut Epilogue, by: &Writer) -> Result<()> {
-        let Landable { taken, new, done, .. } = landable;
+    /// A directory whose removal was held goes with what was held in it.
+    fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
+        let path = &dir.row.names[0];
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
+        let removed = meta.map(|meta| PathEffect::new(path, Effect::DirRemoved(DirLooks::of(&meta))));
+        let event = self.event(EventName::Confirmed, path).with(|event| {
+            event.id = Some(dir.held.id.to_string());
+            (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
+        });
+        Ok(event.doing(removed))
+    }
+
+    /// `effects` is what had to be done before.
+    fn confirmed_epilogue(
+        &self,
+        landable: &mut Landable,
+        mut effects: Vec<PathEffect>,
+        epilogue: &mut Epilogue,
+        by: &Writer,
+    ) -> Result<()> {
+        let Landable { taken, new, present, done, backup } = landable;
         let path = &taken.row.names[0];
         let content = new.kept().doing(|| format!("hash {path}"))?;
+        let after = new.version(content);
+        if present.version(*backup).is_some() || after.is_some() {
+            let effect = content_effect(&taken.row.base, (&*present, *backup), after);
+            effects.push(PathEffect::new(path, effect));
+        }
+        effects.extend(structure_made(present, new).map(|effect| PathEffect::new(path, effect)));
+        effects.extend(link_effects(&taken.row));
         epilogue.drop.push(taken.row.id);
         epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         // Reviewed: from here on the path is judged against what was reviewed.
         epilogue.anchors.push(Known::of(state).as_anchor(path));
-        epilogue.events.push(self.event(EventName::Confirmed, path).with(|event| {
+        let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
             (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
             event.sha256 = content.map(|kept| kept.digest);
@@ -312,7 +372,8 @@ impl Overlay {
             event.insertions = Some(taken.held.insertions);
             event.deletions = Some(taken.held.deletions);
             event.message = (*done == Done::Merged).then(|| "merged with a change below".to_owned());
-        }));
+        });
+        epilogue.events.push(event.doing(effects));
         // What is compared with later must be there even when the file is replaced from outside.
         if let Some(content) = new.stage(&self.store)? {
             self.store.keep_content(&content)?;
@@ -395,6 +456,16 @@ impl State {
     }
 }
 
+/// What has no content and lands all the same.
+fn structure_made(present: &Side, new: &Side) -> Option<Effect> {
+    let kind = new.kind.filter(|kind| present.kind != Some(*kind))?;
+    match kind {
+        FileKind::Directory => Some(Effect::DirMade),
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => Some(Effect::SpecialMade),
+        FileKind::Regular | FileKind::Symlink => None,
+    }
+}
+
 fn has_content(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Symlink)
 }
@@ -405,10 +476,7 @@ fn outcome(landable: &Landable) -> Outcome {
     outcome.id = Some(held.id.clone());
     outcome.kind = Some(held.kind);
     outcome.size = landable.new.kind.filter(|kind| has_content(*kind)).map(|_| landable.new.size);
-    outcome.lines = landable.new.bytes.as_ref().map(|bytes| {
-        let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
-        (breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64
-    });
+    outcome.lines = landable.new.lines();
     let ratio =
         if held.old_lines == 0 { 0.0 } else { (held.insertions + held.deletions) as f64 / held.old_lines as f64 };
     outcome.counts = Some(Counts { insertions: held.insertions, deletions: held.deletions, ratio });

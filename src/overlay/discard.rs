@@ -7,10 +7,13 @@ use super::error::Context;
 use super::handles::Backing;
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Taken, Writers, failed};
+use super::side::Side;
 use super::{Error, Overlay, Result, open_lower};
-use crate::model::{BackupKind, ChangeId, ChangeKind};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{Below, Durability, Epilogue, Fate, Landing, UpperId, What};
+use crate::store::{
+    Below, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, PathEffect, UpperId, Version, What,
+};
 use crate::sys::file::Meta;
 
 impl Overlay {
@@ -22,7 +25,8 @@ impl Overlay {
         let result = self.discard_taken(&taken.taken, review);
         let taken = taken.give_back();
         if result.is_ok() && !review.dry_run {
-            taken.iter().for_each(|change| self.tell_changed(&change.row.names[0], true));
+            let names = taken.iter().flat_map(|change| &change.row.names);
+            names.for_each(|name| self.tell_changed(name, true));
         }
         result
     }
@@ -61,7 +65,9 @@ impl Overlay {
             let mut outcome = Outcome::new(Done::Discarded, path.clone());
             outcome.id = Some(change.held.id.clone());
             outcome.kind = Some(change.held.kind);
-            if let Some(content) = side.stage(&self.store).map_err(|err| fault(err.into()))? {
+            let content = side.stage(&self.store).map_err(|err| fault(err.into()))?;
+            let effect = discarded(change, &side, content.as_ref().map(|content| content.digest));
+            if let Some(content) = content {
                 let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
                 kept.push(outcomes.len());
@@ -69,11 +75,11 @@ impl Overlay {
             outcomes.push(outcome);
             epilogue.drop.push(change.row.id);
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
-            let event = self.event(EventName::Discarded, path);
-            epilogue.events.push(event.with(|event| {
+            let event = self.event(EventName::Discarded, path).with(|event| {
                 event.id = Some(change.held.id.to_string());
                 (event.pid, event.uid) = (Some(review.by.pid), Some(review.by.uid));
-            }));
+            });
+            epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
         }
         if review.dry_run {
             return Ok(outcomes);
@@ -82,9 +88,12 @@ impl Overlay {
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
         let done =
             landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| self.finish(applied));
-        let names = done.map_err(|err| whole(err.into()))?;
-        for (index, name) in kept.into_iter().zip(names) {
+        let Landed { backups, operation } = done.map_err(|err| whole(err.into()))?;
+        for (index, name) in kept.into_iter().zip(backups) {
             outcomes[index].backup = Some(name);
+        }
+        for outcome in &mut outcomes {
+            outcome.operation = operation.map(|operation| operation.to_string());
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
         let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
@@ -164,4 +173,11 @@ impl Overlay {
         (upper.dirty, upper.saved) = (true, true);
         Ok(self.store.save_upper(&upper.row)?)
     }
+}
+
+/// What a discard does, for who undoes it.
+fn discarded(change: &Taken, side: &Side, kept: Option<Digest>) -> Effect {
+    let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
+    let version = side.meta.map(|meta| Version::of(&meta, content));
+    Effect::Discarded { row: Box::new(change.row.clone()), content: version }
 }

@@ -14,8 +14,8 @@ use crate::model::{BackupKind, Reason, RelPath};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
-    self, AnchorState, Applied, Backup, Base, Durability, Epilogue, Fate, Kept, Landing, NewContent, StagedContent,
-    UpperRow, Writer,
+    self, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, NewContent,
+    PathEffect, StagedContent, UpperRow, Version, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -211,11 +211,12 @@ impl Overlay {
             event.uid = Some(actor.uid);
             event.message = note.map(str::to_owned);
         });
-        let mut epilogue = Epilogue { drop: vec![job.row.id], events: vec![event], ..Epilogue::default() };
+        let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
         let state = self.state.lock();
+        epilogue.events = vec![event.doing(effects_of(job, comparison, before.0, &state))];
         epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let Some((source, _)) = &job.takes_along {
             // What came by a rename may be all that is left of something older: then it does not go unreviewed.
@@ -240,7 +241,8 @@ impl Overlay {
     ) {
         let meta = applied.meta_of(&comparison.path);
         state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
-        if state.anchors.get(&comparison.path).is_some_and(|known| known.from.is_some()) {
+        let is_older = state.anchors.get(&comparison.path).is_some_and(|known| known.from.is_some());
+        if job.takes_along.is_some() && is_older {
             state.windows.older_came(&comparison.path);
         }
         if let Some(meta) = meta {
@@ -255,7 +257,7 @@ impl Overlay {
     fn tell_landed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
-            self.tell(|observer| observer.attributes_changed(node));
+            self.forget_attributes(node);
         }
     }
 }
@@ -263,7 +265,7 @@ impl Overlay {
 impl Overlay {
     /// The end of a landing. Where lower has changed and the database cannot say so, the two disagree with what programs
     /// would see: nothing is written any more, and the next start finishes it.
-    pub(super) fn finish(&self, applied: Applied<'_>) -> store::Result<Vec<String>> {
+    pub(super) fn finish(&self, applied: Applied<'_>) -> store::Result<Landed> {
         applied.finish().inspect_err(|err| {
             if matches!(err, store::Error::Unrecorded(_)) {
                 self.stop_writing(&err.to_string());
@@ -278,14 +280,50 @@ impl Overlay {
             (state.nodes.at(path), parent)
         };
         if let Some(node) = node {
-            self.tell(
-                |observer| if content { observer.content_changed(node) } else { observer.attributes_changed(node) },
-            );
+            self.forget_attributes(node);
+            if content {
+                self.tell(|observer| observer.content_changed(node));
+            }
         }
         if let (Some(parent), Some(name)) = (parent, path.name()) {
-            self.tell(|observer| observer.entry_changed(parent, name));
+            // Its links: what is held counts in the view, and lower's events tell nothing of it.
+            self.forget_attributes(parent);
+            self.tell(|observer| match node {
+                // Dropped, it would be no place to stand in any more for who stands in it.
+                Some(_) => observer.entry_doubted(parent, name),
+                None => observer.entry_changed(parent, name),
+            });
         }
     }
+}
+
+/// What a landing does, for who undoes it. A source that came in this session leaves no trace (SPEC §4.2).
+fn effects_of(job: &Job, comparison: &Comparison, replaced: Option<Kept>, state: &State) -> Vec<PathEffect> {
+    let Comparison { path, new, present, .. } = comparison;
+    let landed = new.digest.map(|digest| Kept { digest, symlink: new.is_symlink() });
+    let after = new.version(landed);
+    let mut effects = vec![PathEffect::new(path, content_effect(&job.row.base, (present, replaced), after))];
+    effects.extend(link_effects(&job.row));
+    if let Some((source, _)) = job.takes_along.as_ref().filter(|(source, _)| !state.is_fresh(source)) {
+        effects.push(PathEffect::new(source, Effect::Content { before: after, after: None, shared: false }));
+    }
+    effects
+}
+
+/// What was `present`, and is kept as `replaced`, gives way to `after`.
+pub(super) fn content_effect(
+    base: &Base,
+    (present, replaced): (&Side, Option<Kept>),
+    after: Option<Version>,
+) -> Effect {
+    let shared = present.meta.is_some_and(|meta| after.is_some() && must_stay(base, &meta));
+    Effect::Content { before: present.version(replaced), after, shared }
+}
+
+/// Further names of a change are made where it lands.
+pub(super) fn link_effects(row: &UpperRow) -> impl Iterator<Item = PathEffect> {
+    let linked = |name| PathEffect::new(name, Effect::Linked { of: row.names[0].clone() });
+    row.names.iter().skip(1).map(linked)
 }
 
 /// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.

@@ -6,6 +6,7 @@ use parking_lot::MutexGuard;
 
 use super::error::Context;
 use super::nodes::NodeId;
+use super::watch::{Holds, Watched};
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
 use crate::model::RelPath;
 use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
@@ -14,6 +15,14 @@ use crate::sys::tree::DirEntry;
 
 /// Tries to list a directory while nothing lands; then nothing may land meanwhile.
 const UNLOCKED_LISTINGS_MAX: usize = 3;
+
+/// What a look at a name gives.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    Entry(Entry),
+    /// And for how long nothing is there.
+    Nothing(Holds),
+}
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -42,25 +51,57 @@ pub(super) enum Origin {
 impl Overlay {
     /// The node of `parent`/`name`, which the kernel then knows until it forgets it.
     pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match self.find(parent, name)? {
+            Found::Entry(entry) => Ok(entry),
+            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    /// The same, with for how long a name is missing.
+    pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
         self.wait_for_release(|state| state.nodes.child(parent, name));
-        self.look_up(parent, name)
+        self.find_now(parent, name)
     }
 
     /// The same for who may have an entry claimed that a release waits for.
     pub(super) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match self.find_now(parent, name)? {
+            Found::Entry(entry) => Ok(entry),
+            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    fn find_now(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
+        let watched = self.watch(parent);
         loop {
-            let (path, epoch) = {
+            let (path, epoch, known, itself) = {
                 let state = self.state.lock();
-                (state.nodes.child_path(parent, name)?, state.epoch)
+                let known = state.nodes.child(parent, name);
+                let itself = known.and_then(|known| state.nodes.watch_of(known));
+                (state.nodes.child_path(parent, name)?, state.epoch, known, itself)
             };
             let origin = self.origin(&path)?;
             let mut state = self.state.lock();
             if state.epoch != epoch {
                 continue;
             }
-            let entry = self.enter(&mut state, parent, name, &origin)?;
-            state.nodes.looked_up(entry.node);
-            return Ok(entry);
+            let entered = self.enter(&mut state, parent, name, &origin)?;
+            let found = match entered {
+                Some((node, meta)) => {
+                    state.nodes.looked_up(node);
+                    state.nodes.note_told(node, &meta.stamp());
+                    let holds = state.holds(node, &meta, Watched { parent: watched, itself });
+                    let attributes = Attributes { inode: state.nodes.shown_inode(node), meta, holds };
+                    Found::Entry(Entry { node, attributes })
+                }
+                None => Found::Nothing(state.name_holds(parent, watched)),
+            };
+            drop(state);
+            if known.is_some() && known != entered.map(|(node, _)| node) {
+                // Not every look is one of the kernel's, which would know by the answer.
+                self.tell(|observer| observer.entry_changed(parent, name));
+            }
+            return Ok(found);
         }
     }
 
@@ -165,20 +206,31 @@ impl Overlay {
         self.state.lock().uppers.get(id).is_none()
     }
 
-    fn enter(&self, state: &mut State, parent: NodeId, name: &OsStr, origin: &Origin) -> Result<Entry> {
-        let (meta, lower) = match origin {
-            Origin::Nothing | Origin::Hidden(_) => {
-                state.nodes.unname(parent, name);
-                return Err(Error::Errno(libc::ENOENT));
-            }
-            Origin::Lower(meta) => (meta, Some(meta.key())),
-            Origin::Upper(id, meta) => (meta, self.shared_inode(state, *id)?),
+    /// The node of a name from now on, and what it looks like; none where nothing is.
+    fn enter(
+        &self,
+        state: &mut State,
+        parent: NodeId,
+        name: &OsStr,
+        origin: &Origin,
+    ) -> Result<Option<(NodeId, Meta)>> {
+        let Some((meta, lower)) = self.inode_at(state, origin)? else {
+            state.nodes.unname(parent, name);
+            return Ok(None);
         };
         if let (Origin::Upper(id, _), None) = (origin, lower) {
             state.join_names(*id, parent, name);
         }
-        let node = state.nodes.resolve(parent, name, meta, lower);
-        Ok(Entry { node, attributes: Attributes::new(state.nodes.shown_inode(node), *meta) })
+        Ok(Some((state.nodes.resolve(parent, name, &meta, lower), meta)))
+    }
+
+    /// What a path shows, and which lower inode that stands for.
+    pub(super) fn inode_at(&self, state: &State, origin: &Origin) -> Result<Option<(Meta, Option<InodeKey>)>> {
+        Ok(match origin {
+            Origin::Nothing | Origin::Hidden(_) => None,
+            Origin::Lower(meta) => Some((*meta, Some(meta.key()))),
+            Origin::Upper(id, meta) => Some((*meta, self.shared_inode(state, *id)?)),
+        })
     }
 
     /// The lower inode of an entry that has several names below: all of them are one node.

@@ -4,8 +4,9 @@
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
 //! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
 //! becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away
-//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`]. Whether it all
-//! agrees says [`check`]. Begin with [`Overlay`].
+//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by
+//! operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
+//! is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -30,6 +31,7 @@ mod handles;
 mod head;
 mod heritage;
 mod hold;
+mod hold_again;
 mod land;
 mod lookup;
 mod namespace;
@@ -40,6 +42,7 @@ mod put_back;
 mod relocate;
 mod rename;
 mod rename_over;
+mod restore;
 mod review;
 mod rollback;
 mod rules;
@@ -48,7 +51,9 @@ mod side;
 mod structure;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod uppers;
+mod watch;
 mod windows;
 
 use std::collections::{HashMap, HashSet};
@@ -69,7 +74,7 @@ pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use handles::{HandleId, OpenFlags};
-pub use lookup::{Entry, ListEntry};
+pub use lookup::{Entry, Found, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::Opened;
 pub use passed::{Passed, Registration};
@@ -77,11 +82,14 @@ pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{Policy, PolicyError, RuleSource};
 pub use settle::Settled;
+pub use undo::UndoHow;
+pub use watch::Holds;
 
 use handles::Handle;
 use nodes::Nodes;
 
 use uppers::Uppers;
+use watch::Watching;
 use windows::Windows;
 
 /// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
@@ -96,12 +104,16 @@ pub struct Caller {
 
 /// Tells the kernel to forget what it cached. Called with no lock held.
 pub trait Observer: Send + Sync {
-    /// Attributes of a node changed other than through the mount.
-    fn attributes_changed(&self, node: NodeId);
+    /// Attributes of a node changed other than through the mount. Gives whether the kernel knows the node: if not, an
+    /// answer may be on its way to it.
+    fn attributes_changed(&self, node: NodeId) -> bool;
     /// Content of a node changed other than through the mount.
     fn content_changed(&self, node: NodeId);
     /// A name appeared, went, or stands for another node.
     fn entry_changed(&self, parent: NodeId, name: &std::ffi::OsStr);
+    /// What was told of a name, or that there is nothing, need not be true any more: the kernel asks again before it
+    /// uses the name, and goes on using the node if it is the same.
+    fn entry_doubted(&self, parent: NodeId, name: &std::ffi::OsStr);
 }
 
 /// What the view may let through beyond the usual (SPEC §6).
@@ -130,6 +142,8 @@ pub struct Overlay {
     /// Signalled when an upper entry is no longer busy and when a handle has been released.
     changed: Condvar,
     observer: std::sync::OnceLock<Box<dyn Observer>>,
+    /// None: nothing is watched.
+    watching: std::sync::OnceLock<Watching>,
     counters: Counters,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
@@ -161,6 +175,8 @@ struct State {
     closing: HashMap<NodeId, u32>,
     /// The same once that release is under way. Each as often as there are such.
     judged_at_release: Vec<NodeId>,
+    /// Directories in which a program is making, removing or renaming a name at this moment, each as often.
+    changing: Vec<NodeId>,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
@@ -202,6 +218,7 @@ impl Overlay {
             policy: RwLock::new(Arc::new(policy)),
             changed: Condvar::new(),
             observer: std::sync::OnceLock::new(),
+            watching: std::sync::OnceLock::new(),
             counters: Counters::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
@@ -332,13 +349,28 @@ impl Overlay {
         let draft = EventDraft::new(EventName::SessionEnded);
         self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?;
         self.store.clear_anchors()?;
-        let limits = self.policy().settings.backups;
-        self.store.purge(&limits, &self.needed_content())?;
+        self.store.forget_uses();
+        self.purge()?;
         self.store.forget_boot()?;
         Ok(self.store.checkpoint()?)
     }
 
-    /// Content that a held change or an anchor still needs.
+    /// Lets backups go that are past a limit. Others may work meanwhile.
+    pub fn purge(&self) -> Result<usize> {
+        let limits = self.policy().settings.backups;
+        Ok(self.store.purge(&limits, &self.needed_content())?)
+    }
+
+    /// Purges now and then, for as long as the session lasts.
+    pub fn purge_until_the_end(&self) {
+        while self.store.wait_for_purge() {
+            if let Err(err) = self.purge() {
+                log::error!("let old backups go: {err}");
+            }
+        }
+    }
+
+    /// Content that a held change, an anchor or a window still needs.
     fn needed_content(&self) -> HashSet<Digest> {
         let state = self.state.lock();
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
@@ -346,7 +378,8 @@ impl Overlay {
             AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
-        held.chain(anchors).collect()
+        let windows = state.windows.needed_content();
+        held.chain(anchors).chain(windows).collect()
     }
 }
 
@@ -364,6 +397,7 @@ impl State {
             epoch: 0,
             closing: HashMap::new(),
             judged_at_release: Vec::new(),
+            changing: Vec::new(),
         })
     }
 }

@@ -16,7 +16,10 @@ use super::{Caller, Entry, Error, Known, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
-use crate::store::{Anchor, AnchorState, Base, Below, Epilogue, EventDraft, Fate, Store, UpperId, UpperRow, What};
+use crate::store::{
+    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, PathEffect, Store, UpperId,
+    UpperRow, What,
+};
 
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
@@ -42,6 +45,7 @@ impl Overlay {
 
     /// A FIFO, socket, device or empty regular file. The kernel does the talking through the first three.
     pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry> {
+        let _changing = self.changing([parent]);
         let kind = FileKind::from_mode(mode);
         if kind == FileKind::Regular {
             let flags = super::OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);
@@ -63,6 +67,7 @@ impl Overlay {
         make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
     ) -> Result<Entry> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         match self.creation(&path, made.kind, caller)? {
             Creation::AtOnce => return self.make(parent, name, made.kind, made.mode, caller, make),
@@ -86,8 +91,24 @@ impl Overlay {
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
-        self.note_created(&path, kind, None, format!("[{}]", kind.name()), caller)?;
+        let effect = || self.made(&path, kind).map(Some);
+        self.note_created(&path, kind, None, format!("[{}]", kind.name()), effect, caller)?;
         self.look_up(parent, name)
+    }
+
+    /// What making something that is not judged does.
+    fn made(&self, path: &RelPath, kind: FileKind) -> Result<Effect> {
+        Ok(match kind {
+            FileKind::Directory => Effect::DirMade,
+            FileKind::Symlink => {
+                let mut link = self.present_side(path)?;
+                let content = link.kept().doing(|| format!("read {path}"))?;
+                Effect::Content { before: None, after: link.version(content), shared: false }
+            }
+            FileKind::Regular | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Effect::SpecialMade
+            }
+        })
     }
 
     /// What is at the path came in this session, or is older and has a new name: the one it had is `from`.
@@ -97,6 +118,7 @@ impl Overlay {
         kind: FileKind,
         from: Option<RelPath>,
         what: String,
+        effect: impl FnOnce() -> Result<Option<Effect>>,
         caller: &Caller,
     ) -> Result<()> {
         let passes = self.action(path, kind) == Action::Pass;
@@ -111,18 +133,22 @@ impl Overlay {
             (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
             known.as_anchor(path)
         };
-        self.record_structure(path, what, vec![anchor], caller)
+        self.record_structure(path, what, effect()?, vec![anchor], caller)
     }
 
-    /// Structure lands at once and is recorded (SPEC §4.8), with what it means for anchors.
+    /// Structure lands at once and is recorded (SPEC §4.8), in words and for who undoes it, with what it means for
+    /// anchors.
     pub(super) fn record_structure(
         &self,
         path: &RelPath,
         what: String,
+        effects: impl IntoIterator<Item = Effect>,
         anchors: Vec<Anchor>,
         caller: &Caller,
     ) -> Result<()> {
-        let events = vec![self.structure_event(path, what, caller)];
+        let event = self.structure_event(path, what, caller);
+        let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
+        let events = vec![event.doing(effects)];
         Ok(self.store.record_epilogue(&Epilogue { anchors, events, ..Epilogue::default() })?)
     }
 
@@ -135,6 +161,7 @@ impl Overlay {
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
@@ -172,6 +199,7 @@ impl Overlay {
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
     pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         // In the place of a deletion that waits for review it is judged with that.
@@ -221,7 +249,9 @@ impl Overlay {
             let known = state.anchors.get(&source);
             known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
         };
-        self.note_created(&path, FileKind::Regular, from, format!("[link to {source}]"), caller)?;
+        let what = format!("[link to {source}]");
+        let effect = || Ok(Some(Effect::Linked { of: source }));
+        self.note_created(&path, FileKind::Regular, from, what, effect, caller)?;
         self.look_up(parent, name)
     }
 
@@ -282,6 +312,7 @@ impl Overlay {
 
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let origin = self.origin_by_name(&path)?;
         let was = match &origin {
@@ -385,7 +416,9 @@ impl Overlay {
             self.rename_change(id, path, &other)?;
         } else if let Some(further) = further {
             // What it is based on goes on below as the name that was to be made.
-            self.move_claimed(&self.end_of(path)?, &self.end_of(further)?, id).map(|_| ())?;
+            let (from, to) = (self.end_of(path)?, self.end_of(further)?);
+            let (renamed, _) = self.move_claimed(&from, &to, id, Vec::new())?;
+            self.tell_renamed(&to, renamed);
         } else {
             return Ok(false);
         }
@@ -478,6 +511,7 @@ impl Overlay {
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let was = match self.origin(&path)? {
             Origin::Lower(meta) if meta.is_dir() => meta,
@@ -489,18 +523,21 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        if matches!(self.action_by(&path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
-        }
+        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
+            Action::Deny | Action::Freeze => return Err(self.denied(&path)),
+            Action::Hold(source) => Some(source.reason()),
+            Action::Auto | Action::Pass | Action::GitConfig => None,
+        };
         let hidden = self.hidden_below(&path)?;
-        if hidden.is_empty() {
-            self.lower.place(&path)?.remove_dir()?;
-        } else {
-            self.hide_dir(&path)?;
+        match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
+            Some(reason) => self.hide_dir(&path, reason)?,
+            None => self.lower.place(&path)?.remove_dir()?,
         }
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
-            self.record_structure(&path, "[directory removed]".to_owned(), gone, caller)?;
+            // One that is hidden comes back by a discard.
+            let removed = hidden.is_empty().then(|| Effect::DirRemoved(DirLooks::of(&was)));
+            self.record_structure(&path, "[directory removed]".to_owned(), removed, gone, caller)?;
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())
@@ -533,14 +570,14 @@ impl Overlay {
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
-        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), caller)
+        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
     }
 
-    /// The view shows a directory no more; lower keeps it until the last deletion in it has landed.
-    fn hide_dir(&self, path: &RelPath) -> Result<()> {
+    /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
+    fn hide_dir(&self, path: &RelPath, reason: Reason) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
-        self.hold_structure(id, Reason::Parent)
+        self.hold_structure(id, reason)
     }
 }
 
@@ -557,7 +594,7 @@ impl State {
     }
 
     /// The node loses the name; who has it open keeps it.
-    fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
+    pub(super) fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
         self.epoch += 1;
         if let Some(node) = self.nodes.child(parent, name).and_then(|node| self.nodes.get_mut(node).ok()) {
             node.removed = Some(*was);

@@ -3,19 +3,23 @@
 //! A node id is the inode number that programs see. It is lower's, unless that number is taken by a node that still
 //! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
 //!
-//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name.
+//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name; `watched`
+//! has the directories with a `watch`, which have a name, too.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::model::{RelPath, Stamp};
 use crate::sys::file::{FileKind, InodeKey, Meta};
 use crate::sys::tree::Tree;
+use crate::sys::watch::{Watch, WatchId};
 
 use super::handles::OpenFile;
 use super::passed::Passed;
+use super::watch::TELLING;
 use super::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,6 +48,14 @@ pub(super) struct Node {
     pub passed: Option<Arc<Passed>>,
     /// Lower when the kernel last began to cache content of it.
     cached: Option<Stamp>,
+    /// When somebody took it from a name below. The kernel may go on opening it by that name until it is told.
+    parted_below: Option<Instant>,
+    /// The attributes that the kernel may answer from memory.
+    told: Told,
+    /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
+    watch: Option<Watch>,
+    /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
+    pub written_past: bool,
     /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
     pub removed: Option<Meta>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
@@ -59,7 +71,48 @@ pub(super) enum Left {
     Judged(Arc<File>),
 }
 
+/// Which attributes of a node the kernel was told since it was last made to forget them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Told {
+    #[default]
+    Nothing,
+    These(Stamp),
+    /// Of answers that were under way at once, nobody knows which came last.
+    Several,
+}
+
+impl Told {
+    /// Whether the kernel has no other attributes than these.
+    pub fn is_at_most(self, stamp: &Stamp) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::These(told) => told == *stamp,
+            Self::Several => false,
+        }
+    }
+}
+
 impl Node {
+    /// As it is before anybody has looked at it.
+    fn new(kind: FileKind, lower: Option<InodeKey>) -> Self {
+        Self {
+            kind,
+            names: Vec::new(),
+            lookups: 0,
+            children: 0,
+            lower,
+            open: None,
+            passed: None,
+            cached: None,
+            parted_below: None,
+            told: Told::Nothing,
+            watch: None,
+            written_past: false,
+            removed: None,
+            left: None,
+        }
+    }
+
     fn is_open(&self) -> bool {
         self.open.is_some() || self.passed.is_some()
     }
@@ -69,6 +122,7 @@ pub(super) struct Nodes {
     nodes: HashMap<NodeId, Node>,
     children: HashMap<(NodeId, OsString), NodeId>,
     by_lower: HashMap<InodeKey, NodeId>,
+    watched: HashMap<WatchId, NodeId>,
     /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
     kept: HashMap<InodeKey, NodeId>,
     synthetic_next: u64,
@@ -79,23 +133,13 @@ pub(super) struct Nodes {
 impl Nodes {
     pub fn new(lower: &Tree) -> Result<Self> {
         let meta = Meta::of(lower.root())?;
-        let root = Node {
-            kind: FileKind::Directory,
-            names: Vec::new(),
-            // The kernel never forgets the root.
-            lookups: 1,
-            children: 0,
-            lower: Some(meta.key()),
-            open: None,
-            passed: None,
-            cached: None,
-            removed: None,
-            left: None,
-        };
+        // The kernel never forgets the root.
+        let root = Node { lookups: 1, ..Node::new(FileKind::Directory, Some(meta.key())) };
         Ok(Self {
             nodes: HashMap::from([(ROOT, root)]),
             children: HashMap::new(),
             by_lower: HashMap::from([(meta.key(), ROOT)]),
+            watched: HashMap::new(),
             kept: HashMap::new(),
             synthetic_next: SYNTHETIC_FIRST,
             device: meta.device,
@@ -199,26 +243,14 @@ impl Nodes {
     }
 
     /// Whether a known node is still what stands at its name.
-    fn stands_for(&self, id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> bool {
+    pub fn stands_for(&self, id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
         node.kind == kind && (lower.is_none() || node.lower.is_none() || node.lower == lower)
     }
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         let id = self.free_number(meta, lower);
-        let node = Node {
-            kind: meta.kind,
-            names: Vec::new(),
-            lookups: 0,
-            children: 0,
-            lower,
-            open: None,
-            passed: None,
-            cached: None,
-            removed: None,
-            left: None,
-        };
-        self.nodes.insert(id, node);
+        self.nodes.insert(id, Node::new(meta.kind, lower));
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
         }
@@ -268,10 +300,12 @@ impl Nodes {
             if !node.names.is_empty() {
                 // Seen by another name, it is what that has.
                 (node.removed, node.left) = (None, None);
-            } else if let Some(key) = node.lower
-                && self.by_lower.get(&key) == Some(&id)
-            {
-                self.by_lower.remove(&key);
+            } else {
+                let key = node.lower;
+                if let Some(key) = key.filter(|key| self.by_lower.get(key) == Some(&id)) {
+                    self.by_lower.remove(&key);
+                }
+                self.unwatch(id);
             }
         }
         self.drop_if_unneeded(id);
@@ -296,6 +330,7 @@ impl Nodes {
             return;
         }
         let old = std::mem::replace(&mut node.lower, lower);
+        self.unwatch(id);
         if let Some(key) = old
             && self.by_lower.get(&key) == Some(&id)
         {
@@ -332,6 +367,96 @@ impl Nodes {
     /// Notes of which content the kernel's cache is from now on; gives of which it was.
     pub fn set_cached(&mut self, id: NodeId, stamp: Stamp) -> Option<Stamp> {
         self.nodes.get_mut(&id)?.cached.replace(stamp)
+    }
+
+    /// Lower as the kernel's cache of the content has it, for a file that somebody has open.
+    pub fn open_content(&self, id: NodeId) -> Option<Stamp> {
+        self.nodes.get(&id).filter(|node| node.is_open()).and_then(|node| node.cached)
+    }
+
+    /// Its name stands for something else below.
+    pub fn part_below(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.parted_below = Some(Instant::now());
+        }
+    }
+
+    /// Whether the kernel may still take a name below for one of a node that has none.
+    pub fn is_just_parted(&self, id: NodeId) -> bool {
+        let parted = self.nodes.get(&id).and_then(|node| node.parted_below);
+        parted.is_some_and(|at| at.elapsed() < TELLING)
+    }
+
+    /// Attributes that are on their way to the kernel.
+    pub fn note_told(&mut self, id: NodeId, stamp: &Stamp) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.told = if node.told.is_at_most(stamp) { Told::These(*stamp) } else { Told::Several };
+        }
+    }
+
+    pub fn told(&self, id: NodeId) -> Told {
+        self.nodes.get(&id).map(|node| node.told).unwrap_or_default()
+    }
+
+    /// The kernel is about to be made to forget a node's attributes.
+    pub fn untold(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.told = Told::Nothing;
+        }
+    }
+
+    /// From here on the kernel may write to it by itself.
+    pub fn note_written_past(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.written_past = true;
+        }
+    }
+
+    /// Watches a directory, if it stands for `key` in lower and has no watch; `watch` makes one.
+    pub fn watch(
+        &mut self,
+        id: NodeId,
+        key: InodeKey,
+        watch: impl FnOnce() -> std::io::Result<Watch>,
+    ) -> std::io::Result<()> {
+        let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
+        if node.watch.is_some() || self.by_lower.get(&key) != Some(&id) {
+            return Ok(());
+        }
+        let watch = watch()?;
+        self.watched.insert(watch.id, id);
+        node.watch = Some(watch);
+        Ok(())
+    }
+
+    pub fn watch_of(&self, id: NodeId) -> Option<WatchId> {
+        self.nodes.get(&id)?.watch.as_ref().map(|watch| watch.id)
+    }
+
+    pub fn of_watch(&self, id: WatchId) -> Option<NodeId> {
+        self.watched.get(&id).copied()
+    }
+
+    /// No more events come from a directory.
+    pub fn unwatch(&mut self, id: NodeId) {
+        if let Some(watch) = self.nodes.get_mut(&id).and_then(|node| node.watch.take()) {
+            self.watched.remove(&watch.id);
+        }
+    }
+
+    /// The node that stands for a lower inode under whatever name.
+    pub fn of_lower(&self, key: InodeKey) -> Option<NodeId> {
+        self.by_lower.get(&key).copied()
+    }
+
+    /// Every name that the kernel may know.
+    pub fn all_names(&self) -> Vec<(NodeId, OsString)> {
+        self.children.keys().cloned().collect()
+    }
+
+    /// Every node that the kernel may know.
+    pub fn all(&self) -> Vec<NodeId> {
+        self.nodes.keys().copied().collect()
     }
 
     pub fn looked_up(&mut self, id: NodeId) {
@@ -375,6 +500,7 @@ impl Nodes {
             if id == ROOT || !self.nodes.get(&id).is_some_and(unneeded) {
                 return;
             }
+            self.unwatch(id);
             let Some(node) = self.nodes.remove(&id) else { return };
             if let Some(key) = node.lower
                 && self.by_lower.get(&key) == Some(&id)

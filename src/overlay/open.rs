@@ -12,7 +12,7 @@ use super::heritage::Heritage;
 use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::passed::{Claimed, Passed, PassedHandle};
-use super::{Caller, Entry, Error, Overlay, Result, open_lower};
+use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::store::What;
@@ -99,6 +99,11 @@ impl Overlay {
         };
         let by_kernel = self.passes_through();
         let handle = self.add_passed_handle(node, &passed, file, flags, caller);
+        if by_kernel && flags.may_change() {
+            self.forget_attributes(node);
+        } else if let Some(below) = below.filter(|_| by_kernel) {
+            self.forget_older_attributes(node, &below);
+        }
         match by_kernel {
             true => Ok(Opened { handle, keep_cache: false, passed: Some(passed) }),
             false => Ok(Opened { handle, keep_cache: self.keep_cache(node, below), passed: None }),
@@ -115,6 +120,9 @@ impl Overlay {
         caller: &Caller,
     ) -> HandleId {
         let own = (!self.passes_through()).then_some(file);
+        if own.is_none() && flags.may_change() {
+            self.state.lock().nodes.note_written_past(node);
+        }
         self.add_handle(node, Target::Passed(PassedHandle::new(passed.clone(), flags, own)), flags, caller, None)
     }
 
@@ -140,21 +148,29 @@ impl Overlay {
         }
     }
 
-    /// Whether what the kernel cached at the last open is still the content. When it is not, its idea of the size is
-    /// stale too, and a read right after the open would be cut short.
+    /// Whether what the kernel cached at the last open is still the content. When its idea of the size is stale, a read
+    /// right after the open would be cut short: it forgets that, too.
     fn keep_cache(&self, node: NodeId, below: Option<Stamp>) -> bool {
         let Some(stamp) = below else { return true };
+        self.forget_older_attributes(node, &stamp);
         let known = self.state.lock().nodes.set_cached(node, stamp);
-        let keep = known == Some(stamp);
-        if !keep && known.is_some() {
-            self.tell(|observer| observer.attributes_changed(node));
+        known == Some(stamp)
+    }
+
+    /// Whatever the watches have not told yet, or cannot tell.
+    fn forget_older_attributes(&self, node: NodeId, now: &Stamp) {
+        let told = self.state.lock().nodes.told(node);
+        if !told.is_at_most(now) {
+            self.forget_attributes(node);
         }
-        keep
     }
 
     /// Reached through `/proc/self/fd`, or its name was given to another file between the kernel's look and this open:
     /// only what is or was open on it is left. `ESTALE` when nothing is: the kernel looks again.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        if self.state.lock().nodes.is_just_parted(node) {
+            return Err(Error::Errno(libc::ESTALE));
+        }
         let open = match self.claim_left(node, flags.access)? {
             Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, None),
             Claimed::Judged(open) => open,
@@ -186,16 +202,19 @@ impl Overlay {
         epoch: u64,
         access: Access,
     ) -> Result<Option<Arc<OpenFile>>> {
-        {
+        let names = {
             let mut state = self.state.lock();
             if let Some(open) = &state.nodes.get(node)?.open {
                 open.claim(access);
                 return Ok(Some(open.clone()));
             }
-            if state.part_if_passed(node) {
-                // The kernel looks the name up anew, and gets another node.
-                return Err(Error::Errno(libc::ESTALE));
-            }
+            let names = state.nodes.names(node);
+            state.part_if_passed(node).then_some(names)
+        };
+        if let Some(names) = names {
+            // The kernel looks the name up anew, and gets another node.
+            names.iter().for_each(|(parent, name)| self.tell(|observer| observer.entry_changed(*parent, name)));
+            return Err(Error::Errno(libc::ESTALE));
         }
         let backing = match self.backing_of(path, origin) {
             // Let go of, or landed, between the look and the open.
@@ -224,6 +243,7 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
         self.check_may_write(caller)?;
+        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         let origin = self.origin(&path)?;
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {
@@ -276,6 +296,10 @@ impl Overlay {
         };
         let handle = self.add_passed_handle(entry.node, &passed, Arc::new(file), flags, caller);
         let passed = self.passes_through().then_some(passed);
+        let entry = match &passed {
+            Some(_) => Entry { attributes: Attributes { holds: Holds::Briefly, ..entry.attributes }, ..entry },
+            None => entry,
+        };
         Ok((entry, Opened { handle, keep_cache: false, passed }))
     }
 

@@ -128,7 +128,7 @@ impl Overlay {
         let by = state.uppers.at(&to).and_then(|by| state.uppers.get(by));
         // One that was written by another name of its inode is a change of all of them.
         let covers = |by: &&Upper| by.row.id != id && by.row.names[0] == to && !by.row.base.is_shared();
-        if !state.anchors.contains_key(&to) {
+        if !state.came_here(&to) {
             // It had this content all along, and has it to be judged against.
             return Ok(None);
         }

@@ -13,9 +13,11 @@ use super::rename::End;
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, NodeId, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath};
+use crate::model::{ChangeId, OperationId, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{self, Anchor, Durability, Epilogue, EventDraft, Fate, Landing, UpperId, UpperRow};
+use crate::store::{
+    self, Anchor, Durability, Effect, Epilogue, EventDraft, Fate, Landing, PathEffect, UpperId, UpperRow,
+};
 use crate::sys::file::{FileKind, Meta};
 
 /// Two ends of a rename with which upper entries go along.
@@ -74,38 +76,54 @@ impl Moving<'_> {
 impl Overlay {
     /// An entry of lower to a name that was always free, or over one that has nothing to judge.
     pub(super) fn move_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        let renamed = {
+        self.move_below_as(from, to, self.renamed_event(from, to, caller)).map(|_| ())
+    }
+
+    fn move_below_as(&self, from: &End, to: &End, event: EventDraft) -> Result<Option<OperationId>> {
+        let (renamed, operation) = {
             let mut state = self.state.lock();
             let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
             let meta = meta.ok_or(Error::Errno(libc::ENOENT))?;
-            let events = vec![self.renamed_event(from, to, caller)];
-            self.land_move(&mut state, (from, to), &meta, Epilogue { events, ..Epilogue::default() }, Vec::new())?
+            let epilogue = Epilogue { events: vec![event], ..Epilogue::default() };
+            self.land_move(&mut state, (from, to), &meta, epilogue, Vec::new())?
         };
         self.tell_renamed(to, renamed);
-        Ok(())
+        Ok(operation)
     }
 
     /// An upper entry to a free name. What it is based on moves along in lower.
     pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
+        self.move_upper_as(from, to, id, Vec::new()).map(|_| ())
+    }
+
+    fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {
         let (_, claimed) = self.claim(id)?;
-        let renamed = self.move_claimed(from, to, id)?;
+        let (renamed, operation) = self.move_claimed(from, to, id, events)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
         // It may have landed a moment before, with us in the way of its being let go of.
-        self.evict(id)
+        self.evict(id)?;
+        Ok(operation)
     }
 
     /// The same for who has claimed it, to a name that is free or that was to be made when it lands.
-    pub(super) fn move_claimed(&self, from: &End, to: &End, id: UpperId) -> Result<Renamed> {
+    pub(super) fn move_claimed(
+        &self,
+        from: &End,
+        to: &End,
+        id: UpperId,
+        events: Vec<EventDraft>,
+    ) -> Result<(Renamed, Option<OperationId>)> {
         let mut state = self.state.lock();
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
+        let epilogue = Epilogue { events, ..epilogue };
         match below {
             Some(meta) => self.land_move(&mut state, (from, to), &meta, epilogue, rows),
             None => {
-                self.store.record_epilogue(&epilogue)?;
+                let operation = self.store.record_operation(&epilogue)?;
                 state.rows_changed(rows);
-                Ok(state.renamed(from, to))
+                Ok((state.renamed(from, to), operation))
             }
         }
     }
@@ -117,7 +135,7 @@ impl Overlay {
         meta: &Meta,
         epilogue: Epilogue,
         rows: Vec<UpperRow>,
-    ) -> Result<Renamed> {
+    ) -> Result<(Renamed, Option<OperationId>)> {
         let anchors = state.anchors_moved(&from.path, &to.path, meta);
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.mode_below())?;
@@ -127,32 +145,55 @@ impl Overlay {
         state.recent_moved(&from.path, &to.path);
         state.rows_changed(rows);
         let renamed = state.renamed(from, to);
-        self.finish(applied)?;
-        Ok(renamed)
+        Ok((renamed, self.finish(applied)?.operation))
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
     pub(super) fn relocate_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.relocate(&Moving { from, to, how: How::RenameDir }, caller)
+        self.relocate_told(&Moving { from, to, how: How::RenameDir }, caller)
     }
 
     /// Two directories with all that is in them.
     pub(super) fn relocate_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.relocate(&Moving { from, to, how: How::ExchangeDirs }, caller)
+        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, caller)
     }
 
     /// A file, and a directory with all that is in it: each to a name that the other leaves.
     pub(super) fn relocate_file_and_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
-        self.relocate(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, caller)
+        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, caller)
     }
 
     /// Two entries of lower that nobody judges.
     pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.relocate(&Moving { from, to, how: How::ExchangeBelow }, caller)
+        self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, caller)
+    }
+
+    /// Undoes a rename to a free name: whatever is at `from` goes to `to`, and nobody judges it.
+    pub(super) fn move_back(&self, from: &End, to: &End, event: EventDraft) -> Result<Option<OperationId>> {
+        match (from.is_dir(), from.upper()) {
+            (true, _) => self.relocate(&Moving { from, to, how: How::RenameDir }, &[event]),
+            (false, Some(id)) => self.move_upper_as(from, to, id, vec![event]),
+            (false, None) => self.move_below_as(from, to, event),
+        }
+    }
+
+    /// Undoes an exchange with a directory.
+    pub(super) fn exchange_back(&self, one: &End, other: &End, event: EventDraft) -> Result<Option<OperationId>> {
+        let moving = match (one.is_dir(), other.is_dir()) {
+            (true, true) => Moving { from: one, to: other, how: How::ExchangeDirs },
+            (true, false) => Moving { from: other, to: one, how: How::ExchangeFileAndDir },
+            (false, true) => Moving { from: one, to: other, how: How::ExchangeFileAndDir },
+            (false, false) => return Err(Error::Errno(libc::ENOTDIR)),
+        };
+        self.relocate(&moving, &[event])
+    }
+
+    fn relocate_told(&self, moving: &Moving<'_>, caller: &Caller) -> Result<()> {
+        self.relocate(moving, &self.relocation_events(moving, caller)).map(|_| ())
     }
 
     /// Renames in lower, and takes the upper entries at and below both ends along.
-    fn relocate(&self, moving: &Moving<'_>, caller: &Caller) -> Result<()> {
+    fn relocate(&self, moving: &Moving<'_>, events: &[EventDraft]) -> Result<Option<OperationId>> {
         // In one order, so that two who need the same entries never wait for each other.
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
@@ -169,12 +210,13 @@ impl Overlay {
                 drop(state);
                 continue;
             }
-            let renamed = self.land_relocation(&mut state, moving, &now, caller)?;
+            let (renamed, operation) = self.land_relocation(&mut state, moving, &now, events)?;
             drop(state);
             drop(claimed);
             self.tell_renamed(moving.to, renamed);
             // One may have landed a moment before, with us in the way of its being let go of.
-            return ids.iter().try_for_each(|id| self.evict(*id));
+            ids.iter().try_for_each(|id| self.evict(*id))?;
+            return Ok(operation);
         }
     }
 
@@ -196,20 +238,19 @@ impl Overlay {
         state: &mut State,
         moving: &Moving<'_>,
         ids: &[UpperId],
-        caller: &Caller,
-    ) -> Result<Renamed> {
+        events: &[EventDraft],
+    ) -> Result<(Renamed, Option<OperationId>)> {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let here = self.stage_relocation(&mut landing, moving)?;
         let (rows, epilogue) = state.renamed_rows(ids, &moving.moves())?;
         let anchors = state.anchors_relocated(moving, here.as_ref());
-        let events = self.relocation_events(moving, caller);
-        let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs: moving.dirs(), events, ..epilogue };
+        let (moved_dirs, events) = (moving.dirs(), events.to_vec());
+        let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs, events, ..epilogue };
         let applied = landing.promise(epilogue)?.apply().map_err(looked_at_too_early)?;
         state.know(anchors);
         state.rows_changed(rows);
         let renamed = state.relocated(moving, here.is_some());
-        self.finish(applied)?;
-        Ok(renamed)
+        Ok((renamed, self.finish(applied)?.operation))
     }
 
     /// Gives what lower has where it comes from.
@@ -240,17 +281,22 @@ impl Overlay {
             let what = format!("[exchanged with {}]", with.path);
             self.structure_event(&end.path, what, caller)
         };
+        let undoable = |end: &End, with: &End| {
+            exchanged(end, with).doing([PathEffect::new(&end.path, Effect::Exchanged { with: with.path.clone() })])
+        };
         match how {
             _ if moving.passes() => Vec::new(),
             How::RenameDir => vec![self.renamed_event(from, to, caller)],
-            How::ExchangeDirs => vec![exchanged(from, to), exchanged(to, from)],
-            How::ExchangeFileAndDir => vec![exchanged(to, from)],
+            How::ExchangeDirs => vec![undoable(from, to), exchanged(to, from)],
+            How::ExchangeFileAndDir => vec![undoable(to, from)],
             How::ExchangeBelow => Vec::new(),
         }
     }
 
     fn renamed_event(&self, from: &End, to: &End, caller: &Caller) -> EventDraft {
-        self.structure_event(&to.path, format!("[renamed from {}]", from.path), caller)
+        let effect = Effect::Renamed { from: from.path.clone(), onto: to.mode_below() };
+        let event = self.structure_event(&to.path, format!("[renamed from {}]", from.path), caller);
+        event.doing([PathEffect::new(&to.path, effect)])
     }
 
     pub(super) fn tell_renamed(&self, to: &End, renamed: Renamed) {

@@ -51,6 +51,14 @@ impl End {
         }
     }
 
+    pub fn exists(&self) -> bool {
+        self.kind().is_some()
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == Some(FileKind::Directory)
+    }
+
     pub fn upper(&self) -> Option<UpperId> {
         match &self.origin {
             Origin::Upper(id, _) | Origin::Hidden(id) => Some(*id),
@@ -73,6 +81,7 @@ impl Overlay {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }
+        let _changing = self.changing([parent, new_parent]);
         let mut tries = 1;
         loop {
             let epoch = self.state.lock().epoch;
@@ -131,7 +140,7 @@ impl Overlay {
         }
     }
 
-    fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>, by: &Writer) -> Result<End> {
+    pub(super) fn end(&self, parent: NodeId, name: &OsStr, made_as: Option<FileKind>, by: &Writer) -> Result<End> {
         let path = match made_as {
             Some(_) => self.new_path(parent, name)?,
             None => self.state.lock().nodes.child_path(parent, name)?,

@@ -249,6 +249,10 @@ impl Overlay {
         state.nodes.unname(to.parent, &to.name);
         state.nodes.unname(from.parent, &from.name);
         drop(state);
+        // The kernel will take the rename for one that was not made, and both names for what they were.
+        for end in [from, to] {
+            self.tell(|observer| observer.entry_changed(end.parent, &end.name));
+        }
         if let Err(second) = self.store.remove_upper(upper).and_then(|()| self.store.drop_upper_file(upper)) {
             log::error!("undo the rename of {}: {second}", from.path);
         }

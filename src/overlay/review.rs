@@ -284,6 +284,17 @@ pub(super) fn conflict(path: &str, why: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::Conflict, format!("{path}: {why}"))
 }
 
+/// A refusal for what is at one path.
+pub(super) fn refused_at(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }
+}
+
+pub(super) fn busy_open(path: &RelPath, pid: u32) -> ErrorBody {
+    let name = process::name(pid).unwrap_or_else(|| "unknown".into());
+    let name = name.to_string_lossy();
+    refused_at(path, ErrorCode::Busy, &format!("{name} (pid {pid}) has it open for writing"))
+}
+
 fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
     ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")).about(id.as_str())
 }

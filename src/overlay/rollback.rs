@@ -11,10 +11,10 @@ use super::review::{Review, Reviewed, conflict, failed};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, RelPath};
-use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, AnchorState, Backup, Below, Durability, Epilogue, EventDraft, Kept, Landing, NewContent, Writer,
+    self, AnchorState, Backup, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, NewContent,
+    PathEffect, Version, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -41,22 +41,29 @@ impl Overlay {
             let mut outcome = Outcome::new(Done::Restored, path.clone());
             outcome.from = Some(backup.name.clone());
             outcome.size = Some(backup.size);
-            if !how.review.dry_run
-                && let Some(kept) = self.stage_rollback(backup, path, &present, how, &mut landing)?
-            {
-                replaced.push(outcomes.len());
-                // What had been renamed to here is not here any more.
-                epilogue.anchors.extend(self.state.lock().anchors_moved_to(path, kept));
+            let mut effects = Vec::new();
+            if !how.review.dry_run {
+                let (kept, effect) = self.stage_rollback(backup, path, &present, how, &mut landing)?;
+                effects.extend(landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)));
+                effects.push(PathEffect::new(path, effect));
+                if let Some(kept) = kept {
+                    replaced.push(outcomes.len());
+                    // What had been renamed to here is not here any more.
+                    epilogue.anchors.extend(self.state.lock().anchors_moved_to(path, kept));
+                }
             }
             let restored = Kept { digest: backup.digest, symlink: backup.symlink };
             epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(path));
-            epilogue.events.push(self.rolled_back_event(backup, path, how));
+            epilogue.events.push(self.rolled_back_event(backup, path, how).doing(effects));
             outcomes.push(outcome);
         }
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let whole = |err: store::Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {err}"));
+        let whole = |err: store::Error| match err {
+            store::Error::Conflict { path } => conflict(&path, "it changed below at this very moment"),
+            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {other}")),
+        };
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue).map_err(whole)?;
         let applied = {
@@ -69,9 +76,12 @@ impl Overlay {
             }
             applied
         };
-        let names = self.finish(applied).map_err(whole)?;
-        for (index, name) in replaced.into_iter().zip(names) {
+        let Landed { backups, operation } = self.finish(applied).map_err(whole)?;
+        for (index, name) in replaced.into_iter().zip(backups) {
             outcomes[index].backup = Some(name);
+        }
+        for outcome in &mut outcomes {
+            outcome.operation = operation.map(|operation| operation.to_string());
         }
         for outcome in &outcomes {
             self.rebase_held(&outcome.path).map_err(|err| failed(&outcome.path, &err))?;
@@ -82,16 +92,12 @@ impl Overlay {
 
     /// What is at a path that may be rolled back.
     fn check_rollback(&self, path: &RelPath, how: &RollbackHow) -> Reviewed<Side> {
-        // A rule for some program of the view is none for who asks fettlefs.
-        let ours = Writer { exe: Some(env!("CARGO_PKG_NAME").to_owned()), ..how.review.by.clone() };
-        if matches!(self.action_by(path, FileKind::Regular, &ours), Action::Freeze | Action::Deny) {
-            let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written"));
-            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
-        }
+        self.check_may_land(path, &how.review.by)?;
         if self.is_in_held_dir(path) {
             let refusal = conflict(&path.to_string(), "its directory waits for review: confirm or discard that first");
             return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
+        self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
         if !how.force {
             self.check_untouched(path, &mut present)?;
@@ -105,7 +111,7 @@ impl Overlay {
         }
     }
 
-    /// What is replaced, which is kept in its turn.
+    /// What is replaced, which is kept in its turn; and what that does.
     fn stage_rollback(
         &self,
         backup: &Backup,
@@ -113,7 +119,7 @@ impl Overlay {
         present: &Side,
         how: &RollbackHow,
         landing: &mut Landing<'_>,
-    ) -> Reviewed<Option<Kept>> {
+    ) -> Reviewed<(Option<Kept>, Effect)> {
         let fault = |err: Error| failed(path, &err);
         landing.make_parents(&self.lower, path).map_err(|err| fault(err.into()))?;
         let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
@@ -124,12 +130,14 @@ impl Overlay {
             landing.keep(content, made);
         }
         let expect = present.meta.map(|meta| meta.stamp());
-        self.place_backup(backup, path, expect, present, landing).map_err(fault)?;
-        Ok(replaced)
+        let meta = self.place_backup(backup, path, expect, present, landing).map_err(fault)?;
+        let restored = Kept { digest: backup.digest, symlink: backup.symlink };
+        let after = Some(Version::of(&meta, Some(restored)));
+        Ok((replaced, Effect::Content { before: present.version(replaced), after, shared: false }))
     }
 
     /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
-    fn read_on(&self, state: &State, path: &RelPath) {
+    pub(super) fn read_on(&self, state: &State, path: &RelPath) {
         let open = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
         let Some(open) = open.filter(|open| matches!(*open.backing(), Backing::Lower(_))) else { return };
         if let Ok(lower) = open_lower(&self.lower, path) {
@@ -153,7 +161,7 @@ impl Overlay {
         expect: Option<crate::model::Stamp>,
         present: &Side,
         landing: &mut Landing<'_>,
-    ) -> Result<()> {
+    ) -> Result<Meta> {
         use std::os::unix::ffi::OsStrExt;
         let kept = self.store.content_file(backup.digest)?;
         let kept = kept.ok_or(Error::Errno(libc::ENOENT))?;
@@ -161,17 +169,17 @@ impl Overlay {
             let target = crate::sys::file::read_all(&kept)?;
             let (uid, gid) = present.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
             let link = NewContent::Symlink { target: std::ffi::OsStr::from_bytes(&target), uid, gid, times: None };
-            return Ok(landing.place(&self.lower, path, expect, &link).map(|_| ())?);
+            return Ok(landing.place(&self.lower, path, expect, &link)?);
         }
         let kept_meta = Meta::of(kept.as_fd())?;
         let (uid, gid) = match present.meta {
             Some(meta) => (meta.uid, meta.gid),
             None => self.lower.stat(&path.parent().unwrap_or_default())?.map_or((0, 0), |meta| (meta.uid, meta.gid)),
         };
-        let now = jiff_now();
+        let now = now();
         let meta = Meta { mode: backup.mode & 0o7777, uid, gid, atime: now, mtime: now, ..kept_meta };
         let like: &File = present.file.as_deref().unwrap_or(&kept);
-        Ok(landing.place(&self.lower, path, expect, &NewContent::File { file: &kept, like, meta }).map(|_| ())?)
+        Ok(landing.place(&self.lower, path, expect, &NewContent::File { file: &kept, like, meta })?)
     }
 
     /// A file that somebody else edited after fettlefs last wrote it is not rolled back over his work.
@@ -197,7 +205,7 @@ impl Overlay {
     }
 
     /// A held change over what was just restored goes on against that, under a new id.
-    fn rebase_held(&self, path: &RelPath) -> Result<()> {
+    pub(super) fn rebase_held(&self, path: &RelPath) -> Result<()> {
         let row = {
             let state = self.state.lock();
             state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
@@ -205,9 +213,10 @@ impl Overlay {
         let Some(mut row) = row.filter(|row| row.held.is_some()) else { return Ok(()) };
         let mut present = self.present_side(path)?;
         let content = present.kept().doing(|| format!("hash {path}"))?;
-        if let Some(meta) = present.meta {
-            row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
-        }
+        row.base.below = match present.meta {
+            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
+            None => Below::Nothing,
+        };
         row.base.content = content;
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
@@ -221,7 +230,7 @@ impl Overlay {
     }
 }
 
-fn jiff_now() -> crate::model::Timestamp {
+pub(super) fn now() -> crate::model::Timestamp {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     crate::model::Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }

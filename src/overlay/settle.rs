@@ -233,13 +233,24 @@ impl Overlay {
         landing.remove(&self.lower, source, *stamp)?;
         let path = &job.row.names[0];
         let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        let anchors = there.map(|meta| self.state.lock().anchors_carried(source, path, &meta)).unwrap_or_default();
+        let anchors = |state: &State| {
+            let carried = there.map(|meta| state.anchors_carried(source, path, &meta)).unwrap_or_default();
+            carried.into_iter().chain(state.anchor_taken_over(source, path)).collect()
+        };
+        let anchors = anchors(&self.state.lock());
         let mut applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
         let mut state = self.state.lock();
-        applied.epilogue().anchors = match there {
+        let taken_over = state.anchor_taken_over(source, path);
+        let mut anchors = match there {
             Some(meta) => state.carried(source, path, &meta),
             None => state.left(source).into_iter().collect(),
         };
+        if taken_over.is_some() {
+            state.windows.older_came(path);
+        }
+        state.know(taken_over.iter().cloned().collect());
+        anchors.extend(taken_over);
+        applied.epilogue().anchors = anchors;
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
             // Should somebody have written meanwhile, the next judging finds it gone.
             upper.takes_along = None;

@@ -9,7 +9,7 @@ use super::error::Context;
 use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
 use crate::model::{Digest, RelPath};
-use crate::store::{self, Kept, StagedContent, UpperRow, What};
+use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One side of a comparison: what is or was at a path.
@@ -105,6 +105,18 @@ impl Side {
     pub(super) fn kept(&mut self) -> std::io::Result<Option<Kept>> {
         let symlink = self.is_symlink();
         Ok(self.digest()?.map(|digest| Kept { digest, symlink }))
+    }
+
+    /// Lines of what there is, where they are few enough to be counted.
+    pub(super) fn lines(&self) -> Option<u64> {
+        let bytes = self.bytes.as_ref()?;
+        let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
+        Some((breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64)
+    }
+
+    /// What an operation remembers of this side, whose content is `content` where that is known.
+    pub(super) fn version(&self, content: Option<Kept>) -> Option<Version> {
+        self.meta.filter(|_| self.is_file() || self.is_symlink()).map(|meta| Version::of(&meta, content))
     }
 
     pub(super) fn diff_side(&self) -> diff::Side {

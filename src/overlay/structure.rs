@@ -327,6 +327,9 @@ impl Overlay {
         if let Action::Hold(source) = to.action {
             reasons.push(source.reason());
         }
+        if replaced.is_some() || state.uppers.is_in_held_dir(&to.path) {
+            reasons.push(Reason::Parent);
+        }
         let mut there =
             UpperRow { names: vec![to.path.clone()], base: Base::of(Below::Nothing), held: None, ..row.clone() };
         if let Some(replaced) = &replaced {

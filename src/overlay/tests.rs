@@ -6,8 +6,11 @@ mod findings;
 mod links;
 mod model;
 mod programs;
+mod purge;
 mod stress;
 mod structure;
+mod together;
+mod undo;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

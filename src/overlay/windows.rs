@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::copy_up::same_content_stamp;
 use super::side::Side;
 use super::{Known, Overlay, Result, State};
-use crate::model::{RelPath, Stamp};
+use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Window as Setting;
 use crate::store::{AnchorState, Kept};
 use crate::sys::file::Meta;
@@ -169,6 +169,12 @@ impl Windows {
         self.end(path, present);
         // What is made where nothing is any more is a change of what was there, whoever removed it.
         if present.exists() { Found::Ended } else { Found::None }
+    }
+
+    /// What next writes are judged against.
+    pub fn needed_content(&self) -> impl Iterator<Item = Digest> {
+        let firsts = self.at.values().chain(self.of.values()).filter_map(|window| window.first);
+        firsts.map(|kept| kept.digest)
     }
 
     fn end(&mut self, path: &RelPath, present: &Side) {

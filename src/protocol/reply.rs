@@ -17,6 +17,8 @@ pub enum Action {
     Discarded,
     /// A backup is back in its place.
     Restored,
+    /// What an operation did to it is reversed.
+    Undone,
     Unchanged,
     /// A write landed by itself.
     Landed,
@@ -30,6 +32,8 @@ pub enum Note {
     NewFile,
     Binary,
     Large,
+    /// What was written since is still there.
+    Merged,
 }
 
 /// Lines of one change. Absent in an [`Outcome`] where no lines were counted.
@@ -69,6 +73,9 @@ pub struct Outcome {
     /// The rest of a change of which some hunks were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_id: Option<ChangeId>,
+    /// What `undo` takes to reverse this and all that was done with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// Held: the diff.
     #[serde(flatten)]
     pub diff: Option<DiffText>,
@@ -89,6 +96,7 @@ impl Outcome {
             backup: None,
             from: None,
             new_id: None,
+            operation: None,
             diff: None,
         }
     }

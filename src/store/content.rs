@@ -58,6 +58,8 @@ impl super::Store {
             }
         };
         let size = copy.metadata().doing(doing)?.len();
+        // Before it has its name: from here on no purge takes the name away.
+        self.note_use(digest);
         temp.rename(&self.dirs.content_place(&digest.to_string())?, RenameFlags::empty()).doing(doing)?;
         Ok(StagedContent { digest, size, inline: None })
     }
@@ -75,6 +77,7 @@ impl super::Store {
 
     /// Remembers content that no backup names yet, such as the base of a held change.
     pub fn keep_content(&self, staged: &StagedContent) -> Result<()> {
+        self.note_use(staged.digest);
         self.database.lock().write(|tx| staged.commit(tx))
     }
 
@@ -84,6 +87,7 @@ impl super::Store {
 
     /// Kept content as a file descriptor, whatever its size.
     pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
+        self.note_use(digest);
         let inline = inline_bytes(&self.database.lock(), digest)?;
         match inline {
             None => Ok(None),

@@ -5,30 +5,47 @@ use std::time::{Duration, Instant};
 use rusqlite::{OptionalExtension, Params, Transaction};
 
 use super::database::Database;
+use super::operations::PathEffect;
 use super::upper::{parse_row, to_row};
 use super::{Result, Store};
-use crate::model::{Digest, RelPath};
+use crate::model::{Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
 use crate::protocol::EventName;
 
-/// An event that has no number and no time yet; it gets both when it is committed.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct EventDraft(Event);
+/// An event that has no number and no time yet; it gets both when it is committed. Its row is spelled the same.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct EventDraft {
+    #[serde(flatten)]
+    event: Event,
+    /// What it did, as far as it can be undone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    effects: Vec<PathEffect>,
+}
 
 impl EventDraft {
     pub fn new(name: EventName) -> Self {
-        Self(Event::new(0, jiff::Timestamp::UNIX_EPOCH, name))
+        Self { event: Event::new(0, jiff::Timestamp::UNIX_EPOCH, name), effects: Vec::new() }
     }
 
     pub fn with(mut self, fill: impl FnOnce(&mut Event)) -> Self {
-        fill(&mut self.0);
+        fill(&mut self.event);
         self
+    }
+
+    /// With this it is an operation, or part of the one that is recorded with it.
+    pub fn doing(mut self, effects: impl IntoIterator<Item = PathEffect>) -> Self {
+        self.effects.extend(effects);
+        self
+    }
+
+    pub(super) fn into_parts(self) -> (Event, Vec<PathEffect>) {
+        (self.event, self.effects)
     }
 }
 
 impl Store {
     pub fn record(&self, draft: &EventDraft) -> Result<()> {
-        self.database.lock().write(|tx| put(tx, draft, &[]))
+        self.database.lock().write(|tx| put_all(tx, std::slice::from_ref(draft), &[]).map(|_| ()))
     }
 
     /// Events with a number above `after`, oldest first.
@@ -82,21 +99,46 @@ impl Store {
     }
 }
 
-/// An event of a path that has one of `backups` tells its name.
-pub(super) fn put(tx: &Transaction<'_>, draft: &EventDraft, backups: &[(&RelPath, &String)]) -> Result<()> {
-    let seq: i64 = tx.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?.query_row([], |row| row.get(0))?;
-    let mut event = draft.0.clone();
+/// Events that happened at once. Those that did something are one operation, whose id this gives. An event of a path
+/// that has one of `backups` tells its name.
+pub(super) fn put_all(
+    tx: &Transaction<'_>,
+    drafts: &[EventDraft],
+    backups: &[(&RelPath, &String)],
+) -> Result<Option<OperationId>> {
+    if drafts.is_empty() {
+        return Ok(None);
+    }
+    let mut latest = tx.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?;
+    let first: i64 = latest.query_row([], |row| row.get(0))?;
+    let mut operation = None;
+    for (seq, draft) in (first..).zip(drafts) {
+        let mut draft = draft.clone();
+        if !draft.effects.is_empty() && draft.event.operation.is_none() {
+            let id = *operation.get_or_insert(OperationId::of_first_event(seq as u64));
+            draft.event.operation = Some(id.to_string());
+        }
+        put(tx, seq, draft, backups)?;
+    }
+    Ok(operation)
+}
+
+fn put(tx: &Transaction<'_>, seq: i64, mut draft: EventDraft, backups: &[(&RelPath, &String)]) -> Result<()> {
+    let event = &mut draft.event;
     event.seq = seq as u64;
     event.time = super::now();
     let backup = backups.iter().find(|(path, _)| Some(*path) == event.path.as_ref());
-    event.backup = event.backup.or_else(|| backup.map(|(_, name)| (*name).clone()));
-    let changed = !matches!(event.event, EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded);
+    event.backup = event.backup.take().or_else(|| backup.map(|(_, name)| (*name).clone()));
+    let changed = !matches!(
+        event.event,
+        EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded | EventName::ExternalModified
+    );
     let sha256 = event.sha256.filter(|_| changed).map(|digest| digest.to_string());
     tx.prepare_cached("INSERT INTO event (seq, path, sha256, row) VALUES (?1, ?2, ?3, ?4)")?.execute((
         seq,
-        event.path.as_ref().map(RelPath::as_bytes),
+        draft.event.path.as_ref().map(RelPath::as_bytes),
         sha256,
-        to_row(&event)?,
+        to_row(&draft)?,
     ))?;
     Ok(())
 }

@@ -12,12 +12,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
-use super::anchors::{self, Anchor};
+use super::anchors::{self, Anchor, AnchorState};
 use super::backups::{self, Backup};
 use super::events::{self, EventDraft};
 use super::upper::{self, UpperId, UpperRow, to_row};
 use super::{Result, recovery, verdicts};
-use crate::model::{ChangeId, Digest, RelPath, Stamp, Timestamp};
+use crate::model::{ChangeId, Digest, OperationId, RelPath, Stamp, Timestamp};
 use crate::sys::file::{self, Meta};
 
 /// How a change ended.
@@ -69,20 +69,26 @@ pub struct Epilogue {
 }
 
 impl Epilogue {
-    /// `backups` are the names that content replaced on the way got; events of these paths tell them.
-    pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&RelPath, &String)]) -> Result<()> {
+    /// `backups` are the names that content replaced on the way got; events of these paths tell them. Gives the operation
+    /// that the events are.
+    pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&RelPath, &String)]) -> Result<Option<OperationId>> {
         self.drop.iter().try_for_each(|id| upper::delete(tx, *id))?;
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
         self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
         self.moved_dirs.iter().try_for_each(|(from, to)| anchors::put_moved_dir(tx, from, to))?;
-        self.events.iter().try_for_each(|draft| events::put(tx, draft, backups))
+        events::put_all(tx, &self.events, backups)
     }
 }
 
 impl super::Store {
     /// Records what happened to entries of upper alone; lower is as it was.
     pub fn record_epilogue(&self, epilogue: &Epilogue) -> Result<()> {
+        self.record_operation(epilogue).map(|_| ())
+    }
+
+    /// The same; gives the operation that it was.
+    pub fn record_operation(&self, epilogue: &Epilogue) -> Result<Option<OperationId>> {
         self.database.lock().write(|tx| epilogue.write(tx, &[]))
     }
 }
@@ -196,20 +202,46 @@ pub(super) struct Intent {
     pub emptied: Vec<RelPath>,
 }
 
+impl Intent {
+    /// Kept content that finishing or undoing it may need.
+    pub fn contents(&self) -> impl Iterator<Item = Digest> {
+        let rewritten = self.steps.iter().flat_map(|step| match &step.act {
+            Act::Rewrite { old, new, .. } => vec![*old, *new],
+            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
+            Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
+        });
+        let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.state {
+            AnchorState::Content(kept) => Some(kept.digest),
+            AnchorState::Nothing | AnchorState::Moved { .. } => None,
+        });
+        let bases = self.epilogue.save.iter().filter_map(|row| row.base.digest());
+        let backups = self.backups.iter().map(|backup| backup.digest);
+        rewritten.chain(anchors).chain(bases).chain(backups).collect::<Vec<_>>().into_iter()
+    }
+}
+
 /// The commit point: from here on the transaction will be finished, or undone as a whole.
 pub(super) fn promise(tx: &Transaction<'_>, intent: &Intent) -> Result<i64> {
     tx.prepare_cached("INSERT INTO intent (row) VALUES (?1)")?.execute([to_row(intent)?])?;
     Ok(tx.last_insert_rowid())
 }
 
-/// Records what the intent promised. Gives the names its backups got.
-pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<Vec<String>> {
+/// What was recorded of a landing that is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Landed {
+    /// The names of the backups, in their order.
+    pub backups: Vec<String>,
+    pub operation: Option<OperationId>,
+}
+
+/// Records what the intent promised.
+pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<Landed> {
     let names = intent.backups.iter().map(|backup| backups::put(tx, backup)).collect::<Result<Vec<_>>>()?;
     let named: Vec<_> = intent.backups.iter().map(|backup| &backup.path).zip(&names).collect();
-    intent.epilogue.write(tx, &named)?;
+    let operation = intent.epilogue.write(tx, &named)?;
     intent.emptied.iter().try_for_each(|dir| recovery::doom_dir(tx, dir))?;
     retract(tx, id)?;
-    Ok(names)
+    Ok(Landed { backups: names, operation })
 }
 
 pub(super) fn retract(tx: &Transaction<'_>, id: i64) -> Result<()> {

@@ -14,14 +14,18 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 
-use super::backups::Backup;
+use super::backups::{self, Backup};
 use super::content::StagedContent;
-use super::journal::{self, Act, Epilogue, Intent, Looks, Step, Temp};
+use super::events::{self, EventDraft};
+use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
+use super::operations::DirLooks;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
-use crate::model::{Digest, RelPath, Stamp, Timestamp};
+use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
+use crate::protocol::EventName;
 use crate::sys::cache;
-use crate::sys::file::{self, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags, RenameFlags};
 
@@ -69,6 +73,8 @@ pub struct Landing<'a> {
     work: Work<'a>,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
+    /// How many of the directories made were asked for.
+    made_told: usize,
 }
 
 /// A directory made for a landing, and noted, so that recovery finds it.
@@ -118,6 +124,8 @@ pub(super) struct Staged {
     other: Option<Place>,
     /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
     new: Option<File>,
+    /// What a [`Act::Place`] has made, as nobody has touched it; none at recovery.
+    placed: Option<Stamp>,
 }
 
 pub(super) fn random_suffix() -> String {
@@ -136,7 +144,7 @@ impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
         let work = Work { store, durability, staged, applied: 0, intent: None, made: Vec::new(), emptied: Vec::new() };
-        Self { work, backups: Vec::new(), contents: Vec::new() }
+        Self { work, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
@@ -156,7 +164,8 @@ impl<'a> Landing<'a> {
         };
         let act = Act::Place { temp, inode: meta.inode };
         self.work.push(Step { path: path.clone(), expect, act }, place);
-        self.work.last().waiting = Some(waiting);
+        let staged = self.work.last();
+        (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
         Ok(meta)
     }
 
@@ -214,16 +223,32 @@ impl<'a> Landing<'a> {
             let above = dir.parent().unwrap_or_default();
             missing.push(std::mem::replace(&mut dir, above));
         }
-        for dir in missing.into_iter().rev() {
-            let doing = || format!("make {dir}");
-            let place = tree.place(&dir).doing(doing)?;
-            self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, &dir))?;
-            // Noted and not made is harmless: what is not there cannot be removed.
-            let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
-            self.work.made.push(Made { path: dir.clone(), place });
-            made?;
-        }
-        Ok(())
+        missing.iter().rev().try_for_each(|dir| self.make_noted(tree, dir).map(|_| ()))
+    }
+
+    /// Makes a directory that is gone, in one that is there.
+    pub fn make_dir(&mut self, tree: &Tree, path: &RelPath, looks: DirLooks) -> Result<()> {
+        let place = self.make_noted(tree, path)?;
+        let DirLooks { mode, uid, gid } = looks;
+        let dressed = place.set_owner(Some(uid), Some(gid)).and_then(|()| place.set_mode(mode));
+        dressed.doing(|| format!("give {path} its owner"))
+    }
+
+    fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
+        let doing = || format!("make {dir}");
+        let place = tree.place(dir).doing(doing)?;
+        self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
+        // Noted and not made is harmless: what is not there cannot be removed.
+        let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
+        self.work.made.push(Made { path: dir.clone(), place });
+        made?;
+        Ok(&self.work.made.last().expect("just pushed").place)
+    }
+
+    /// Directories that were made since this was asked last, parents first.
+    pub fn newly_made(&mut self) -> Vec<RelPath> {
+        let told = std::mem::replace(&mut self.made_told, self.work.made.len());
+        self.work.made[told..].iter().map(|made| made.path.clone()).collect()
     }
 
     /// Whether a step puts a directory at `path`.
@@ -265,13 +290,14 @@ impl<'a> Landing<'a> {
 
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
+        self.work.store.note_use(content.digest);
         self.contents.push(content);
         self.backups.push(backup);
     }
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents } = self;
+        let Self { mut work, backups, contents, .. } = self;
         // Deepest first.
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
@@ -279,6 +305,8 @@ impl<'a> Landing<'a> {
         let intent = Intent { steps, backups, epilogue, emptied };
         work.sync_before_promise(&contents)?;
         let store = work.store;
+        let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
+        store.purging.note_kept(backups as u64, bytes);
         let write = |tx: &rusqlite::Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
@@ -315,9 +343,9 @@ impl Applied<'_> {
         &mut self.intent.epilogue
     }
 
-    /// Records what was done and removes what waited. Gives the names of the backups.
+    /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know; after any other error all is old.
-    pub fn finish(mut self) -> Result<Vec<String>> {
+    pub fn finish(mut self) -> Result<Landed> {
         if self.work.durability == Durability::Synced {
             // Before the intent goes: a crash after that no longer repeats what was done.
             self.work.sync_rewritten()?;
@@ -332,16 +360,16 @@ impl Applied<'_> {
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let recorded = self.work.store.database.lock().write_notes(|tx| {
-            let names = journal::fulfil(tx, id, intent)?;
+            let landed = journal::fulfil(tx, id, intent)?;
             made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
-            Ok((names, super::recovery::note_sweep(tx, &waiting)?))
+            Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         });
-        let (names, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
+        let (landed, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
         let mut gone = emptied.iter();
         let cleared = staged
             .iter()
-            .try_for_each(Staged::remove_waiting)
+            .try_for_each(|staged| staged.remove_waiting(self.work.store))
             .and_then(|()| gone.try_for_each(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}"))))
             .and_then(|()| self.work.store.dirs_gone(&intent.emptied));
         match cleared {
@@ -349,7 +377,7 @@ impl Applied<'_> {
             // It is done all the same, and the notes stay: the next start removes what is left.
             Err(err) => log::error!("clear up after a landing: {err}"),
         }
-        Ok(names)
+        Ok(landed)
     }
 }
 
@@ -359,17 +387,18 @@ impl Store {
         durability: Durability,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut database = self.database.lock();
-        match durability {
-            Durability::Cached => database.write(work),
-            Durability::Synced => database.write_durably(work),
+        let value = self.database.lock().write(work)?;
+        if durability == Durability::Synced {
+            // Not by the commit itself: others would wait for the disk with it.
+            self.sync()?;
         }
+        Ok(value)
     }
 }
 
 impl Work<'_> {
     fn push(&mut self, step: Step, place: Place) {
-        self.staged.push(Staged { step, place, waiting: None, other: None, new: None });
+        self.staged.push(Staged { step, place, waiting: None, other: None, new: None, placed: None });
     }
 
     fn last(&mut self) -> &mut Staged {
@@ -395,13 +424,14 @@ impl Work<'_> {
 
     fn sync_dirs(&self) -> Result<()> {
         let mut synced = std::collections::HashSet::new();
-        for staged in &self.staged {
-            for place in std::iter::once(&staged.place).chain(&staged.other) {
-                let doing = || format!("sync the directory of {}", staged.step.path);
-                let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
-                if synced.insert((meta.device, meta.inode)) {
-                    place.sync_dir().doing(doing)?;
-                }
+        let staged = self.staged.iter().map(|staged| (&staged.step.path, &staged.place));
+        let other = self.staged.iter().filter_map(|staged| Some((&staged.step.path, staged.other.as_ref()?)));
+        let made = self.made.iter().map(|made| (&made.path, &made.place));
+        for (path, place) in staged.chain(other).chain(made) {
+            let doing = || format!("sync the directory of {path}");
+            let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
+            if synced.insert((meta.device, meta.inode)) {
+                place.sync_dir().doing(doing)?;
             }
         }
         Ok(())
@@ -414,7 +444,7 @@ impl Work<'_> {
         }
         let staged = std::mem::take(&mut self.staged);
         // What waits in a directory goes before that directory.
-        staged.iter().rev().try_for_each(Staged::remove_waiting)?;
+        staged.iter().rev().try_for_each(|staged| staged.remove_waiting(self.store))?;
         if let Some(id) = self.intent.take() {
             self.store.database.lock().write(|tx| journal::retract(tx, id))?;
         }
@@ -447,7 +477,7 @@ impl Staged {
                 None
             }
         };
-        Ok(Self { step, place, waiting, other, new: None })
+        Ok(Self { step, place, waiting, other, new: None, placed: None })
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
@@ -482,11 +512,17 @@ impl Staged {
     pub fn undo(&self, store: &Store) -> Result<()> {
         let doing = || self.doing("undo");
         match &self.step.act {
-            Act::Place { .. } if self.step.expect.is_some() => {
-                self.place.rename(self.waiting(), RenameFlags::EXCHANGE).doing(doing)
-            }
-            Act::Place { .. } => self.place.rename(self.waiting(), RenameFlags::NOREPLACE).doing(doing),
-            Act::Remove { .. } => self.waiting().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Place { .. } if self.step.expect.is_some() => match self.swap_back(self.waiting())? {
+                Back::AsItWas => Ok(()),
+                // The old content is nowhere else, and no intent tells of it any more.
+                Back::Foreign => self.keep_waiting(store, self.waiting()),
+            },
+            Act::Place { .. } => self.take_back(self.waiting()),
+            Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
+                // Somebody has made something in its place.
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
+                other => other.doing(doing),
+            },
             Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
             Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
             Act::Relocate { onto, .. } => {
@@ -517,8 +553,58 @@ impl Staged {
             return Ok(());
         }
         // Somebody put something else there between the check and the rename: it goes back, untouched.
-        waiting.rename(&self.place, RenameFlags::EXCHANGE).doing(doing)?;
+        self.swap_back(waiting)?;
         Err(self.conflict())
+    }
+
+    /// Undoes an exchange. Where something other than our own entry comes out by that, it came there a moment ago: it
+    /// stays in its place, as the newest, and what it came instead of goes on waiting.
+    fn swap_back(&self, waiting: &Place) -> Result<Back> {
+        let doing = || self.doing("put back");
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            // Somebody removed ours, and meant what was there.
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Back::Foreign),
+            other => other.doing(doing)?,
+        }
+        if self.is_ours(waiting).doing(doing)? {
+            return Ok(Back::AsItWas);
+        }
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.doing(doing)?,
+        }
+        Ok(Back::Foreign)
+    }
+
+    /// Undoes a placing where nothing was. What somebody has put there since stays.
+    fn take_back(&self, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("take back");
+        match self.place.rename(waiting, RenameFlags::NOREPLACE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other.doing(doing)?,
+        }
+        if self.is_ours(waiting).doing(doing)? {
+            return Ok(());
+        }
+        match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+            // Once more: the newest has the place, and what waits is kept when its name goes.
+            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            other => other.doing(doing),
+        }
+    }
+
+    /// Whether what waits is what this step made, as it made it.
+    fn is_ours(&self, waiting: &Place) -> std::io::Result<bool> {
+        Ok(waiting.stat()?.is_some_and(|meta| self.is_made_here(&meta)))
+    }
+
+    fn is_made_here(&self, meta: &Meta) -> bool {
+        match (&self.placed, &self.step.act) {
+            (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
+            // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
+            (_, Act::Place { inode, .. }) => meta.inode == *inode,
+            (_, _) => false,
+        }
     }
 
     fn move_out(&self, waiting: &Place) -> Result<()> {
@@ -529,7 +615,11 @@ impl Staged {
         }
         match self.step.expect {
             Some(expect) if !is_same_entry(waiting, &expect).doing(doing)? => {
-                waiting.rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
+                match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+                    // Something newer still has come: it stays, and what waits is kept when its name goes.
+                    Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+                    other => other.doing(doing)?,
+                }
                 Err(self.conflict())
             }
             _ => Ok(()),
@@ -608,9 +698,55 @@ impl Staged {
         parent.join(&self.waiting.as_ref()?.name).ok()
     }
 
-    /// After undoing, the new entry; after finishing, the old one, whose content is kept.
-    pub fn remove_waiting(&self) -> Result<()> {
-        self.waiting.as_ref().map_or(Ok(()), discard_temp)
+    /// After undoing, the new entry; after finishing, the old one, whose content is kept. Whatever else it is came from
+    /// somebody who wrote at the very moment of a rename, and becomes a backup before it goes.
+    pub fn remove_waiting(&self, store: &Store) -> Result<()> {
+        let Some(waiting) = &self.waiting else { return Ok(()) };
+        let is_known =
+            |meta: &Meta| self.is_made_here(meta) || self.step.expect.is_some_and(|expect| same_entry(meta, &expect));
+        if waiting.stat().doing(|| self.doing("examine"))?.is_some_and(|meta| !is_known(&meta)) {
+            self.keep_waiting(store, waiting)?;
+        }
+        discard_temp(waiting)
+    }
+
+    /// Makes a backup of what waits, by the name of the path it was written to.
+    fn keep_waiting(&self, store: &Store, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("keep what somebody wrote at");
+        let Some(meta) = waiting.stat().doing(doing)? else { return Ok(()) };
+        let content = match meta.kind {
+            FileKind::Regular => {
+                let file = waiting.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
+                store.stage_content(&file)?
+            }
+            FileKind::Symlink => StagedContent::of(waiting.read_symlink().doing(doing)?.into_vec()),
+            // Nothing whose content could be lost.
+            _ => return Ok(()),
+        };
+        let created = super::now_millis();
+        let backup = Backup {
+            name: Backup::name_for(&self.step.path, created),
+            path: self.step.path.clone(),
+            kind: BackupKind::Landed,
+            digest: content.digest,
+            size: content.size,
+            mode: meta.mode,
+            symlink: meta.kind == FileKind::Symlink,
+            mtime: meta.mtime,
+            created,
+            by: None,
+        };
+        let event = EventDraft::new(EventName::ExternalModified).with(|event| {
+            event.path = Some(self.step.path.clone());
+            event.sha256 = Some(content.digest);
+            event.bytes = Some(content.size);
+            event.message = Some("written below while something landed there: kept as a backup".to_owned());
+        });
+        store.database.lock().write(|tx| {
+            content.commit(tx)?;
+            let name = backups::put(tx, &backup)?;
+            events::put_all(tx, &[event], &[(&self.step.path, &name)]).map(|_| ())
+        })
     }
 
     /// Where the step stands, for recovery.
@@ -687,6 +823,13 @@ impl Staged {
     fn conflict(&self) -> Error {
         Error::Conflict { path: self.step.path.to_string() }
     }
+}
+
+/// What came of undoing an exchange.
+enum Back {
+    AsItWas,
+    /// Somebody else's stands there, and what stood there before waits.
+    Foreign,
 }
 
 /// Where a journalled step stands.

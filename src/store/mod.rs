@@ -20,6 +20,7 @@ mod events;
 mod journal;
 mod landing;
 mod layout;
+mod operations;
 mod purge;
 mod recovery;
 #[cfg(test)]
@@ -45,15 +46,17 @@ pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
 pub use events::{Event, EventDraft};
-pub use journal::{Epilogue, Fate};
+pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
+pub use operations::{DirLooks, Effect, Operation, PathEffect, Version};
 pub use recovery::Recovered;
 pub use upper::{Base, Below, Held, Kept, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;
 use database::Database;
+use purge::Purging;
 
 /// What can go wrong below, with what was being done to which thing.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +114,8 @@ pub struct Store {
     database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
     announced: Mutex<HashSet<RelPath>>,
+    /// What a purge while others work must know. Its locks are taken before `database`.
+    purging: Purging,
     /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
@@ -126,6 +131,7 @@ impl Store {
             _checkpointer: checkpointer,
             database,
             announced: Mutex::default(),
+            purging: Purging::default(),
             boot_noted: Mutex::default(),
         })
     }
@@ -183,6 +189,7 @@ impl Store {
 
     /// Content that was backed up, staged or replaced, by its hash.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
+        self.note_use(digest);
         content::read(&self.database.lock(), &self.dirs, digest)
     }
 

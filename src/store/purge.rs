@@ -1,32 +1,179 @@
 //! Letting backups go by age, number and quota, oldest first; never the only copy of something still needed.
+//!
+//! A purge runs beside landings. What it must not take: what the caller says is needed, what an intent names, and what
+//! somebody has staged or opened a moment ago, for that may be about to be named. [`Store::note_use`] comes before the
+//! content gets its place, and a purge looks and takes under the same lock, so that one of the two sees the other.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::backups::Backup;
-use super::content;
-use super::{Result, Store};
+use super::journal::Intent;
+use super::upper::parse_row;
+use super::{Context, Result, Store, content};
 use crate::model::{Digest, RelPath};
 use crate::policy::settings::BackupLimits;
+use crate::sys::RenameFlags;
+
+/// Content that was staged or opened so long ago is named by now by whoever did that, or never will be. The longest in
+/// between is a judging, which is bounded, and a confirm, which syncs to disk.
+const USE_MAX: Duration = Duration::from_secs(600);
+
+/// How often backups are looked through for age when hardly anything is kept.
+const PURGE_INTERVAL: Duration = Duration::from_secs(600);
+
+/// The least between two purges: each looks at all backups.
+const PURGE_PAUSE: Duration = Duration::from_secs(30);
+
+/// So much kept since the last purge may be past a limit: more backups than one path may have, a sixteenth of the quota.
+const KEPT_MAX: u64 = 128;
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Rows deleted in one transaction; who commits waits for one at most.
+const BATCH: usize = 256;
+
+/// What is known between purges.
+#[derive(Default)]
+pub(super) struct Purging {
+    /// When content was staged or opened last.
+    used: Mutex<HashMap<Digest, Instant>>,
+    kept: Mutex<KeptSince>,
+    due: Condvar,
+}
+
+/// What has been kept since the last purge.
+#[derive(Default)]
+struct KeptSince {
+    backups: u64,
+    bytes: u64,
+    /// Not before this.
+    earliest: Option<Instant>,
+    is_ending: bool,
+}
+
+impl KeptSince {
+    fn is_much(&self) -> bool {
+        self.backups >= KEPT_MAX || self.bytes >= KEPT_BYTES_MAX
+    }
+}
+
+impl Purging {
+    pub fn note_kept(&self, backups: u64, bytes: u64) {
+        let mut kept = self.kept.lock();
+        (kept.backups, kept.bytes) = (kept.backups + backups, kept.bytes + bytes);
+        if kept.is_much() {
+            self.due.notify_all();
+        }
+    }
+}
 
 impl Store {
+    /// Somebody is about to name this content, or to read it.
+    pub(super) fn note_use(&self, digest: Digest) {
+        self.purging.used.lock().insert(digest, Instant::now());
+    }
+
+    /// Nobody is in the middle of anything any more.
+    pub fn forget_uses(&self) {
+        self.purging.used.lock().clear();
+    }
+
+    /// Sleeps until a purge is worth its while: false when there will be none any more.
+    pub fn wait_for_purge(&self) -> bool {
+        let mut kept = self.purging.kept.lock();
+        let until = Instant::now() + PURGE_INTERVAL;
+        let earliest = kept.earliest.unwrap_or_else(Instant::now);
+        while !kept.is_ending && !self.purging.due.wait_until(&mut kept, earliest).timed_out() {}
+        while !kept.is_ending && !kept.is_much() && !self.purging.due.wait_until(&mut kept, until).timed_out() {}
+        let is_ending = kept.is_ending;
+        *kept = KeptSince { earliest: Some(Instant::now() + PURGE_PAUSE), is_ending, ..KeptSince::default() };
+        !is_ending
+    }
+
+    /// Answers who waits for a purge.
+    pub fn end_purges(&self) {
+        self.purging.kept.lock().is_ending = true;
+        self.purging.due.notify_all();
+    }
+
     /// Removes what is beyond the limits, and content that nothing names. `needed` is never removed.
     pub fn purge(&self, limits: &BackupLimits, needed: &HashSet<Digest>) -> Result<usize> {
         let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
         let oldest = super::now_millis().saturating_sub(age_max);
         let doomed = beyond(&self.backups()?, limits, oldest);
-        let mut database = self.database.lock();
-        database.write(|tx| {
-            let mut statement = tx.prepare_cached("DELETE FROM backup WHERE name = ?1")?;
-            doomed.iter().try_for_each(|name| Ok(statement.execute([name]).map(|_| ())?))
-        })?;
-        let orphans = orphans(&database, needed)?;
-        database.write(|tx| {
-            let mut statement = tx.prepare_cached("DELETE FROM content WHERE sha256 = ?1")?;
-            orphans.iter().try_for_each(|digest| Ok(statement.execute([digest.to_string()]).map(|_| ())?))
-        })?;
-        // Rows first: a crash in between leaves a file without a row, which costs space and loses nothing.
-        orphans.iter().try_for_each(|digest| content::remove_file(&self.dirs, &digest.to_string()))?;
+        for batch in doomed.chunks(BATCH) {
+            self.database.lock().write(|tx| {
+                let mut statement = tx.prepare_cached("DELETE FROM backup WHERE name = ?1")?;
+                batch.iter().try_for_each(|name| Ok(statement.execute([name]).map(|_| ())?))
+            })?;
+        }
+        let orphans = self.orphans()?;
+        let orphans: Vec<Digest> = orphans.into_iter().filter(|digest| !needed.contains(digest)).collect();
+        orphans.chunks(BATCH).try_for_each(|batch| self.drop_content(batch))?;
+        self.purging.used.lock().retain(|_, at| at.elapsed() < USE_MAX);
         Ok(doomed.len())
+    }
+
+    /// Content that no backup names.
+    fn orphans(&self) -> Result<Vec<Digest>> {
+        let database = self.database.lock();
+        let mut statement =
+            database.reader().prepare("SELECT sha256 FROM content WHERE sha256 NOT IN (SELECT sha256 FROM backup)")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        let digests = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(digests.iter().filter_map(|hex| Digest::parse(hex)).collect())
+    }
+
+    /// Deletes content that nothing names, as far as that is still so. Rows first: a crash in between leaves files without
+    /// a row, which cost space until the next start and lose nothing.
+    fn drop_content(&self, orphans: &[Digest]) -> Result<()> {
+        let trash = self.take_away(orphans)?;
+        // What lasts, when nobody waits for it any more.
+        trash.iter().try_for_each(|name| content::remove_file(&self.dirs, name))
+    }
+
+    /// Gives the names under which files wait for their removal.
+    fn take_away(&self, orphans: &[Digest]) -> Result<Vec<String>> {
+        let used = self.purging.used.lock();
+        let mut database = self.database.lock();
+        let mut statement = database.reader().prepare("SELECT row FROM intent")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+        drop(statement);
+        let mut promised = HashSet::new();
+        for row in &rows {
+            promised.extend(parse_row::<Intent>(row, self.dirs.describe())?.contents());
+        }
+        let is_used = |digest: &Digest| used.get(digest).is_some_and(|at| at.elapsed() < USE_MAX);
+        let is_free = |digest: &Digest| !promised.contains(digest) && !is_used(digest);
+        let free: Vec<Digest> = orphans.iter().copied().filter(is_free).collect();
+        database.write(|tx| {
+            let mut statement = tx.prepare_cached(
+                "DELETE FROM content WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM backup WHERE sha256 = ?1)",
+            )?;
+            free.iter().try_for_each(|digest| Ok(statement.execute([digest.to_string()]).map(|_| ())?))
+        })?;
+        drop(database);
+        let gone = |digest: &Digest| self.has_content(*digest).map(|kept| !kept);
+        let mut trash = Vec::new();
+        for digest in free {
+            if gone(&digest)? {
+                trash.extend(self.set_aside(digest)?);
+            }
+        }
+        Ok(trash)
+    }
+
+    /// None where the content had no file.
+    fn set_aside(&self, digest: Digest) -> Result<Option<String>> {
+        let name = format!("new-{}", super::landing::random_suffix());
+        let (place, aside) = (self.dirs.content_place(&digest.to_string())?, self.dirs.content_place(&name)?);
+        match place.rename(&aside, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(Some(name)),
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(err) => Err(err).doing(|| format!("set content {digest} aside")),
+        }
     }
 }
 
@@ -47,14 +194,4 @@ fn beyond(backups: &[Backup], limits: &BackupLimits, oldest: i64) -> Vec<String>
         }
     }
     doomed
-}
-
-fn orphans(database: &super::database::Database, needed: &HashSet<Digest>) -> Result<Vec<Digest>> {
-    let mut statement = database.reader().prepare(
-        "SELECT sha256 FROM content WHERE sha256 NOT IN (SELECT sha256 FROM backup)
-         AND NOT EXISTS (SELECT 1 FROM intent)",
-    )?;
-    let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let digests = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok(digests.iter().filter_map(|hex| Digest::parse(hex)).filter(|digest| !needed.contains(digest)).collect())
 }

@@ -104,7 +104,7 @@ impl Store {
             recovered.foreign.extend(foreign);
         }
         // What waits in a directory goes before that directory.
-        staged.iter().rev().try_for_each(Staged::remove_waiting)
+        staged.iter().rev().try_for_each(|staged| staged.remove_waiting(self))
     }
 
     fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {

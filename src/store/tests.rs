@@ -1,9 +1,11 @@
 //! Recovery of landings that a killed process left in the middle: forgotten here, so that nothing undoes them.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use super::*;
 use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
+use crate::protocol::EventName;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -116,6 +118,83 @@ fn old_content_is_kept_when_an_outsider_takes_its_place_before_recovery() {
     assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "somebody's\n");
     let backups = bench.store().backups().unwrap();
     assert_eq!(bench.store().content(backups[0].digest).unwrap().unwrap(), b"old\n");
+}
+
+/// A landing of `new` over `a`, promised and applied.
+fn applied(bench: &Bench) -> super::landing::Applied<'_> {
+    std::fs::write(bench.path("a"), "old\n").unwrap();
+    std::fs::write(bench.path("new"), "new\n").unwrap();
+    let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (content, backup) = bench.backup("a");
+    landing.keep(content, backup);
+    let new = NewContent::File { file: &file, like: &file, meta };
+    landing.place(&bench.lower, &path("a"), Some(bench.stamp("a")), &new).unwrap();
+    let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "new\n");
+    applied
+}
+
+fn kept(bench: &Bench) -> Vec<String> {
+    let backups = bench.store().backups().unwrap();
+    let contents = backups.iter().map(|kept| bench.store().content(kept.digest).unwrap().unwrap());
+    let mut contents: Vec<String> = contents.map(|content| String::from_utf8(content).unwrap()).collect();
+    contents.sort();
+    contents
+}
+
+fn temporary_names(bench: &Bench) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(bench.path("")).unwrap().map(|entry| entry.unwrap());
+    entries.filter(|entry| super::is_temp_name(&entry.file_name())).map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn what_somebody_puts_in_place_of_what_landed_outlives_its_undoing() {
+    let bench = Bench::new();
+    let applied = applied(&bench);
+    std::fs::write(bench.path("theirs"), "somebody's\n").unwrap();
+    std::fs::rename(bench.path("theirs"), bench.path("a")).unwrap();
+    drop(applied);
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "somebody's\n");
+    assert_eq!(kept(&bench), ["old\n"]);
+    assert!(temporary_names(&bench).is_empty());
+}
+
+#[test]
+fn what_somebody_writes_into_what_landed_outlives_its_undoing() {
+    let bench = Bench::new();
+    let applied = applied(&bench);
+    std::fs::write(bench.path("a"), "somebody's, after it\n").unwrap();
+    drop(applied);
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "somebody's, after it\n");
+    assert_eq!(kept(&bench), ["old\n"]);
+}
+
+#[test]
+fn what_somebody_still_writes_into_what_is_replaced_is_a_backup() {
+    let bench = Bench::new();
+    let applied = applied(&bench);
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    std::fs::OpenOptions::new().append(true).open(waiting).unwrap().write_all(b"and more\n").unwrap();
+    applied.finish().unwrap();
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "new\n");
+    assert_eq!(kept(&bench), ["old\n", "old\nand more\n"]);
+    let last = bench.store().events_since(0).unwrap().pop().unwrap();
+    assert_eq!((last.event, last.path), (EventName::ExternalModified, Some(path("a"))));
+    assert!(temporary_names(&bench).is_empty());
+}
+
+#[test]
+fn what_is_made_where_a_removal_is_undone_stays_and_the_removed_is_a_backup() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("a"), "old\n").unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    landing.remove(&bench.lower, &path("a"), bench.stamp("a")).unwrap();
+    let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
+    std::fs::write(bench.path("a"), "somebody's\n").unwrap();
+    drop(applied);
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "somebody's\n");
+    assert_eq!(kept(&bench), ["old\n"]);
 }
 
 #[test]

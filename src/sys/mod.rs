@@ -16,6 +16,7 @@ pub mod sqlite;
 #[cfg(test)]
 pub mod steps;
 pub mod tree;
+pub mod watch;
 pub mod xattr;
 
 pub use rustix::fs::{Mode, OFlags, RenameFlags};

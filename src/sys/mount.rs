@@ -17,7 +17,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
-use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
 
 pub use helper::{mount_fuse_with_helper, unmount_with_helper};
@@ -169,7 +168,12 @@ pub fn unmount(path: &Path, mode: UnmountMode) -> io::Result<()> {
 /// So it waits for a daemon that is alive but stuck. Another user's mount without `allow_other` counts as alive.
 pub fn is_dead(path: &Path) -> bool {
     let answer = rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    matches!(answer, Err(Errno::NOTCONN))
+    answer.is_err_and(|err| is_death(&err.into()))
+}
+
+/// Whether this is what a mount answers whose daemon is gone, or died over this very question.
+pub fn is_death(err: &io::Error) -> bool {
+    matches!(err.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";

@@ -11,6 +11,7 @@ mod refusals;
 mod rollbacks;
 mod targets;
 mod terminal;
+mod undo;
 
 use crate::harness::{Mounting, Output, Scratch, View, mounted_scratch, normalise};
 
@@ -206,7 +207,7 @@ $ log
 [time]  session started
 [time]  write held         [id1]  src/a.rs  +3 -3  size
 [time]  write held         [id2]  src/b.rs  +0 -3  size
-[time]  write landed       notes.txt  +1 -1
+[time]  write landed       notes.txt  +1 -1  [op]
 => 0
 $ external
 => 0
@@ -388,21 +389,21 @@ fn what_acts_says_what_became_of_each_path() {
         "discard --all --json",
     ];
     let want = r#"$ confirm src/a.rs --json
-{"v":1,"ok":true,"op":"confirm","outcomes":[{"action":"applied","path":"src/a.rs","id":"[id1]","kind":"modify","size":14,"lines":3,"insertions":3,"deletions":3,"ratio":2.0,"backup":"a.rs.[time]"}],"dry_run":false}
+{"v":1,"ok":true,"op":"confirm","outcomes":[{"action":"applied","path":"src/a.rs","id":"[id1]","kind":"modify","size":14,"lines":3,"insertions":3,"deletions":3,"ratio":2.0,"backup":"a.rs.[time]","operation":"[op]"}],"dry_run":false}
 => 0
 $ confirm src/b.rs
 fettlefs: Applied src/b.rs (deleted, +0 -3 ~0)
   backup: b.rs.[time]
 => 0
 $ discard c.txt --json
-{"v":1,"ok":true,"op":"discard","outcomes":[{"action":"discarded","path":"c.txt","id":"[id2]","kind":"modify","backup":"c.txt.[time]"}],"dry_run":false}
+{"v":1,"ok":true,"op":"discard","outcomes":[{"action":"discarded","path":"c.txt","id":"[id2]","kind":"modify","backup":"c.txt.[time]","operation":"[op]"}],"dry_run":false}
 => 0
 $ discard d.txt
 fettlefs: Discarded d.txt (id [id3])
   backup: d.txt.[time]
 => 0
 $ rollback src/b.rs --json
-{"v":1,"ok":true,"op":"rollback","outcomes":[{"action":"restored","path":"src/b.rs","size":14,"from":"b.rs.[time]"}],"dry_run":false}
+{"v":1,"ok":true,"op":"rollback","outcomes":[{"action":"restored","path":"src/b.rs","size":14,"from":"b.rs.[time]","operation":"[op]"}],"dry_run":false}
 => 0
 $ rollback notes.txt
 fettlefs: Restored notes.txt from backup notes.txt.[time] (14B)

@@ -3,7 +3,8 @@
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
-//! `structure` directories that wait for review, `concurrency` many at once, `security` what is a boundary.
+//! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
+//! they do at the worst moment, `security` what is a boundary.
 
 mod around;
 mod badinput;
@@ -13,9 +14,11 @@ mod control;
 mod durability;
 mod harness;
 mod mounts;
+mod outside;
 mod passthrough;
 mod posix;
 mod programs;
+mod races;
 mod save_patterns;
 mod security;
 mod semantics;

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -60,6 +61,8 @@ pub struct Daemon {
     ends: Receiver<End>,
     end: Sender<End>,
     socket: Socket,
+    /// Lets old backups go. Ends before the lock is released.
+    purger: JoinHandle<()>,
     /// Held to the last: a killed daemon holds nothing.
     lock: Lock,
     /// None where none could be started, and once there is no connection any more.
@@ -119,9 +122,13 @@ impl Daemon {
     }
 
     fn close(self) -> Result<()> {
-        let Self { project, socket, lock, .. } = self;
+        let Self { project, socket, purger, lock, .. } = self;
         drop(socket);
         let overlay = &project.overlay;
+        overlay.store().end_purges();
+        if purger.join().is_err() {
+            log::error!("the purging thread panicked");
+        }
         overlay.flush_all(None)?;
         // The project may have become a repository meanwhile.
         if project.path.join(STATE_DIRECTORY).exists() {
@@ -184,7 +191,8 @@ fn begin(plan: &Plan, mut guard: Option<Guard>) -> Result<(Daemon, Recovered)> {
     if let Some(guard) = &mut guard {
         tell_guard(guard, &plan.mountpoint);
     }
-    Ok((Daemon { project, ends, end, socket, lock, guard }, recovered))
+    let purger = start_purger(Arc::clone(&project.overlay))?;
+    Ok((Daemon { project, ends, end, socket, purger, lock, guard }, recovered))
 }
 
 /// A guard that knows of no connection does nothing.
@@ -230,7 +238,8 @@ fn serve(plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<Socke
 
 fn serve_device(device: OwnedFd, plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
     let desk = Arc::new(Desk::new(Arc::clone(project)));
-    let running = fuse::serve(device, Arc::clone(&project.overlay), desk, plan.options.passing());
+    let (overlay, options) = (Arc::clone(&project.overlay), &plan.options);
+    let running = fuse::serve(device, overlay, desk, options.passing(), options.watching);
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let end = end.clone();
     spawn("session", move || {
@@ -322,6 +331,11 @@ fn wait_for_signals(termination: &Termination, end: &Sender<End>) {
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
     spawned.map(|_detached| ()).map_err(|err| failure("start a thread", &err))
+}
+
+fn start_purger(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
+    let purger = std::thread::Builder::new().name("purge".to_owned());
+    purger.spawn(move || overlay.purge_until_the_end()).map_err(|err| failure("start a thread", &err))
 }
 
 fn told(failure: Failure) -> ErrorBody {

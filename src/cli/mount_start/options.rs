@@ -1,7 +1,7 @@
 //! The words of `-o`: those of mount(8) that mean something here, and no others.
 
 use super::super::Failure;
-use crate::fuse::Passing;
+use crate::fuse::{Passing, Watching};
 use crate::overlay::Grants;
 use crate::sys::mount::{FuseMount, kernel_option};
 use std::ffi::OsStr;
@@ -21,6 +21,7 @@ pub struct Options {
     pub noexec: bool,
     /// Files under a `pass` rule are read and written by the daemon, as where the kernel cannot do it by itself.
     pub nopassthrough: bool,
+    pub watching: Watching,
     /// Words that the kernel understands.
     pub extra: Vec<String>,
 }
@@ -47,9 +48,15 @@ impl Options {
             "noexec" => self.noexec = true,
             "passthrough" => self.nopassthrough = false,
             "nopassthrough" => self.nopassthrough = true,
+            "watch" => self.watching = Watching::AsManyAsMay,
+            "nowatch" => self.watching = Watching::AtMost(0),
             // Always so.
             "default_permissions" => {}
             _ if FOR_OTHERS.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") => {}
+            _ if let Some(max) = word.strip_prefix("watches=") => {
+                let max = max.parse().map_err(|_| Failure::usage(format!("not a number of directories: {word:?}")))?;
+                self.watching = Watching::AtMost(max);
+            }
             _ if kernel_option(word).is_some() => self.extra.push(word.to_owned()),
             _ => return Err(Failure::usage(format!("unknown mount option {word:?}"))),
         }
@@ -103,6 +110,10 @@ mod tests {
             ("suid,nosuid", Ok(none.clone())),
             ("nopassthrough", Ok(Options { nopassthrough: true, ..none.clone() })),
             ("nopassthrough,passthrough", Ok(none.clone())),
+            ("watches=100", Ok(Options { watching: Watching::AtMost(100), ..none.clone() })),
+            ("watches=100,nowatch", Ok(Options { watching: Watching::AtMost(0), ..none.clone() })),
+            ("nowatch,watch", Ok(none.clone())),
+            ("watches=all", Err("not a number of directories: \"watches=all\"".to_owned())),
             ("defaults,nofail,x-systemd.automount,default_permissions", Ok(none.clone())),
             ("noexec,allow_other", Ok(Options { noexec: true, allow_other: true, ..none.clone() })),
             ("noatime,sync", Ok(Options { extra: vec!["noatime".into(), "sync".into()], ..none })),

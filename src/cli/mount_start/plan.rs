@@ -13,7 +13,7 @@ use crate::client::{Client, fettle_mounts};
 use crate::overlay::RuleSource;
 use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
 use crate::store::Location;
-use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode};
+use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode, is_death};
 
 /// Everything the daemon needs, all paths absolute and without links.
 pub struct Plan {
@@ -137,13 +137,13 @@ fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
         Failure::new(code, format!("{what} {}: {err}", path.display()))
     };
     let resolved = match std::fs::canonicalize(path) {
-        Err(err) if err.raw_os_error() == Some(libc::ENOTCONN) => std::path::absolute(path),
+        Err(err) if is_death(&err) => std::path::absolute(path),
         resolved => resolved,
     };
     let resolved = resolved.map_err(failed)?;
     match std::fs::metadata(&resolved) {
         Ok(metadata) if !metadata.is_dir() => Err(failed(io::ErrorKind::NotADirectory.into())),
-        Err(err) if err.raw_os_error() != Some(libc::ENOTCONN) => Err(failed(err)),
+        Err(err) if !is_death(&err) => Err(failed(err)),
         Ok(_) | Err(_) => Ok(resolved),
     }
 }

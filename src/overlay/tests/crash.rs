@@ -95,6 +95,10 @@ fn discard_all(bench: &Bench) {
     bench.view().discard(&ids(bench), &Review::default()).unwrap();
 }
 
+fn undo_latest(bench: &Bench) {
+    bench.undo_latest();
+}
+
 /// Held changes of all kinds: files changed, made and deleted, one in a directory that somebody removes below.
 fn hold_many(bench: &mut Bench, count: usize) {
     for number in 0..count {
@@ -570,6 +574,36 @@ const SCENARIOS: &[Scenario] = &[
         },
         precious: &["one\n"],
     },
+    Scenario {
+        name: "a confirm is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 4);
+            confirm_all(bench);
+        },
+        act: undo_latest,
+        precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "a discard is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 4);
+            discard_all(bench);
+        },
+        act: undo_latest,
+        precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "the rename of a directory with held files is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.rename("d", "e");
+        },
+        act: undo_latest,
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
+    },
 ];
 
 /// Only in the script: some thousand deaths.
@@ -759,7 +793,7 @@ fn past(bench: &Bench) -> Vec<String> {
     anchors.into_iter().map(anchor).chain(moved).collect()
 }
 
-fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {
+pub(super) fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();

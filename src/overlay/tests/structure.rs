@@ -417,6 +417,15 @@ fn what_a_rule_covers_is_held_when_it_is_made_and_what_is_only_above_is_not() {
     assert_eq!(std::fs::read_dir(bench.lower_path(".claude")).unwrap().count(), 0);
     bench.applied("gated/x");
     assert_eq!(bench.lower("gated/x"), Some("x\n".to_owned()));
+    // Its going waits as well; nothing in it does.
+    bench.unlink("gated/x");
+    bench.applied("gated/x");
+    bench.rmdir("gated").unwrap();
+    assert!(bench.lower_path("gated").is_dir());
+    assert_eq!(bench.node("gated").unwrap_err().code(), libc::ENOENT);
+    bench.applied("gated");
+    assert!(!bench.lower_path("gated").exists());
+    bench.mkdir("gated");
     // Nor does an empty directory come there by another way.
     for (from, to) in [("plain", ".claude/plain"), ("plain", "gated/plain")] {
         assert_eq!(bench.try_rename(from, to).unwrap_err().code(), libc::EXDEV);

@@ -91,7 +91,7 @@ fettlefs: Applied src/a.rs (14B, 3 lines, +3 -3 ~3)
   backup: a.rs.[time]
 => 0
 $ confirm src/b.rs --json
-{\"v\":1,\"ok\":true,\"op\":\"confirm\",\"outcomes\":[{\"action\":\"applied\",\"path\":\"src/b.rs\",\"id\":\"[id3]\",\"kind\":\"delete\",\"insertions\":0,\"deletions\":3,\"ratio\":1.0,\"backup\":\"b.rs.[time]\"}],\"dry_run\":false}
+{\"v\":1,\"ok\":true,\"op\":\"confirm\",\"outcomes\":[{\"action\":\"applied\",\"path\":\"src/b.rs\",\"id\":\"[id3]\",\"kind\":\"delete\",\"insertions\":0,\"deletions\":3,\"ratio\":1.0,\"backup\":\"b.rs.[time]\",\"operation\":\"[op]\"}],\"dry_run\":false}
 => 0
 $ discard c.txt
 fettlefs: Discarded c.txt (id [id1])

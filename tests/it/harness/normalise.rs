@@ -43,6 +43,7 @@ fn word(word: &str, before: &str, ids: &mut Vec<String>) -> String {
     match word.len() {
         _ if is_number && after_pid => "[pid]".to_owned(),
         _ if is_backup_time(word) => "[time]".to_owned(),
+        _ if is_operation(word) => "[op]".to_owned(),
         DIGEST_LEN if is_hex => "[sha256]".to_owned(),
         ID_LEN if is_hex => {
             let seen = ids.iter().position(|id| id == word).unwrap_or_else(|| {
@@ -53,6 +54,11 @@ fn word(word: &str, before: &str, ids: &mut Vec<String>) -> String {
         }
         _ => word.to_owned(),
     }
+}
+
+/// `op` and the number of an event.
+fn is_operation(word: &str) -> bool {
+    word.strip_prefix("op").is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// `YYYYMMDD_HHMMSS_mmm`.

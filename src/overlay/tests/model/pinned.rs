@@ -71,6 +71,12 @@ fn a_directory_does_not_take_the_place_of_a_held_deletion() {
 }
 
 #[test]
+fn older_content_over_a_new_file_of_the_same_content_is_not_taken_for_new() {
+    let renamed = [Save("c", Base), Rename("a", "c"), OpenEmptied(0, "d/b"), Save("c", Line(0)), Rename("d/b", "c")];
+    check(SESSION, &renamed);
+}
+
+#[test]
 fn a_discarded_deletion_is_there_again_although_its_directory_was_removed() {
     check(EACH, &[Unlink("d/s/a"), Rmdir("d/s"), Discard(1)]);
 }

@@ -77,7 +77,7 @@ pub struct Held {
 /// What the view has at a path instead of lower.
 #[derive(Clone, Debug)]
 pub struct Upper {
-    /// None: nothing, though lower may have something.
+    /// None: nothing, though lower may have something. A directory that waits for review is a leaf without content.
     pub leaf: Option<Leaf>,
     /// Which content of lower it is based on.
     pub below: Option<u64>,
@@ -204,6 +204,7 @@ impl Model {
             return None;
         }
         match self.upper.get(path) {
+            Some(upper) if upper.is_dir() => Some(Node::Dir),
             Some(upper) => upper.leaf.clone().map(Node::Leaf),
             None => self.lower.get(path).cloned(),
         }
@@ -244,9 +245,14 @@ impl Model {
         }
     }
 
-    /// Whether a directory that is made here waits for review.
-    pub fn would_hold_dir(&self, path: &str) -> bool {
-        (self.upper.contains_key(path) && !self.is_hidden_dir(path)) || self.is_gated(path)
+    /// The view has a directory here that waits for review.
+    fn is_held_dir(&self, path: &str) -> bool {
+        self.upper.get(path).is_some_and(Upper::is_dir)
+    }
+
+    /// Such a directory is above: lower has no place for what is made here.
+    pub(super) fn is_in_held_dir(&self, path: &str) -> bool {
+        !path.is_empty() && (self.is_held_dir(parent(path)) || self.is_in_held_dir(parent(path)))
     }
 
     /// Lower has a directory here that the view does not show, because it waits to be removed.
@@ -394,6 +400,23 @@ impl Upper {
         Self { leaf, below, held: None, moved_on: false, is_landed: false, made }
     }
 
+    fn is_dir(&self) -> bool {
+        self.leaf.as_ref().is_some_and(|leaf| leaf.thing == Thing::Dir)
+    }
+
+    /// The deletion whose place a held directory took, as it waits once that gives it up.
+    fn deletion_left(&self, made: u64) -> Option<Self> {
+        self.below?;
+        let held = self.held.as_ref()?;
+        let mut reasons: Vec<Reason> =
+            held.reasons.iter().copied().filter(|reason| *reason != Reason::Parent).collect();
+        if reasons.is_empty() {
+            reasons.push(Reason::Parent);
+        }
+        let held = Held { kind: ChangeKind::Delete, reasons, ..held.clone() };
+        Some(Self { leaf: None, held: Some(held), made, ..self.clone() })
+    }
+
     /// Nothing was there before.
     fn is_new(&self) -> bool {
         self.below.is_none() && self.held.as_ref().is_none_or(|held| held.base.is_none())
@@ -417,7 +440,7 @@ impl Model {
 
     fn delete(&mut self, path: &str) {
         if self.is_hidden_dir(path) {
-            return self.hide_dir(path);
+            return self.hide_dir(path, Reason::Parent);
         }
         let made = self.next();
         let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
@@ -444,13 +467,33 @@ impl Model {
         self.free(path)?;
         if self.is_hidden_dir(path) {
             self.upper.remove(path);
-        } else if self.upper.contains_key(path) {
-            // The deletion of a file waits for review here.
-            return Err(libc::EBUSY);
+        } else if self.upper.contains_key(path) || self.is_gated(path) || self.is_in_held_dir(path) {
+            self.hold_dir(path, Vec::new());
+            return Ok(());
         }
         self.lower.put(path, Node::Dir);
         self.created(path);
         Ok(())
+    }
+
+    /// A directory that lower has no place for, or that a rule reviews; in the place of the deletion that is held there.
+    fn hold_dir(&mut self, path: &str, mut reasons: Vec<Reason>) {
+        let made = self.next();
+        let over = self.upper.remove(path);
+        if over.is_some() || self.is_in_held_dir(path) {
+            reasons.push(Reason::Parent);
+        }
+        if self.is_gated(path) {
+            reasons.push(Reason::Rule);
+        }
+        let (below, before) = over.map_or((None, None), |over| (over.below, over.held));
+        reasons.extend(before.iter().flat_map(|held| held.reasons.iter().copied()));
+        reasons.sort();
+        reasons.dedup();
+        let base = before.and_then(|held| held.base);
+        let held = Held { kind: ChangeKind::Structure, base, new: None, reasons };
+        let leaf = Leaf { thing: Thing::Dir, mode: 0, inode: made, stamp: made };
+        self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(Some(leaf), below, made) });
     }
 
     fn created(&mut self, path: &str) {
@@ -471,8 +514,16 @@ impl Model {
         if self.view().keys().any(|child| parent(child) == path) {
             return Err(libc::ENOTEMPTY);
         }
-        if self.upper.keys().any(|child| parent(child) == path) {
-            self.hide_dir(path);
+        if self.is_held_dir(path) {
+            let made = self.next();
+            let left = self.upper.remove(path).and_then(|upper| upper.deletion_left(made));
+            self.upper.extend(left.map(|left| (path.to_owned(), left)));
+            return Ok(());
+        }
+        if self.is_gated(path) {
+            self.hide_dir(path, Reason::Rule);
+        } else if self.upper.keys().any(|child| parent(child) == path) {
+            self.hide_dir(path, Reason::Parent);
         } else {
             self.lower.remove(path);
         }
@@ -481,8 +532,8 @@ impl Model {
     }
 
     /// Deletions in it wait for review, and it with them.
-    fn hide_dir(&mut self, path: &str) {
-        let held = Held { kind: ChangeKind::Structure, base: None, new: None, reasons: vec![Reason::Parent] };
+    fn hide_dir(&mut self, path: &str, reason: Reason) {
+        let held = Held { kind: ChangeKind::Structure, base: None, new: None, reasons: vec![reason] };
         let made = self.next();
         self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(None, None, made) });
     }
@@ -497,7 +548,8 @@ impl Model {
     pub fn symlink(&mut self, path: &str, target: &str) -> Answer {
         self.free(path)?;
         let leaves = crate::overlay::compare::leaves_project(&super::path(path), target.as_bytes());
-        let is_judged = self.upper.contains_key(path) || self.is_used(path) || leaves || self.is_gated(path);
+        let waits = self.is_gated(path) || self.is_in_held_dir(path);
+        let is_judged = self.upper.contains_key(path) || self.is_used(path) || leaves || waits;
         self.add(path, Thing::Symlink(target.as_bytes().to_vec()), 0o777);
         if is_judged {
             self.settle(path, &[]);
@@ -543,6 +595,9 @@ impl Model {
         let target = self.at(to);
         match (source, target) {
             (Node::Leaf(_), Some(Node::Leaf(_))) if kind == RenameKind::Exchange => self.exchange(from, to),
+            (Node::Dir, Some(Node::Dir)) if kind == RenameKind::Exchange && self.dir_waits(&[from, to]) => {
+                Err(libc::EXDEV)
+            }
             (Node::Dir, Some(Node::Dir)) if kind == RenameKind::Exchange => {
                 self.check_passengers(&[(from, to), (to, from)])?;
                 let lifted = self.lift(&[(from, to), (to, from)]);
@@ -563,6 +618,8 @@ impl Model {
             _ if kind == RenameKind::Exchange => Err(libc::EINVAL),
             (Node::Dir, Some(Node::Leaf(_))) => Err(libc::ENOTDIR),
             (Node::Leaf(_), Some(Node::Dir)) => Err(libc::EISDIR),
+            (Node::Dir, target) if self.is_held_dir(from) => self.rename_held_dir(from, to, target.is_some()),
+            (Node::Dir, _) if self.is_gated(to) || self.dir_waits(&[to]) => Err(libc::EXDEV),
             (Node::Dir, target) => self.rename_dir(from, to, target.is_some()),
             (Node::Leaf(_), target) => self.rename_leaf(from, to, target.is_some()),
         }
@@ -585,6 +642,7 @@ impl Model {
     fn rename_leaf(&mut self, from: &str, to: &str, is_over: bool) -> Answer {
         let goes_gated = self.is_gated(from) && self.lower.leaf(from).is_some();
         let is_judged = is_over
+            || (self.is_in_held_dir(to) && self.lower.leaf(from).is_some())
             || goes_gated
             || self.is_gated(to)
             || self.upper.contains_key(to)
@@ -705,6 +763,10 @@ impl Model {
         };
         if let (Some(came_from), Some(target)) = (came_from, self.anchors.get_mut(to).filter(|target| target.fresh)) {
             target.from = Some(came_from);
+            // What is done to it next is judged by itself.
+            if self.windows.get(to).is_some_and(|window| window.first.is_none()) {
+                self.windows.remove(to);
+            }
         }
         let moved = Anchor::Moved { to: to.to_owned(), inode };
         for known in self.anchors.values_mut() {
@@ -773,6 +835,38 @@ impl Model {
         for path in lifted {
             self.settle(&path, &[]);
         }
+        Ok(())
+    }
+
+    /// Whether a directory that waits is at one of these paths, or above it.
+    fn dir_waits(&self, paths: &[&str]) -> bool {
+        paths.iter().any(|path| self.is_held_dir(path) || self.is_in_held_dir(path))
+    }
+
+    /// Lower has nothing of it: all of it goes by new names, and the deletion whose place it had stays.
+    fn rename_held_dir(&mut self, from: &str, to: &str, is_over: bool) -> Answer {
+        if is_over && self.view().keys().any(|child| parent(child) == to) {
+            return Err(libc::ENOTEMPTY);
+        }
+        if self.lower.is_dir(to) && !self.is_held_dir(to) {
+            return Err(libc::EXDEV);
+        }
+        self.move_handles(from, to);
+        let made = self.next();
+        let Some(dir) = self.upper.remove(from) else { return Err(libc::ENOENT) };
+        let left = dir.deletion_left(made);
+        let reasons = match (&left, dir.held) {
+            (None, Some(held)) => held.reasons,
+            (Some(_), _) | (None, None) => vec![Reason::Parent],
+        };
+        let inside: Vec<Path> = self.upper.keys().filter(|path| is_within(path, from)).cloned().collect();
+        for path in inside {
+            if let (Some(moved), Some(upper)) = (rebase(&path, from, to), self.upper.remove(&path)) {
+                self.upper.insert(moved, upper);
+            }
+        }
+        self.upper.extend(left.map(|left| (from.to_owned(), left)));
+        self.hold_dir(to, reasons);
         Ok(())
     }
 
@@ -904,27 +998,43 @@ impl Model {
         all.filter(|held| paths.iter().any(|path| is_within(held, path))).cloned().collect()
     }
 
+    /// A directory that waits comes without what is in it, and what is in one takes that along.
+    fn with_landing_first(&self, paths: &[Path]) -> Vec<Path> {
+        let (dirs, others): (Vec<Path>, Vec<Path>) = paths.iter().cloned().partition(|path| self.is_held_dir(path));
+        let landing: Vec<Path> = self.with_children(&others).into_iter().chain(dirs).collect();
+        let is_above = |held: &Path| self.is_held_dir(held) && landing.iter().any(|path| is_within(path, held));
+        let all = self.held().map(|(held, _)| held);
+        all.filter(|held| landing.contains(held) || is_above(held)).cloned().collect()
+    }
+
     pub fn confirm(&mut self, paths: &[Path]) -> Result<(), ErrorCode> {
-        let all = self.with_children(paths);
+        let all = self.with_landing_first(paths);
         if all.iter().any(|path| self.handles.values().any(|handle| handle.is_at(path) && handle.is_unjudged())) {
             return Err(ErrorCode::Busy);
         }
         let files = all.iter().filter(|path| !self.is_removed_dir(path));
         let landing = files.map(|path| Ok((path.clone(), self.landable(path)?)));
         let landing: Vec<(Path, Option<Leaf>)> = landing.collect::<Result<_, ErrorCode>>()?;
-        // What is in a directory lands before what takes its place.
-        for (path, leaf) in landing.into_iter().rev() {
+        // What is in a directory lands before what takes its place, and after one that lands itself.
+        let (dirs, others): (Vec<_>, Vec<_>) = landing.into_iter().partition(|(path, _)| self.is_held_dir(path));
+        for (path, leaf) in dirs.into_iter().chain(others.into_iter().rev()) {
             self.make_parents(&path);
+            let leaf = leaf.filter(|leaf| leaf.thing != Thing::Dir);
+            let is_dir = self.is_held_dir(&path);
             if self.lower.is_dir(&path) {
                 self.lower.remove(&path);
             }
             self.replace(&path, leaf.clone());
+            if is_dir {
+                self.lower.put(&path, Node::Dir);
+            }
             let anchor = leaf.map_or(Anchor::Nothing, |leaf| Anchor::Content(leaf.thing));
             self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
             self.windows.remove(&path);
             self.ended(&path);
         }
-        let mut dirs: Vec<Path> = self.upper.keys().filter(|path| self.is_removed_dir(path)).cloned().collect();
+        let is_emptied = |dir: &&Path| self.is_removed_dir(dir) && all.iter().any(|path| is_within(path, dir));
+        let mut dirs: Vec<Path> = self.upper.keys().filter(is_emptied).cloned().collect();
         while let Some(dir) = dirs.pop() {
             if self.lower.within(&dir).len() == 1 {
                 self.upper.remove(&dir);
@@ -946,7 +1056,8 @@ impl Model {
             (Some(_), None) | (None, Some(_)) => false,
         };
         let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
-        if is_as_based || new == thing {
+        let is_dir_of_nothing = new == Some(Thing::Dir) && thing.is_none();
+        if is_as_based || is_dir_of_nothing || new == thing {
             return Ok(upper.leaf.clone());
         }
         let (Some(base), Some(present), Some(new)) = (base, present, new) else { return Err(ErrorCode::Conflict) };
@@ -968,7 +1079,13 @@ impl Model {
         }
     }
 
-    pub fn discard(&mut self, paths: &[Path]) {
+    pub fn discard(&mut self, paths: &[Path]) -> Result<(), ErrorCode> {
+        let is_left = |(path, upper): (&Path, &Upper)| {
+            upper.held.is_none() && paths.iter().any(|dir| self.is_held_dir(dir) && is_within(path, dir))
+        };
+        if self.upper.iter().any(is_left) {
+            return Err(ErrorCode::Busy);
+        }
         for path in self.with_children(paths) {
             let shown = self.lower.leaf(&path).is_some_and(|leaf| leaf.thing.is_file());
             if !shown {
@@ -984,6 +1101,7 @@ impl Model {
                 dir = parent(dir);
             }
         }
+        Ok(())
     }
 
     /// Somebody has written to a path what nobody has judged.
@@ -1007,7 +1125,9 @@ impl Model {
         if let Some(upper) = self.upper.get_mut(path) {
             upper.below = below;
             upper.held.iter_mut().for_each(|held| held.base = Some(thing.clone()));
-            self.settle(path, &[]);
+            if !upper.is_dir() {
+                self.settle(path, &[]);
+            }
         }
         Ok(())
     }

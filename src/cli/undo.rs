@@ -1,0 +1,24 @@
+//! `fettlefs undo`: reverse an operation.
+
+use super::{Desk, Failure, act};
+use crate::protocol::{Exit, Op, Request};
+
+/// Reverse all that an operation did, or nothing of it; `log` tells operations, and an undo is one itself
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The operation, such as op12
+    #[arg(value_name = "OP")]
+    operation: String,
+    /// Replace what was edited since, keeping it as a backup
+    #[arg(long)]
+    force: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let Arguments { operation, force, dry_run } = arguments;
+    let request = Request { operation: Some(operation), force, dry_run, ..Request::new(Op::Undo) };
+    act::print(desk.client()?.ask(&request)?, desk)
+}

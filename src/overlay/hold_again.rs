@@ -1,0 +1,278 @@
+//! Held again: changes that were discarded come back to the view as they were, under their ids.
+
+use std::os::fd::AsFd;
+
+use super::copy_up::same_content_stamp;
+use super::error::Context;
+use super::review::{Reviewed, failed, refused_at};
+use super::undo::{UndoHow, already, undone_event};
+use super::{Error, Overlay, Result, State};
+use crate::model::{OperationId, RelPath};
+use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
+use crate::store::{self, Below, Effect, Epilogue, Operation, PathEffect, UpperId, UpperRow, Version, What};
+use crate::sys::file::{self, FileKind, Meta};
+
+/// One change on its way back into the view.
+struct Returning<'a> {
+    row: &'a UpperRow,
+    content: Option<&'a Version>,
+    /// What lower has at its path.
+    below: Option<Meta>,
+}
+
+/// The same, with its content in upper again.
+struct Returned {
+    row: UpperRow,
+    below: Option<Meta>,
+}
+
+impl Overlay {
+    /// All that was discarded at once is held again, or nothing of it. A change whose base has gone since would hide what
+    /// came after it: it is refused, unless somebody insists.
+    pub(super) fn hold_again(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let mut returning = Vec::new();
+        for PathEffect { path, effect } in &operation.effects {
+            let Effect::Discarded { row, content } = effect else { continue };
+            if !comes_with_its_dir(path, operation) {
+                self.check_way(path)?;
+            }
+            returning.extend(self.returning(row, content.as_ref(), how)?);
+        }
+        if returning.is_empty() {
+            return Err(already(operation));
+        }
+        let mut outcomes: Vec<Outcome> = returning.iter().map(|one| held_outcome(one.row)).collect();
+        if how.review.dry_run {
+            return Ok(outcomes);
+        }
+        let mut returned = Vec::new();
+        let bring_back = |one| {
+            returned.push(self.bring_back(one)?);
+            Ok(())
+        };
+        let brought = returning.iter().try_for_each(bring_back);
+        let done = brought.and_then(|()| self.record_returned(&returned, operation, how));
+        let undone = match done {
+            Ok(undone) => undone,
+            Err(err) => {
+                self.drop_returned(&returned);
+                let code = if err.code() == libc::EBUSY { ErrorCode::Conflict } else { ErrorCode::WriteFailed };
+                return Err(ErrorBody::new(code, format!("nothing was undone: {err}")));
+            }
+        };
+        for (outcome, one) in outcomes.iter_mut().zip(&returned) {
+            outcome.operation = undone.map(|undone| undone.to_string());
+            let path = &one.row.names[0];
+            if one.row.what == What::File {
+                self.rebind(path, one.row.id);
+            }
+            self.tell_changed(path, true);
+        }
+        Ok(outcomes)
+    }
+
+    /// None where it is held again already.
+    fn returning<'a>(
+        &self,
+        row: &'a UpperRow,
+        content: Option<&'a Version>,
+        how: &UndoHow,
+    ) -> Reviewed<Option<Returning<'a>>> {
+        let path = &row.names[0];
+        let held = {
+            let state = self.state.lock();
+            row.names
+                .iter()
+                .find_map(|name| state.uppers.at(name))
+                .map(|id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone()))
+        };
+        match (held, &row.held) {
+            (Some(Some(now)), Some(then)) if now == then.id => return Ok(None),
+            (Some(_), _) => {
+                return Err(refused_at(path, ErrorCode::Conflict, "something else is held or being written there"));
+            }
+            (None, _) => {}
+        }
+        let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+        let stands = self.stands(row, below.as_ref()).map_err(|err| failed(path, &err))?;
+        if !stands && !how.force {
+            let why = "the project has something else there since it was discarded; --force holds it all the same";
+            return Err(refused_at(path, ErrorCode::Conflict, why));
+        }
+        if row.what == What::Node {
+            return Err(refused_at(path, ErrorCode::Conflict, "a FIFO, socket or device does not come back"));
+        }
+        if row.what == What::Whiteout && below.is_none() {
+            return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
+        }
+        Ok(Some(Returning { row, content, below }))
+    }
+
+    /// Whether lower has what the change was based on.
+    fn stands(&self, row: &UpperRow, below: Option<&Meta>) -> Result<bool> {
+        match (&row.base.below, below) {
+            (Below::Nothing, None) => Ok(true),
+            (Below::Nothing, Some(_)) | (Below::Entry { .. }, None) => Ok(false),
+            (Below::Entry { stamp, .. }, Some(meta)) if same_content_stamp(stamp, &meta.stamp()) => Ok(true),
+            (Below::Entry { .. }, Some(_)) => {
+                let mut present = self.present_side(&row.names[0])?;
+                let content = present.kept().doing(|| format!("hash {}", row.names[0]))?;
+                Ok(content.is_some() && content == row.base.content)
+            }
+        }
+    }
+
+    /// Its content as an upper entry, on disk.
+    fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned> {
+        let Returning { row, content, below } = returning;
+        let path = &row.names[0];
+        let doing = || format!("bring back {path}");
+        let now = store::now_millis();
+        let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
+        let mut row = UpperRow { held, ..(*row).clone() };
+        row.id = match (&row.what, *content) {
+            (What::Whiteout, _) => self.store.reserve_upper(),
+            (What::Dir, Some(version)) => self.make_upper_dir(version).doing_in(doing)?,
+            (What::File | What::Symlink, Some(version)) => {
+                let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
+                let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
+                self.write_upper(&kept.ok_or_else(gone).doing(doing)?, version, &row.what).doing_in(doing)?
+            }
+            (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
+        };
+        // The base may have been let go of with the change.
+        if let Some(content) = self.present_side(path)?.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        Ok(Returned { row, below: *below })
+    }
+
+    fn make_upper_dir(&self, version: &Version) -> Result<UpperId> {
+        let id = self.store.create_upper_node(FileKind::Directory, 0)?;
+        let place = self.store.upper_place(id)?;
+        place.set_owner(Some(version.uid), Some(version.gid))?;
+        place.set_mode(version.mode)?;
+        place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+        place.sync_dir()?;
+        Ok(id)
+    }
+
+    fn write_upper(&self, content: &std::fs::File, version: &Version, what: &What) -> Result<UpperId> {
+        use std::os::unix::ffi::OsStrExt;
+        let owner = (Some(version.uid), Some(version.gid));
+        if *what == What::Symlink {
+            let target = file::read_all(content)?;
+            let id = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
+            let place = self.store.upper_place(id)?;
+            place.set_owner(owner.0, owner.1)?;
+            place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+            place.sync_dir()?;
+            return Ok(id);
+        }
+        let upper = self.store.create_upper()?;
+        let fd = upper.file.as_fd();
+        file::copy_content(content, &upper.file)?;
+        file::set_owner(fd, owner.0, owner.1)?;
+        file::set_mode(fd, version.mode)?;
+        file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+        upper.file.sync_all()?;
+        self.store.upper_place(upper.id)?.sync_dir()?;
+        Ok(upper.id)
+    }
+
+    fn record_returned(
+        &self,
+        returned: &[Returned],
+        operation: &Operation,
+        how: &UndoHow,
+    ) -> Result<Option<OperationId>> {
+        let mut epilogue = Epilogue::default();
+        for Returned { row, .. } in returned {
+            let path = &row.names[0];
+            let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
+            let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
+            epilogue.events.push(event.doing([PathEffect::new(path, Effect::HeldAgain { id })]));
+            epilogue.save.push(row.clone());
+        }
+        let recorded = {
+            let mut state = self.state.lock();
+            for one in returned {
+                let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
+                if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(&one.row) {
+                    return Err(Error::Errno(libc::EBUSY));
+                }
+            }
+            let recorded = self.store.record_operation(&epilogue)?;
+            returned.iter().for_each(|one| state.returned(one));
+            recorded
+        };
+        self.store.sync()?;
+        Ok(recorded)
+    }
+
+    fn drop_returned(&self, returned: &[Returned]) {
+        for one in returned.iter().filter(|one| one.row.what != What::Whiteout) {
+            if let Err(err) = self.store.drop_upper_file(one.row.id) {
+                log::error!("let go of {}: {err}", one.row.names[0]);
+            }
+        }
+    }
+}
+
+/// Says what was being done when one of several steps failed.
+trait DoingIn<T> {
+    fn doing_in(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> DoingIn<T> for Result<T> {
+    fn doing_in(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|err| match err {
+            Error::Errno(errno) => Error::Io { doing: what(), cause: std::io::Error::from_raw_os_error(errno) },
+            other => other,
+        })
+    }
+}
+
+impl State {
+    fn is_taken(&self, row: &UpperRow) -> bool {
+        row.names.iter().any(|name| self.uppers.at(name).is_some())
+    }
+
+    fn returned(&mut self, one: &Returned) {
+        self.epoch += 1;
+        let path = &one.row.names[0];
+        match (&one.row.what, one.below) {
+            (What::Whiteout, Some(was)) => self.unnamed_at(path, &was),
+            (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
+        }
+        self.uppers.restore(one.row.clone());
+    }
+}
+
+/// Whether the directory of a path is held again with it: lower need not have it.
+fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
+    operation.effects.iter().any(|done| match &done.effect {
+        Effect::Discarded { row, .. } => row.what == What::Dir && done.path != *path && path.is_within(&done.path),
+        _ => false,
+    })
+}
+
+fn is_same(then: Option<&Meta>, now: Option<&Meta>) -> bool {
+    match (then, now) {
+        (None, None) => true,
+        (Some(then), Some(now)) => same_content_stamp(&then.stamp(), &now.stamp()),
+        (None, Some(_)) | (Some(_), None) => false,
+    }
+}
+
+fn held_outcome(row: &UpperRow) -> Outcome {
+    let mut outcome = Outcome::new(Done::Held, row.names[0].clone());
+    if let Some(held) = &row.held {
+        outcome.id = Some(held.id.clone());
+        outcome.kind = Some(held.kind);
+        let changed = (held.insertions + held.deletions) as f64;
+        let ratio = if held.old_lines == 0 { 0.0 } else { changed / held.old_lines as f64 };
+        outcome.counts = Some(Counts { insertions: held.insertions, deletions: held.deletions, ratio });
+    }
+    outcome
+}

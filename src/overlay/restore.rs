@@ -1,0 +1,462 @@
+//! Contents and directories as an operation found them: planned without the lock, then put back by one landing.
+//!
+//! What was edited since is merged where that can be done, as a confirm merges (SPEC §9); else it is refused, or taken for
+//! a backup when somebody insists.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::error::Context;
+use super::land::{Replacement, content_effect};
+use super::review::{Reviewed, failed, refused_at};
+use super::side::Side;
+use super::undo::UndoHow;
+use super::{Error, Known, Overlay, Result, State};
+use crate::diff::{self, Merge};
+use crate::model::{BackupKind, ChangeKind, RelPath};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
+use crate::store::{
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, Kept, Landed, Landing,
+    Operation, PathEffect, Version,
+};
+use crate::sys::file::{self, FileKind, Meta};
+
+/// What an operation did to one file or symlink, the other way round.
+struct Reversal<'a> {
+    path: &'a RelPath,
+    wanted: Option<&'a Version>,
+    left: Left<'a>,
+    shared: bool,
+    /// All that the operation did.
+    effects: &'a [PathEffect],
+}
+
+/// What the operation left at a path.
+enum Left<'a> {
+    Content(Option<&'a Version>),
+    /// One more name of what is at this path.
+    Link(&'a RelPath),
+}
+
+/// One file or symlink on its way back.
+struct Restoring<'a> {
+    path: &'a RelPath,
+    present: Side,
+    new: Side,
+    base: Base,
+    merged: bool,
+    backup: Option<Kept>,
+}
+
+/// All of an operation that concerns contents, on its way back.
+#[derive(Default)]
+struct Plan<'a> {
+    /// Parents first.
+    dirs_made: Vec<(&'a RelPath, DirLooks)>,
+    files: Vec<Restoring<'a>>,
+    /// FIFOs, sockets and devices that go.
+    specials: Vec<(&'a RelPath, Meta)>,
+    dirs_removed: Vec<&'a RelPath>,
+}
+
+impl Overlay {
+    /// Files, symlinks and directories go back to what they were, all of them or none.
+    pub(super) fn restore(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let mut plan = self.plan(&operation.effects, how)?;
+        if plan.is_empty() {
+            return Err(super::undo::already(operation));
+        }
+        let mut outcomes = plan.outcomes();
+        if how.review.dry_run {
+            return Ok(outcomes);
+        }
+        let refused = |err| match err {
+            Error::Store(store::Error::Conflict { path }) => {
+                super::review::conflict(&path, "it changed below at this very moment")
+            }
+            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {other}")),
+        };
+        let landed = self.land_restored(&mut plan, operation, how).map_err(refused)?;
+        for outcome in &mut outcomes {
+            outcome.operation = landed.operation.map(|operation| operation.to_string());
+        }
+        let kept = plan.files.iter().zip(&mut outcomes).filter(|(file, _)| file.backup.is_some());
+        for ((_, outcome), name) in kept.zip(landed.backups) {
+            outcome.backup = Some(name);
+        }
+        for file in &plan.files {
+            self.rebase_held(file.path).map_err(|err| failed(file.path, &err))?;
+            self.tell_changed(file.path, true);
+        }
+        let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed);
+        let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
+        dirs.for_each(|dir| self.tell_changed(dir, false));
+        Ok(outcomes)
+    }
+
+    /// The last that was done is the first that is undone.
+    fn plan<'a>(&self, effects: &'a [PathEffect], how: &UndoHow) -> Reviewed<Plan<'a>> {
+        let mut plan = Plan::default();
+        let mut refusals = Vec::new();
+        for PathEffect { path, effect } in effects.iter().rev() {
+            let reversal = match effect {
+                Effect::DirRemoved(looks) => {
+                    plan.dirs_made.extend(self.missing_dir(path)?.then_some((path, *looks)));
+                    continue;
+                }
+                Effect::DirMade => {
+                    plan.dirs_removed.extend(self.is_removable(path, &plan)?.then_some(path));
+                    continue;
+                }
+                Effect::SpecialMade => {
+                    let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+                    plan.specials.extend(meta.filter(|meta| meta.kind.is_special()).map(|meta| (path, meta)));
+                    continue;
+                }
+                Effect::Content { before, after, shared } => {
+                    let left = Left::Content(after.as_ref());
+                    Reversal { path, wanted: before.as_ref(), left, shared: *shared, effects }
+                }
+                Effect::Linked { of } => Reversal { path, wanted: None, left: Left::Link(of), shared: false, effects },
+                _ => return Err(refused_at(path, ErrorCode::Conflict, "it was done with more than can be undone")),
+            };
+            match self.reverse(&reversal, how) {
+                Ok(restoring) => plan.files.extend(restoring),
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        plan.dirs_made.sort_by_key(|(dir, _)| *dir);
+        match refusals.is_empty() {
+            true => Ok(plan),
+            false => Err(all_of(refusals)),
+        }
+    }
+
+    fn missing_dir(&self, path: &RelPath) -> Reviewed<bool> {
+        match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
+            None => Ok(true),
+            Some(meta) if meta.is_dir() => Ok(false),
+            Some(_) => Err(refused_at(path, ErrorCode::Conflict, "something else has taken the directory's place")),
+        }
+    }
+
+    /// A directory that came with what goes now. One with something else in it stays.
+    fn is_removable(&self, path: &RelPath, plan: &Plan<'_>) -> Reviewed<bool> {
+        let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
+        let held_in_it = !self.state.lock().uppers.within(path).is_empty();
+        if !meta.is_dir() || held_in_it {
+            return Ok(false);
+        }
+        let entries = self.lower.list(path).map_err(|err| failed(path, &err.into()))?;
+        let files = plan.files.iter().filter(|file| !file.new.exists()).map(|file| file.path);
+        let specials = plan.specials.iter().map(|(path, _)| *path);
+        let going: HashSet<&RelPath> = files.chain(specials).chain(plan.dirs_removed.iter().copied()).collect();
+        Ok(entries.iter().all(|entry| path.join(&entry.name).is_ok_and(|entry| going.contains(&entry))))
+    }
+
+    /// None where it is as it was already.
+    fn reverse<'a>(&self, reversal: &Reversal<'a>, how: &UndoHow) -> Reviewed<Option<Restoring<'a>>> {
+        let path = reversal.path;
+        let fault = |err: Error| failed(path, &err);
+        self.check_may_land(path, &how.review.by)?;
+        self.check_not_open(path)?;
+        let mut present = self.present_side(path).map_err(fault)?;
+        if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
+            return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
+        }
+        if self.is_as(reversal.wanted, &mut present).map_err(fault)? {
+            return Ok(None);
+        }
+        let as_left = match &reversal.left {
+            Left::Content(left) => self.is_as(*left, &mut present).map_err(fault)?,
+            Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
+        };
+        if reversal.wanted.is_some() {
+            if self.is_in_held_dir(path) {
+                return Err(refused_at(path, ErrorCode::Conflict, "its directory waits for review"));
+            }
+            self.check_way(path)?;
+        }
+        let mut new = match reversal.wanted {
+            Some(wanted) => self.side_of(reversal, wanted, &present)?,
+            None => Side::default(),
+        };
+        let mut merged = false;
+        if !as_left && !how.force {
+            (new, merged) = (self.merge_back(reversal, new, &present)?, true);
+        }
+        // One name of several goes back with the others, if they went along.
+        let links = if reversal.shared { 2 } else { 1 };
+        let below = |meta: Meta| Below::Entry { stamp: meta.stamp(), mode: meta.mode, links };
+        let base = Base::of(present.meta.map_or(Below::Nothing, below));
+        Ok(Some(Restoring { path, present, new, base, merged, backup: None }))
+    }
+
+    fn is_as(&self, version: Option<&Version>, present: &mut Side) -> Result<bool> {
+        let Some(version) = version else { return Ok(!present.exists()) };
+        let Some(meta) = present.meta else { return Ok(false) };
+        match version.content {
+            Some(_) if !present.is_symlink() && present.size != version.size => Ok(false),
+            Some(content) => Ok(present.kept().doing(|| "hash a file".to_owned())? == Some(content)),
+            None => Ok(present.is_file() && (meta.size, meta.mtime) == (version.size, version.mtime)),
+        }
+    }
+
+    fn is_link_of(&self, present: &Side, of: &RelPath) -> Result<bool> {
+        let of = self.lower.stat(of).doing(|| format!("stat {of}"))?;
+        let is_same = present.meta.zip(of).is_some_and(|(meta, of)| (meta.device, meta.inode) == (of.device, of.inode));
+        // Its content goes on under another name, whichever.
+        Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
+    }
+
+    /// What is to be at a path again. What somebody has done to its mode and owner since stays.
+    fn side_of(&self, reversal: &Reversal<'_>, wanted: &Version, present: &Side) -> Reviewed<Side> {
+        let path = reversal.path;
+        let gone = || refused_at(path, ErrorCode::UnknownBackup, "the content that it had is not kept any more");
+        let content = self.content_of(reversal, wanted).map_err(|err| failed(path, &err))?.ok_or_else(gone)?;
+        let looks = looks_back(wanted, &reversal.left, present.meta.as_ref());
+        let side = match wanted.content.is_some_and(|kept| kept.symlink) {
+            true => self.symlink_side(&content, &looks),
+            false => self.dressed_side(&content, present.file.as_deref(), &looks),
+        };
+        side.map_err(|err| failed(path, &err))
+    }
+
+    /// From what is kept; or from where the operation put it, when that was a rename.
+    fn content_of(&self, reversal: &Reversal<'_>, wanted: &Version) -> Result<Option<Arc<File>>> {
+        if let Some(kept) = wanted.content
+            && let Some(file) = self.store.content_file(kept.digest)?
+        {
+            return Ok(Some(Arc::new(file)));
+        }
+        for PathEffect { path, effect } in reversal.effects {
+            if matches!(effect, Effect::Content { after: Some(after), .. } if after == wanted) {
+                let mut there = self.present_side(path)?;
+                if self.is_as(Some(wanted), &mut there)? && there.is_file() {
+                    return Ok(there.file);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn symlink_side(&self, target: &File, looks: &Version) -> Result<Side> {
+        use std::os::unix::ffi::OsStrExt;
+        let target = file::read_all(target).doing(|| "read a symlink's target".to_owned())?;
+        let like = Meta::of(self.lower.root()).doing(|| "stat the project".to_owned())?;
+        let now = super::rollback::now();
+        let meta = Meta { kind: FileKind::Symlink, uid: looks.uid, gid: looks.gid, atime: now, mtime: now, ..like };
+        Ok(Side::of_symlink(std::ffi::OsStr::from_bytes(&target), meta))
+    }
+
+    /// A file of ours without a name, from which the landing copies.
+    fn dressed_side(&self, content: &File, like: Option<&File>, looks: &Version) -> Result<Side> {
+        let upper = self.store.create_upper()?;
+        let dress = || -> Result<Side> {
+            file::copy_content(content, &upper.file)?;
+            let meta = Meta { uid: looks.uid, gid: looks.gid, ..Meta::of(upper.file.as_fd())? };
+            file::copy_owner(&meta, upper.file.as_fd())?;
+            if let Some(like) = like {
+                crate::sys::xattr::copy(like.as_fd(), upper.file.as_fd())?;
+            }
+            let mode = if self.grants.suid { looks.mode } else { looks.mode & 0o1777 };
+            file::set_mode(upper.file.as_fd(), mode)?;
+            Ok(Side::of_file(upper.file.try_clone()?)?)
+        };
+        let side = dress();
+        // The descriptor is all that is needed; the name would only be left behind.
+        self.store.drop_upper_file(upper.id)?;
+        side
+    }
+
+    /// What somebody has edited since, without what the operation did to it.
+    fn merge_back(&self, reversal: &Reversal<'_>, new: Side, present: &Side) -> Reviewed<Side> {
+        let path = reversal.path;
+        let refuse = |detail: Option<String>| {
+            let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
+            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
+        };
+        let Left::Content(Some(left)) = &reversal.left else { return Err(refuse(None)) };
+        let base = left.content.filter(|kept| !kept.symlink).map(|kept| self.store.content(kept.digest)).transpose();
+        let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
+        let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
+            return Err(refuse(None));
+        };
+        let text = |bytes: &[u8]| diff::classify(Some(bytes)) == diff::Side::Text;
+        if !(text(&base) && text(ours) && text(theirs) && present.is_file() && new.is_file()) {
+            return Err(refuse(None));
+        }
+        match diff::merge(&base, ours, theirs) {
+            Merge::Clean(merged) => self.merged_side(path, &merged),
+            Merge::Conflict { hunks } => Err(refuse(Some(hunks))),
+        }
+    }
+
+    fn land_restored(&self, plan: &mut Plan<'_>, operation: &Operation, how: &UndoHow) -> Result<Landed> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        for (dir, looks) in &plan.dirs_made {
+            landing.make_parents(&self.lower, dir)?;
+            landing.make_dir(&self.lower, dir, *looks)?;
+        }
+        for file in &mut plan.files {
+            if file.new.exists() {
+                landing.make_parents(&self.lower, file.path)?;
+            }
+            self.stage_restored(file, &mut landing, how)?;
+            let mut effects: Vec<PathEffect> = made(&mut landing);
+            effects.push(PathEffect::new(file.path, file.effect()?));
+            let event = super::undo::undone_event(self, file.path, operation, how).doing(effects).with(|event| {
+                event.sha256 = file.new.digest;
+                event.bytes = file.new.exists().then_some(file.new.size);
+            });
+            epilogue.events.push(event);
+            epilogue.anchors.extend(self.anchors_restored(file)?);
+        }
+        for (path, meta) in &plan.specials {
+            landing.remove(&self.lower, path, meta.stamp())?;
+            epilogue.events.push(super::undo::undone_event(self, path, operation, how));
+            epilogue.anchors.extend(self.state.lock().anchor_left(path));
+        }
+        for dir in &plan.dirs_removed {
+            landing.remove_dir(&self.lower, dir)?;
+            let meta = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
+            let effect = meta.map(|meta| PathEffect::new(dir, Effect::DirRemoved(DirLooks::of(&meta))));
+            let event = super::undo::undone_event(self, dir, operation, how);
+            epilogue.events.push(event.doing(effect));
+        }
+        if let Some((dir, _)) = plan.dirs_made.first() {
+            let rest = made(&mut landing);
+            if !rest.is_empty() {
+                epilogue.events.push(super::undo::undone_event(self, dir, operation, how).doing(rest));
+            }
+        }
+        let anchors = epilogue.anchors.clone();
+        let promised = landing.promise(epilogue)?;
+        let applied = {
+            let mut state = self.state.lock();
+            if plan.files.iter().any(|file| state.open_unheld(file.path).is_some()) {
+                return Err(Error::Errno(libc::EBUSY));
+            }
+            let applied = promised.apply()?;
+            state.know(anchors);
+            plan.files.iter().for_each(|file| self.note_restored(&mut state, file, &applied));
+            plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
+            applied
+        };
+        Ok(self.finish(applied)?)
+    }
+
+    fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {
+        let Restoring { path, present, new, base, .. } = &*file;
+        let by = &how.review.by;
+        let change = Replacement { path, base, new, present, kind: BackupKind::RolledBack, by };
+        file.backup = self.stage_replacement(&change, landing)?;
+        file.new.digest().doing(|| format!("hash {}", file.path))?;
+        // What is compared with later must be there even when the file is replaced from outside.
+        if let Some(content) = file.new.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        Ok(())
+    }
+
+    /// Reviewed: from here on the path is judged against what it is now.
+    fn anchors_restored(&self, file: &mut Restoring<'_>) -> Result<Vec<Anchor>> {
+        let content = file.new.kept().doing(|| format!("hash {}", file.path))?;
+        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
+        let moved = file.backup.map(|kept| self.state.lock().anchors_moved_to(file.path, kept)).unwrap_or_default();
+        let elsewhere = moved.into_iter().filter(|anchor| anchor.path != *file.path);
+        Ok(elsewhere.chain([Known::of(state).as_anchor(file.path)]).collect())
+    }
+
+    fn note_restored(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>) {
+        let meta = applied.meta_of(file.path);
+        state.restored(file.path, meta.as_ref());
+        match (meta, file.present.meta) {
+            (None, Some(was)) => state.unnamed_at(file.path, &was),
+            (Some(_), _) | (None, None) => self.read_on(state, file.path),
+        }
+    }
+
+    /// Whoever has it open for writing would go on showing what he wrote.
+    fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
+        let writer = self.state.lock().open_unheld(path);
+        writer.map_or(Ok(()), |pid| Err(super::review::busy_open(path, pid)))
+    }
+}
+
+/// The directories that were made since the last time this was asked.
+fn made(landing: &mut Landing<'_>) -> Vec<PathEffect> {
+    landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect()
+}
+
+/// Mode and owner as they were, as far as nobody has changed them since.
+fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Version {
+    let (Left::Content(Some(left)), Some(present)) = (left, present) else { return *wanted };
+    let back = |wanted: u32, left: u32, now: u32| if now == left { wanted } else { now };
+    Version {
+        mode: back(wanted.mode, left.mode, present.mode),
+        uid: back(wanted.uid, left.uid, present.uid),
+        gid: back(wanted.gid, left.gid, present.gid),
+        ..*wanted
+    }
+}
+
+/// The first refusal, which names the other paths, too.
+fn all_of(mut refusals: Vec<ErrorBody>) -> ErrorBody {
+    let mut first = refusals.remove(0);
+    let others: Vec<String> = refusals.into_iter().filter_map(|other| Some(other.path?.to_string())).collect();
+    if !others.is_empty() {
+        first.message = format!("{}; nor can these be undone: {}", first.message, others.join(", "));
+    }
+    first
+}
+
+impl Restoring<'_> {
+    fn effect(&mut self) -> Result<Effect> {
+        let content = self.new.kept().doing(|| format!("hash {}", self.path))?;
+        Ok(content_effect(&self.base, (&self.present, self.backup), self.new.version(content)))
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome::new(Done::Undone, self.path.clone());
+        outcome.kind = Some(match (self.present.exists(), self.new.exists()) {
+            (true, true) if self.present.kind != self.new.kind => ChangeKind::Type,
+            (true, true) => ChangeKind::Modify,
+            (false, _) => ChangeKind::Create,
+            (true, false) => ChangeKind::Delete,
+        });
+        outcome.size = self.new.exists().then_some(self.new.size);
+        outcome.lines = self.new.lines();
+        outcome.note = self.merged.then_some(Note::Merged);
+        outcome
+    }
+}
+
+impl Plan<'_> {
+    fn is_empty(&self) -> bool {
+        let nothing_goes = self.specials.is_empty() && self.dirs_removed.is_empty();
+        self.dirs_made.is_empty() && self.files.is_empty() && nothing_goes
+    }
+
+    /// Files first: their backups are told by their places.
+    fn outcomes(&self) -> Vec<Outcome> {
+        let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
+        let dirs = dirs.chain(self.specials.iter().map(|(path, _)| *path)).map(super::undo::structure_outcome);
+        self.files.iter().map(Restoring::outcome).chain(dirs).collect()
+    }
+}
+
+impl State {
+    /// Who has a file open for writing that is not held, if anybody does.
+    fn open_unheld(&self, path: &RelPath) -> Option<u32> {
+        let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id))?;
+        if upper.row.held.is_some() {
+            return self.writer_of(path);
+        }
+        let opened = self.handles.values().find(|handle| self.nodes.path(handle.node).is_ok_and(|at| at == *path));
+        Some(opened.map_or(0, |handle| handle.opener.pid))
+    }
+}

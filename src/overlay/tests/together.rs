@@ -1,0 +1,139 @@
+//! Fifty changes are one transaction: all of them land or are dropped, or nothing happens and the error says which one.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use super::*;
+use crate::protocol::ErrorBody;
+
+/// Files changed, made and deleted in directories, one of which is to go: fifty changes.
+fn fifty_held(bench: &Bench) -> Vec<ChangeId> {
+    for number in 0..20 {
+        bench.put(&format!("changed{}/f{number}", number % 3), &lines(100));
+        bench.put(&format!("gone/f{number}"), &lines(100));
+    }
+    for number in 0..20 {
+        bench.save(&format!("changed{}/f{number}", number % 3), &changed(100, 60));
+    }
+    for number in 0..9 {
+        std::fs::create_dir_all(bench.lower_path(&format!("made/deep{number}"))).unwrap();
+        bench.save(&format!("made/deep{number}/AGENTS.md"), "made\n");
+    }
+    for number in 0..20 {
+        bench.unlink(&format!("gone/f{number}"));
+    }
+    let (parent, name) = bench.parent("gone");
+    bench.view().rmdir(parent, name, &ME).unwrap();
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    assert_eq!(ids.len(), 50);
+    ids
+}
+
+fn project(bench: &Bench) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    crash::collect_lower(&bench.dir, "", &mut found);
+    found
+}
+
+/// `act` is refused, and all is as it was.
+fn nothing_happens(bench: &Bench, act: impl FnOnce() -> std::result::Result<(), ErrorBody>) -> ErrorBody {
+    let (before, held) = (project(bench), bench.held());
+    let backups = bench.view().store().backups().unwrap();
+    let refusal = act().unwrap_err();
+    assert_eq!((project(bench), bench.held()), (before, held));
+    assert_eq!(bench.view().store().backups().unwrap(), backups);
+    assert_eq!(bench.view().check().unwrap().0, []);
+    refusal
+}
+
+fn confirm_refused(bench: &Bench, ids: &[ChangeId]) -> ErrorBody {
+    nothing_happens(bench, || bench.view().confirm(ids, &HOW).map(|_| ()))
+}
+
+#[test]
+fn one_that_conflicts_keeps_all_from_landing() {
+    let mut bench = Bench::new();
+    let ids = fifty_held(&bench);
+    let edited = changed(100, 60).replace("new 30\n", "a person's line\n");
+    bench.put("changed1/f7", &edited);
+    let refusal = confirm_refused(&bench, &ids);
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("changed1/f7"), "{refusal:?}");
+    bench.remount();
+    confirm_refused(&bench, &ids);
+    bench.view().confirm(&ids, &ConfirmHow { force: true, ..HOW }).unwrap();
+    assert_eq!(bench.lower("changed1/f7"), Some(changed(100, 60)));
+    assert!(!bench.lower_path("gone").exists());
+}
+
+#[test]
+fn a_bad_id_keeps_all_from_landing_and_from_being_discarded() {
+    let bench = Bench::new();
+    let mut ids = fifty_held(&bench);
+    ids.insert(25, ChangeId::parse("0badc0de").unwrap());
+    let refusal = confirm_refused(&bench, &ids);
+    assert_eq!((refusal.code, refusal.id.as_deref()), (ErrorCode::UnknownId, Some("0badc0de")));
+    let refusal = nothing_happens(&bench, || bench.view().discard(&ids, &Review::default()).map(|_| ()));
+    assert_eq!((refusal.code, refusal.id.as_deref()), (ErrorCode::UnknownId, Some("0badc0de")));
+}
+
+#[test]
+fn a_file_in_the_place_of_a_directory_keeps_all_from_landing() {
+    let bench = Bench::new();
+    let ids = fifty_held(&bench);
+    std::fs::remove_dir_all(bench.lower_path("made")).unwrap();
+    bench.put("made", "a file now\n");
+    let refusal = confirm_refused(&bench, &ids);
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("made is not a directory"), "{refusal:?}");
+}
+
+#[test]
+fn a_directory_that_is_missing_is_made_and_stays_away_when_another_change_is_refused() {
+    let bench = Bench::new();
+    let ids = fifty_held(&bench);
+    std::fs::remove_dir_all(bench.lower_path("made")).unwrap();
+    bench.put("changed2/f17", "a person's own\n");
+    confirm_refused(&bench, &ids);
+    assert!(!bench.lower_path("made").exists());
+    bench.put("changed2/f17", &lines(100));
+    bench.view().confirm(&ids, &HOW).unwrap();
+    assert_eq!(bench.lower("made/deep8/AGENTS.md"), Some("made\n".to_owned()));
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_keeps_all_from_landing() {
+    let bench = Bench::new();
+    let ids = fifty_held(&bench);
+    let immutable = |flag| {
+        let status = Command::new("chattr").args([flag, bench.lower_path("changed2").to_str().unwrap()]).status();
+        assert!(status.unwrap().success(), "the test needs a file system that knows immutable directories");
+    };
+    immutable("+i");
+    let refusal = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| confirm_refused(&bench, &ids)));
+    immutable("-i");
+    let refusal = refusal.unwrap();
+    assert!(refusal.code == ErrorCode::WriteFailed && refusal.message.contains("changed2/"), "{refusal:?}");
+    bench.view().confirm(&ids, &HOW).unwrap();
+    assert_eq!(bench.lower("changed2/f17"), Some(changed(100, 60)));
+}
+
+#[test]
+fn all_are_discarded_and_held_again_together() {
+    let mut bench = Bench::new();
+    let ids = fifty_held(&bench);
+    let before = project(&bench);
+    let dry = Review { dry_run: true, ..Review::default() };
+    assert_eq!(bench.view().discard(&ids, &dry).unwrap().len(), ids.len());
+    assert_eq!(bench.held().len(), ids.len());
+    let outcomes = bench.view().discard(&ids, &Review::default()).unwrap();
+    let operation = outcomes[0].operation.as_deref().and_then(crate::model::OperationId::parse).unwrap();
+    assert!(bench.held().is_empty());
+    let operation = bench.view().store().operation(operation).unwrap().unwrap();
+    bench.view().undo(&operation, &UndoHow::default()).unwrap();
+    let again: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    assert_eq!((again, project(&bench)), (ids.clone(), before));
+    assert!(bench.node("gone").is_err());
+    bench.remount();
+    bench.view().confirm(&ids, &HOW).unwrap();
+    assert!(!bench.lower_path("gone").exists());
+    assert_eq!(bench.view().check().unwrap().0, []);
+}

@@ -1,0 +1,522 @@
+//! Undo: what an operation did is reversed whole, by an operation that can be undone itself, or refused whole.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::*;
+use crate::model::OperationId;
+use crate::protocol::{ErrorBody, Outcome};
+use crate::store::Operation;
+
+impl Bench {
+    /// What was done last.
+    fn latest(&self) -> Operation {
+        let events = self.view().store().events_since(0).unwrap();
+        let last = events.iter().rev().find_map(|event| OperationId::parse(event.operation.as_ref()?));
+        self.view().store().operation(last.unwrap()).unwrap().unwrap()
+    }
+
+    fn undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
+        self.view().undo(operation, &UndoHow::default())
+    }
+
+    fn insist_on_undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
+        self.view().undo(operation, &UndoHow { force: true, ..UndoHow::default() })
+    }
+
+    pub(super) fn undo_latest(&self) -> Vec<Outcome> {
+        self.undo(&self.latest()).unwrap()
+    }
+
+    fn confirm_all(&self) -> Operation {
+        let ids: Vec<ChangeId> = self.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+        self.confirm(&ids).unwrap();
+        self.latest()
+    }
+
+    fn refused(&self, operation: &Operation, code: ErrorCode, why: &str) {
+        let refusal = self.undo(operation).unwrap_err();
+        assert!(refusal.code == code && refusal.message.contains(why), "{refusal:?}");
+    }
+
+    fn make_dir(&self, path: &str, mode: u32) {
+        let (parent, name) = self.parent(path);
+        self.view().mkdir(parent, name, mode, &ME).unwrap();
+    }
+
+    fn remove_dir(&self, path: &str) {
+        let (parent, name) = self.parent(path);
+        self.view().rmdir(parent, name, &ME).unwrap();
+    }
+
+    fn set(&self, path: &str, mode: Option<u32>, uid: Option<u32>) {
+        let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
+        let set = SetAttributes { mode, uid, gid: uid, size: None, atime, mtime };
+        self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
+    }
+
+    fn mode(&self, path: &str) -> u32 {
+        std::fs::symlink_metadata(self.lower_path(path)).unwrap().permissions().mode() & 0o7777
+    }
+
+    /// Nothing disagrees, now and after a restart, and the view shows the project.
+    fn assert_sound(&mut self) {
+        assert_eq!(self.view().check().unwrap().0, []);
+        let recovered = self.remount();
+        assert!(recovered.is_nothing(), "{recovered:?}");
+        assert_eq!(self.view().check().unwrap().0, []);
+    }
+}
+
+/// A change, a creation and a deletion, held.
+fn three_held(bench: &Bench) {
+    bench.put("a", &lines(100));
+    bench.put("gone", &lines(90));
+    bench.save("a", &changed(100, 60));
+    bench.save("AGENTS.md", "made\n");
+    bench.unlink("gone");
+}
+
+#[test]
+fn a_confirm_is_undone_as_a_whole_and_done_again() {
+    let mut bench = Bench::new();
+    three_held(&bench);
+    std::fs::set_permissions(bench.lower_path("gone"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    let confirmed = bench.confirm_all();
+    assert_eq!(confirmed.effects.len(), 3);
+    let outcomes = bench.undo(&confirmed).unwrap();
+    assert_eq!(outcomes.len(), 3);
+    assert!(outcomes.iter().all(|outcome| outcome.operation.is_some()));
+    assert_eq!((bench.lower("a"), bench.lower("gone")), (Some(lines(100)), Some(lines(90))));
+    assert_eq!((bench.read("a"), bench.read("gone")), (Some(lines(100)), Some(lines(90))));
+    assert_eq!(bench.mode("gone"), 0o640);
+    assert_eq!(bench.names(""), ["a", "gone"]);
+    assert!(bench.held().is_empty());
+    bench.undo_latest();
+    assert_eq!((bench.lower("a"), bench.lower("gone")), (Some(changed(100, 60)), None));
+    assert_eq!(bench.names(""), ["AGENTS.md", "a"]);
+    bench.assert_sound();
+    assert_eq!(bench.names(""), ["AGENTS.md", "a"]);
+}
+
+#[test]
+fn what_is_undone_already_is_told_so_and_left_alone() {
+    let bench = Bench::new();
+    three_held(&bench);
+    let confirmed = bench.confirm_all();
+    bench.undo(&confirmed).unwrap();
+    bench.refused(&confirmed, ErrorCode::AlreadyApplied, "undone already");
+    bench.undo_latest();
+    bench.undo(&confirmed).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+}
+
+#[test]
+fn one_landing_is_an_operation_too() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    bench.undo_latest();
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    bench.save("new", "new\n");
+    let reader = bench.view().open(bench.node("new").unwrap(), OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap();
+    bench.undo_latest();
+    assert_eq!((bench.lower("new"), bench.names("")), (None, vec!["a".to_owned()]));
+    assert_eq!(bench.view().read(reader.handle, 0, 10).unwrap(), b"new\n");
+    bench.view().release(reader.handle).unwrap();
+    bench.put("small", "one\n");
+    bench.unlink("small");
+    bench.undo_latest();
+    assert_eq!(bench.read("small"), Some("one\n".to_owned()));
+    bench.assert_sound();
+}
+
+#[test]
+fn a_later_edit_elsewhere_in_the_file_is_merged() {
+    let bench = Bench::new();
+    bench.put("a", &lines(200));
+    bench.save("a", &changed(200, 60));
+    let confirmed = bench.confirm_all();
+    bench.put("a", &changed(200, 60).replace("line 190\n", "a person's line\n"));
+    let outcomes = bench.undo(&confirmed).unwrap();
+    assert_eq!(outcomes[0].note, Some(crate::protocol::Note::Merged));
+    assert_eq!(bench.lower("a"), Some(lines(200).replace("line 190\n", "a person's line\n")));
+    bench.undo_latest();
+    assert_eq!(bench.lower("a"), Some(changed(200, 60).replace("line 190\n", "a person's line\n")));
+}
+
+#[test]
+fn a_later_edit_of_the_same_lines_is_refused_with_its_paths_unless_somebody_insists() {
+    let bench = Bench::new();
+    three_held(&bench);
+    let confirmed = bench.confirm_all();
+    bench.put("a", &changed(100, 60).replace("new 3\n", "a person's line\n"));
+    bench.put("gone", "made anew\n");
+    let refusal = bench.undo(&confirmed).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::Conflict);
+    assert!(refusal.message.contains("gone: it was edited since") && refusal.message.contains(": a"), "{refusal:?}");
+    assert!(bench.lower("AGENTS.md").is_some(), "nothing was undone");
+    bench.insist_on_undo(&confirmed).unwrap();
+    assert_eq!((bench.lower("a"), bench.lower("gone")), (Some(lines(100)), Some(lines(90))));
+    let backups = bench.view().store().backups().unwrap();
+    let kept = |backup: &crate::store::Backup| bench.view().store().content(backup.digest).unwrap().unwrap();
+    assert!(backups.iter().any(|backup| kept(backup) == b"made anew\n"));
+}
+
+#[test]
+fn a_discard_is_undone_and_each_change_is_held_again_under_its_id() {
+    let mut bench = Bench::new();
+    three_held(&bench);
+    let before = bench.held();
+    let ids: Vec<ChangeId> = before.iter().map(|row| row.held.as_ref().unwrap().id.clone()).collect();
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    assert_eq!(bench.names(""), ["a", "gone"]);
+    let discarded = bench.latest();
+    let outcomes = bench.undo(&discarded).unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome.action == crate::protocol::Action::Held));
+    let again: Vec<ChangeId> = bench.held().iter().map(|row| row.held.as_ref().unwrap().id.clone()).collect();
+    assert_eq!(again, ids);
+    assert_eq!((bench.read("a"), bench.lower("a")), (Some(changed(100, 60)), Some(lines(100))));
+    assert_eq!(bench.names(""), ["AGENTS.md", "a"]);
+    bench.refused(&discarded, ErrorCode::AlreadyApplied, "undone already");
+    bench.assert_sound();
+    // The undo of that is a discard again, and what was held again can be confirmed.
+    bench.undo_latest();
+    assert!(bench.held().is_empty());
+    bench.undo_latest();
+    bench.confirm(&ids).unwrap();
+    assert_eq!((bench.lower("a"), bench.lower("gone")), (Some(changed(100, 60)), None));
+    bench.assert_sound();
+}
+
+#[test]
+fn a_discarded_change_whose_base_is_gone_is_not_held_over_what_came_since() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    let discarded = bench.latest();
+    bench.save("a", &changed(100, 3));
+    bench.refused(&discarded, ErrorCode::Conflict, "something else there since");
+    assert_eq!(bench.stage_files(), 0);
+    bench.insist_on_undo(&discarded).unwrap();
+    assert_eq!((bench.read("a"), bench.lower("a")), (Some(changed(100, 60)), Some(changed(100, 3))));
+}
+
+#[test]
+fn a_discarded_change_does_not_come_over_another_that_is_held() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    let discarded = bench.latest();
+    bench.save("a", &changed(100, 70));
+    bench.refused(&discarded, ErrorCode::Conflict, "something else is held");
+    assert_eq!(bench.read("a"), Some(changed(100, 70)));
+}
+
+#[test]
+fn directories_that_were_made_and_removed_go_and_come_back() {
+    let mut bench = Bench::new();
+    bench.make_dir("d", 0o750);
+    let made = bench.latest();
+    bench.undo(&made).unwrap();
+    assert_eq!((bench.lower_names().len(), bench.names("").len()), (0, 0));
+    bench.refused(&made, ErrorCode::AlreadyApplied, "undone already");
+    bench.undo_latest();
+    assert_eq!(bench.mode("d"), 0o750);
+    bench.save("d/x", "x\n");
+    bench.refused(&made, ErrorCode::Conflict, "not empty");
+    bench.unlink("d/x");
+    bench.save("d/AGENTS.md", "held\n");
+    bench.refused(&made, ErrorCode::Conflict, "not empty");
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    bench.remove_dir("d");
+    let removed = bench.latest();
+    bench.undo(&removed).unwrap();
+    assert_eq!((bench.mode("d"), bench.names("")), (0o750, vec!["d".to_owned()]));
+    bench.assert_sound();
+}
+
+#[test]
+fn renames_go_back_with_what_is_held() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.rename("a", "b");
+    bench.undo_latest();
+    assert_eq!((bench.lower_names(), bench.names("")), (vec!["a".to_owned()], vec!["a".to_owned()]));
+    bench.put("d/x", &lines(100));
+    bench.save("d/x", &changed(100, 60));
+    let id = bench.only_id();
+    bench.rename("d", "e");
+    let renamed = bench.latest();
+    assert_ne!(bench.only_id(), id);
+    bench.make_dir("d", 0o755);
+    bench.refused(&renamed, ErrorCode::Conflict, "d: something else is there now");
+    bench.remove_dir("d");
+    bench.undo(&renamed).unwrap();
+    assert_eq!(bench.only_id(), id);
+    assert_eq!((bench.read("d/x"), bench.names("")), (Some(changed(100, 60)), vec!["a".to_owned(), "d".to_owned()]));
+    bench.refused(&renamed, ErrorCode::AlreadyApplied, "undone already");
+    bench.undo_latest();
+    assert_eq!(bench.names(""), ["a", "e"]);
+    bench.assert_sound();
+}
+
+#[test]
+fn an_exchange_of_directories_is_undone_by_another() {
+    let mut bench = Bench::new();
+    bench.put("d/x", "x\n");
+    bench.put("e/y", "y\n");
+    let ((one_dir, one), (other_dir, other)) = (bench.parent("d"), bench.parent("e"));
+    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME).unwrap();
+    assert_eq!(bench.names("d"), ["y"]);
+    bench.undo_latest();
+    assert_eq!((bench.names("d"), bench.names("e")), (vec!["x".to_owned()], vec!["y".to_owned()]));
+    bench.assert_sound();
+}
+
+#[test]
+fn symlinks_links_and_special_files_go_again() {
+    let mut bench = Bench::new();
+    bench.put("a", "one\n");
+    bench.view().symlink(ROOT, OsStr::new("l"), OsStr::new("a"), &ME).unwrap();
+    let linked = bench.latest();
+    bench.undo(&linked).unwrap();
+    assert_eq!(bench.names(""), ["a"]);
+    bench.undo_latest();
+    assert_eq!(std::fs::read_link(bench.lower_path("l")).unwrap().to_str(), Some("a"));
+    std::fs::remove_file(bench.lower_path("l")).unwrap();
+    symlink("elsewhere", bench.lower_path("l")).unwrap();
+    bench.refused(&linked, ErrorCode::Conflict, "edited since");
+    std::fs::remove_file(bench.lower_path("l")).unwrap();
+    bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).unwrap();
+    let linked = bench.latest();
+    bench.undo(&linked).unwrap();
+    assert_eq!((bench.names(""), bench.lower("a")), (vec!["a".to_owned()], Some("one\n".to_owned())));
+    bench.view().mknod(ROOT, OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    bench.undo_latest();
+    assert_eq!(bench.names(""), ["a"]);
+    bench.assert_sound();
+}
+
+#[test]
+fn the_only_name_of_some_content_is_not_taken_for_a_link() {
+    let bench = Bench::new();
+    bench.put("a", "one\n");
+    bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).unwrap();
+    let linked = bench.latest();
+    std::fs::remove_file(bench.lower_path("a")).unwrap();
+    bench.refused(&linked, ErrorCode::Conflict, "edited since");
+    assert_eq!(bench.lower("b"), Some("one\n".to_owned()));
+}
+
+#[test]
+fn modes_and_owners_go_back_as_far_as_nobody_has_changed_them_since() {
+    let mut bench = Bench::new();
+    bench.put("a", "one\n");
+    std::fs::set_permissions(bench.lower_path("a"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    bench.set("a", Some(0o755), None);
+    let changed = bench.latest();
+    bench.undo(&changed).unwrap();
+    assert_eq!(bench.mode("a"), 0o600);
+    bench.undo_latest();
+    assert_eq!(bench.mode("a"), 0o755);
+    std::fs::set_permissions(bench.lower_path("a"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    bench.refused(&changed, ErrorCode::Conflict, "changed since");
+    bench.insist_on_undo(&changed).unwrap();
+    assert_eq!(bench.mode("a"), 0o600);
+    bench.set("a", None, Some(7));
+    assert_eq!(std::fs::metadata(bench.lower_path("a")).unwrap().uid(), 7);
+    bench.undo_latest();
+    let meta = std::fs::metadata(bench.lower_path("a")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (0, 0));
+    bench.assert_sound();
+}
+
+#[test]
+fn a_rename_over_an_older_file_brings_both_back() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.put("b", &changed(100, 2));
+    bench.rename("b", "a");
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(changed(100, 2)), None));
+    bench.undo_latest();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(changed(100, 2))));
+    bench.assert_sound();
+}
+
+#[test]
+fn a_temporary_file_that_was_renamed_over_another_does_not_come_back() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a.tmp", &changed(100, 2));
+    bench.rename("a.tmp", "a");
+    bench.undo_latest();
+    assert_eq!((bench.lower("a"), bench.lower_names()), (Some(lines(100)), vec!["a".to_owned()]));
+}
+
+#[test]
+fn a_rollback_is_undone() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let backup = bench.view().store().backups().unwrap();
+    bench.view().rollback(&backup, &RollbackHow::default()).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    bench.undo_latest();
+    assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+}
+
+#[test]
+fn all_names_of_a_file_go_back_together() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &changed(100, 2));
+    assert_eq!(bench.lower("b"), Some(changed(100, 2)));
+    bench.undo_latest();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(lines(100))));
+    assert_eq!(std::fs::metadata(bench.lower_path("a")).unwrap().nlink(), 2);
+}
+
+#[test]
+fn directories_come_and_go_with_the_files_of_a_confirm() {
+    let mut bench = Bench::new();
+    for number in 0..3 {
+        bench.put(&format!("old/f{number}"), &lines(100));
+    }
+    std::fs::set_permissions(bench.lower_path("old"), std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::fs::create_dir_all(bench.lower_path("d/deep")).unwrap();
+    bench.save("d/deep/AGENTS.md", "made\n");
+    for number in 0..3 {
+        bench.unlink(&format!("old/f{number}"));
+    }
+    bench.remove_dir("old");
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    let confirmed = bench.confirm_all();
+    assert_eq!((bench.lower_names(), bench.lower("d/deep/AGENTS.md")), (vec!["d".to_owned()], Some("made\n".into())));
+    bench.undo(&confirmed).unwrap();
+    assert_eq!((bench.lower_names(), bench.names("")), (vec!["old".to_owned()], vec!["old".to_owned()]));
+    assert_eq!((bench.mode("old"), bench.lower("old/f2")), (0o711, Some(lines(100))));
+    bench.undo_latest();
+    assert_eq!((bench.lower_names(), bench.lower("d/deep/AGENTS.md")), (vec!["d".to_owned()], Some("made\n".into())));
+    bench.assert_sound();
+}
+
+#[test]
+fn a_directory_that_somebody_uses_since_stays() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.lower_path("d")).unwrap();
+    bench.save("d/AGENTS.md", "made\n");
+    std::fs::remove_dir(bench.lower_path("d")).unwrap();
+    let confirmed = bench.confirm_all();
+    bench.save("d/CLAUDE.md", "held\n");
+    bench.undo(&confirmed).unwrap();
+    assert_eq!(bench.names("d"), ["CLAUDE.md"]);
+    assert_eq!(bench.read("d/CLAUDE.md"), Some("held\n".to_owned()));
+}
+
+#[test]
+fn what_somebody_has_open_for_writing_is_not_undone_under_him() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let landed = bench.latest();
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, b"half").unwrap();
+    bench.refused(&landed, ErrorCode::Busy, "has it open for writing");
+    bench.close(handle);
+}
+
+#[test]
+fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let landed = bench.latest();
+    let dry = UndoHow { review: Review { dry_run: true, ..Review::default() }, force: false };
+    let outcomes = bench.view().undo(&landed, &dry).unwrap();
+    assert_eq!((outcomes.len(), bench.lower("a")), (1, Some(changed(100, 2))));
+    assert_eq!(bench.latest(), landed);
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"a\"\naction = \"freeze\"\n");
+    bench.remount();
+    bench.refused(&landed, ErrorCode::NotPermitted, "a rule keeps a from being written");
+}
+
+#[test]
+fn a_change_that_is_held_over_what_is_undone_goes_on_against_that() {
+    let mut bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let landed = bench.latest();
+    bench.save("a", &changed(100, 60));
+    let id = bench.only_id();
+    bench.undo(&landed).unwrap();
+    assert_eq!((bench.lower("a"), bench.read("a")), (Some(lines(100)), Some(changed(100, 60))));
+    assert_ne!(bench.only_id(), id);
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+    bench.assert_sound();
+}
+
+#[test]
+fn content_that_was_purged_is_missed_and_nothing_is_undone() {
+    let bench = Bench::new();
+    three_held(&bench);
+    let confirmed = bench.confirm_all();
+    let limits = crate::policy::settings::BackupLimits { age_max: None, per_path_max: 0, quota_bytes: 0 };
+    bench.view().store().forget_uses();
+    bench.view().store().purge(&limits, &bench.view().needed_content()).unwrap();
+    bench.refused(&confirmed, ErrorCode::UnknownBackup, "not kept any more");
+    assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+}
+
+#[test]
+fn directories_that_were_held_come_and_go_with_what_is_in_them() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.unlink("f");
+    bench.make_dir("f", 0o750);
+    bench.make_dir("f/deep", 0o755);
+    bench.save("f/deep/x", "x\n");
+    bench.view().mknod(bench.node("f").unwrap(), OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    // What is in a directory goes and comes back with it, but for the pipe.
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    bench.refused(&bench.latest(), ErrorCode::Conflict, "does not come back");
+    let mut bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.unlink("f");
+    bench.make_dir("f", 0o750);
+    bench.make_dir("f/deep", 0o755);
+    bench.save("f/deep/x", "x\n");
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    bench.undo_latest();
+    let again: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    assert_eq!((again, bench.read("f/deep/x")), (ids.clone(), Some("x\n".to_owned())));
+    bench.assert_sound();
+    bench.confirm(&ids).unwrap();
+    assert_eq!((bench.lower("f/deep/x"), bench.mode("f")), (Some("x\n".to_owned()), 0o750));
+}
+
+#[test]
+fn a_directory_that_was_confirmed_goes_again_with_what_came_in_it() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"held\"\naction = \"hold\"\n");
+    bench.remount();
+    bench.make_dir("held", 0o750);
+    bench.make_dir("held/deep", 0o711);
+    bench.save("held/deep/x", "x\n");
+    bench.view().mknod(bench.node("held").unwrap(), OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    let confirmed = bench.confirm_all();
+    assert_eq!(bench.lower("held/deep/x"), Some("x\n".to_owned()));
+    bench.undo(&confirmed).unwrap();
+    assert_eq!(
+        (bench.lower_names(), bench.names("")),
+        (vec![".fettle.toml".to_owned()], vec![".fettle.toml".to_owned()])
+    );
+    bench.undo_latest();
+    assert_eq!((bench.lower("held/deep/x"), bench.mode("held/deep")), (Some("x\n".to_owned()), 0o711));
+    bench.assert_sound();
+}

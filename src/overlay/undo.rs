@@ -1,0 +1,400 @@
+//! Undoing: what an operation did is reversed as a whole, and never judged (SPEC §4.8, §9, §13).
+//!
+//! An undo is an operation itself, so it can be undone. Whether there is anything to undo the project tells, not a mark: a
+//! path that is as it was before is left alone. Contents go back by one landing ([`super::restore`]), what was discarded is
+//! held again ([`super::hold_again`]); each of the other acts is one call below, or one landing of its own.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+use super::rename::End;
+use super::review::{Review, Reviewed, failed, refused_at};
+use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
+use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
+use crate::policy::rules::Action;
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::store::{AnchorState, DirLooks, Effect, Epilogue, EventDraft, Operation, PathEffect, Writer};
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::{Mode, OFlags};
+
+/// What an undo may go over.
+#[derive(Clone, Debug, Default)]
+pub struct UndoHow {
+    pub review: Review,
+    /// Also over what somebody else wrote since; that is kept.
+    pub force: bool,
+}
+
+impl Overlay {
+    /// Reverses all of an operation, durably, or none of it.
+    pub fn undo(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let effects = || operation.effects.iter().map(|done| &done.effect);
+        if effects().all(|effect| matches!(effect, Effect::Discarded { .. })) {
+            return self.hold_again(operation, how);
+        }
+        if effects().all(|effect| matches!(effect, Effect::HeldAgain { .. })) {
+            return self.discard_again(operation, how);
+        }
+        match operation.effects.as_slice() {
+            [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, operation, how),
+            [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, operation, how),
+            [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, operation, how),
+            [PathEffect { path, effect: Effect::Renamed { from, onto } }] => {
+                self.undo_rename(path, from, *onto, operation, how)
+            }
+            [PathEffect { path, effect: Effect::Exchanged { with } }] => self.undo_exchange(path, with, operation, how),
+            all if all.iter().all(|done| matches!(done.effect, Effect::Mode { .. } | Effect::Owner { .. })) => {
+                self.undo_attributes(operation, how)
+            }
+            _ => self.restore(operation, how),
+        }
+    }
+
+    fn discard_again(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let ids: Vec<ChangeId> = operation
+            .effects
+            .iter()
+            .filter_map(|done| match &done.effect {
+                Effect::HeldAgain { id } => Some(id.clone()),
+                _ => None,
+            })
+            .collect();
+        let held = self.held_rows();
+        let lives = |id: &ChangeId| held.iter().any(|row| row.held.as_ref().is_some_and(|held| held.id == *id));
+        match ids.iter().filter(|id| lives(id)).count() {
+            0 => Err(already(operation)),
+            living if living < ids.len() => {
+                let gone: Vec<String> = ids.iter().filter(|id| !lives(id)).map(ToString::to_string).collect();
+                let message = format!("of {} these are not held any more: {}", operation.id, gone.join(", "));
+                Err(ErrorBody::new(ErrorCode::Conflict, message))
+            }
+            _ => self.discard(&ids, &how.review),
+        }
+    }
+
+    /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
+    /// view is none for who asks fettlefs.
+    pub(super) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
+        let ours = Writer { exe: Some(env!("CARGO_PKG_NAME").to_owned()), ..by.clone() };
+        match self.action_by(path, FileKind::Regular, &ours) {
+            Action::Freeze | Action::Deny => {
+                let refusal =
+                    ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written"));
+                Err(ErrorBody { path: Some(path.clone()), ..refusal })
+            }
+            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => Ok(()),
+        }
+    }
+
+    fn undo_mkdir(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        self.check_may_land(path, &how.review.by)?;
+        let Some(was) = self.stat_below(path)? else { return Err(already(operation)) };
+        let not_empty = || refused_at(path, ErrorCode::Conflict, "the directory is not empty");
+        if !was.is_dir() {
+            return Err(refused_at(path, ErrorCode::Conflict, "it is not a directory any more"));
+        }
+        let is_empty = self.lower.list(path).map_err(|err| failed(path, &err.into()))?.is_empty();
+        if !is_empty || !self.state.lock().uppers.within(path).is_empty() {
+            return Err(not_empty());
+        }
+        self.act(path, operation, how, Some(Effect::DirRemoved(DirLooks::of(&was))), |overlay| {
+            let place = overlay.lower.place(path)?;
+            place.remove_dir()?;
+            place.sync_dir()?;
+            let mut state = overlay.state.lock();
+            state.unnamed_at(path, &was);
+            Ok(state.left(path).into_iter().collect())
+        })
+        .map_err(|err| if err.code == ErrorCode::WriteFailed && self.is_full(path) { not_empty() } else { err })
+    }
+
+    /// Somebody has put something into it at this very moment.
+    fn is_full(&self, path: &RelPath) -> bool {
+        self.lower.list(path).is_ok_and(|entries| !entries.is_empty())
+    }
+
+    fn undo_rmdir(
+        &self,
+        path: &RelPath,
+        looks: DirLooks,
+        operation: &Operation,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Outcome>> {
+        self.check_may_land(path, &how.review.by)?;
+        self.check_parent(path)?;
+        match self.stat_below(path)? {
+            Some(meta) if meta.is_dir() => return Err(already(operation)),
+            Some(_) => {
+                return Err(refused_at(path, ErrorCode::Conflict, "something else has taken the directory's place"));
+            }
+            None if self.state.lock().uppers.at(path).is_some() => {
+                return Err(refused_at(path, ErrorCode::Conflict, "something is held in the directory's place"));
+            }
+            None => {}
+        }
+        self.act(path, operation, how, Some(Effect::DirMade), |overlay| {
+            let place = overlay.lower.place(path)?;
+            place.make_dir(Mode::from_raw_mode(0o700))?;
+            place.set_owner(Some(looks.uid), Some(looks.gid))?;
+            place.set_mode(looks.mode)?;
+            place.sync_dir()?;
+            let mut state = overlay.state.lock();
+            state.epoch += 1;
+            let known = state.anchors.entry(path.clone()).or_insert_with(Known::nothing);
+            (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, None, None);
+            Ok(vec![known.as_anchor(path)])
+        })
+    }
+
+    fn undo_mknod(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        self.check_may_land(path, &how.review.by)?;
+        let Some(was) = self.stat_below(path)? else { return Err(already(operation)) };
+        if matches!(was.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
+            return Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place"));
+        }
+        self.act(path, operation, how, None, |overlay| {
+            let place = overlay.lower.place(path)?;
+            place.unlink()?;
+            place.sync_dir()?;
+            let mut state = overlay.state.lock();
+            state.unnamed_at(path, &was);
+            Ok(state.left(path).into_iter().collect())
+        })
+    }
+
+    fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let path = &operation.effects[0].path;
+        self.check_may_land(path, &how.review.by)?;
+        let gone = || refused_at(path, ErrorCode::Conflict, "it is not there any more");
+        let now = self.stat_below(path)?.ok_or_else(gone)?;
+        let (mut mode, mut owner) = (None, None);
+        for PathEffect { effect, .. } in &operation.effects {
+            let (is_before, is_after) = match effect {
+                Effect::Mode { before, after } => {
+                    mode = Some(*before).filter(|before| *before != now.mode);
+                    (mode.is_none(), now.mode == *after)
+                }
+                Effect::Owner { before, after } => {
+                    let is = (now.uid, now.gid);
+                    owner = Some(*before).filter(|before| *before != is);
+                    (owner.is_none(), is == *after)
+                }
+                _ => continue,
+            };
+            if !is_before && !is_after && !how.force {
+                return Err(refused_at(path, ErrorCode::Conflict, "its mode or owner was changed since"));
+            }
+        }
+        if mode.is_none() && owner.is_none() {
+            return Err(already(operation));
+        }
+        let mode_effect = mode.map(|mode| Effect::Mode { before: now.mode, after: mode });
+        let owner_effect = owner.map(|owner| Effect::Owner { before: (now.uid, now.gid), after: owner });
+        self.act(path, operation, how, mode_effect.into_iter().chain(owner_effect), |overlay| {
+            let place = overlay.lower.place(path)?;
+            // The owner first: a new one takes set-id bits away.
+            if let Some((uid, gid)) = owner {
+                place.set_owner(Some(uid), Some(gid))?;
+            }
+            if let Some(mode) = mode {
+                place.set_mode(mode)?;
+            }
+            let fd = place.open(OFlags::PATH)?;
+            if !matches!(now.kind, FileKind::Symlink) {
+                file::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?.sync_all()?;
+            }
+            let after = Meta::of(fd.as_fd())?;
+            overlay.state.lock().touched(path, &now.stamp(), &after);
+            Ok(Vec::new())
+        })
+    }
+
+    fn undo_rename(
+        &self,
+        path: &RelPath,
+        from: &RelPath,
+        onto: Option<u32>,
+        operation: &Operation,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Outcome>> {
+        self.check_may_land(path, &how.review.by)?;
+        self.check_may_land(from, &how.review.by)?;
+        self.check_parent(from)?;
+        let event = undone_event(self, from, operation, how);
+        let event = event.doing([PathEffect::new(from, Effect::Renamed { from: path.clone(), onto: None })]);
+        let renamed = self.at_both(path, from, &how.review.by, |there, home| {
+            match (there.exists(), home.exists() || home.upper().is_some()) {
+                (true, false) => {}
+                (false, true) => return Ok(Err(already(operation))),
+                (false, false) => return Ok(Err(refused_at(path, ErrorCode::Conflict, "it is not there any more"))),
+                (true, true) => return Ok(Err(refused_at(from, ErrorCode::Conflict, "something else is there now"))),
+            }
+            if how.review.dry_run {
+                return Ok(Ok(None));
+            }
+            let undone = self.move_back(there, home, event.clone())?;
+            if let Some(mode) = onto.filter(|_| there.is_dir()) {
+                // The empty directory whose place it took.
+                self.lower.place(path)?.make_dir(Mode::from_raw_mode(mode))?;
+            }
+            Ok(Ok(undone))
+        });
+        self.after_move(how, [from, path], renamed)
+    }
+
+    fn undo_exchange(
+        &self,
+        path: &RelPath,
+        with: &RelPath,
+        operation: &Operation,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Outcome>> {
+        self.check_may_land(path, &how.review.by)?;
+        self.check_may_land(with, &how.review.by)?;
+        let event = undone_event(self, path, operation, how);
+        let event = event.doing([PathEffect::new(path, Effect::Exchanged { with: with.clone() })]);
+        let exchanged = self.at_both(path, with, &how.review.by, |one, other| {
+            if !one.exists() || !other.exists() {
+                return Ok(Err(refused_at(path, ErrorCode::Conflict, "one of the two is not there any more")));
+            }
+            match how.review.dry_run {
+                true => Ok(Ok(None)),
+                false => self.exchange_back(one, other, event.clone()).map(Ok),
+            }
+        });
+        self.after_move(how, [path, with], exchanged)
+    }
+
+    /// The end of a rename that is undone: durable, told, and answered for.
+    fn after_move(
+        &self,
+        how: &UndoHow,
+        paths: [&RelPath; 2],
+        moved: Result<Reviewed<Option<OperationId>>>,
+    ) -> Reviewed<Vec<Outcome>> {
+        let undone = moved.map_err(|err| not_undone(paths[0], &err))??;
+        let mut outcome = structure_outcome(paths[0]);
+        if how.review.dry_run {
+            return Ok(vec![outcome]);
+        }
+        let sync = || -> Result<()> {
+            paths.iter().try_for_each(|path| self.lower.place(path)?.sync_dir())?;
+            Ok(self.store.sync()?)
+        };
+        sync().map_err(|err| failed(paths[0], &err))?;
+        outcome.operation = undone.map(|undone| undone.to_string());
+        paths.iter().for_each(|path| self.tell_changed(path, true));
+        Ok(vec![outcome])
+    }
+
+    /// One call below, and its record; both are on disk when this returns. `act` gives the anchors that it has changed.
+    fn act(
+        &self,
+        path: &RelPath,
+        operation: &Operation,
+        how: &UndoHow,
+        effects: impl IntoIterator<Item = Effect>,
+        act: impl FnOnce(&Self) -> Result<Vec<crate::store::Anchor>>,
+    ) -> Reviewed<Vec<Outcome>> {
+        let mut outcome = structure_outcome(path);
+        if how.review.dry_run {
+            return Ok(vec![outcome]);
+        }
+        let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
+        let events = vec![undone_event(self, path, operation, how).doing(effects)];
+        let done = act(self).and_then(|anchors| {
+            let recorded = self.store.record_operation(&Epilogue { anchors, events, ..Epilogue::default() })?;
+            self.store.sync()?;
+            Ok(recorded)
+        });
+        let undone = done.map_err(|err| not_undone(path, &err))?;
+        outcome.operation = undone.map(|undone| undone.to_string());
+        self.tell_changed(path, true);
+        Ok(vec![outcome])
+    }
+
+    fn stat_below(&self, path: &RelPath) -> Reviewed<Option<Meta>> {
+        self.lower.stat(path).map_err(|err| failed(path, &err.into()))
+    }
+
+    fn check_parent(&self, path: &RelPath) -> Reviewed<()> {
+        let parent = path.parent().unwrap_or_default();
+        match self.stat_below(&parent)? {
+            Some(meta) if meta.is_dir() => Ok(()),
+            Some(_) | None => Err(refused_at(path, ErrorCode::Conflict, "its directory is not there any more")),
+        }
+    }
+
+    /// Both ends of a rename, with directories that the kernel need not know.
+    fn at_both<T>(
+        &self,
+        from: &RelPath,
+        to: &RelPath,
+        by: &Writer,
+        work: impl FnOnce(&End, &End) -> Result<T>,
+    ) -> Result<T> {
+        self.in_dir_of(from, |from_dir, from_name| {
+            self.in_dir_of(to, |to_dir, to_name| {
+                let from = self.end(from_dir, from_name, None, by)?;
+                let to = self.end(to_dir, to_name, Some(from.kind().unwrap_or(FileKind::Regular)), by)?;
+                work(&from, &to)
+            })
+        })
+    }
+
+    fn in_dir_of<T>(&self, path: &RelPath, work: impl FnOnce(NodeId, &OsStr) -> Result<T>) -> Result<T> {
+        let name = path.name().ok_or(Error::Errno(libc::EINVAL))?;
+        let dir = path.parent().unwrap_or_default();
+        let mut nodes = vec![ROOT];
+        let mut walked = Ok(());
+        for component in dir.components() {
+            let parent = *nodes.last().expect("begins with the root");
+            match self.look_up(parent, component) {
+                Ok(entry) => nodes.push(entry.node),
+                Err(err) => {
+                    walked = Err(err);
+                    break;
+                }
+            }
+        }
+        let done = walked.and_then(|()| work(*nodes.last().expect("begins with the root"), name));
+        nodes.into_iter().skip(1).rev().for_each(|node| self.forget(node, 1));
+        done
+    }
+}
+
+impl State {
+    /// As after an `unlink` or `rmdir` of the path.
+    pub(super) fn unnamed_at(&mut self, path: &RelPath, was: &Meta) {
+        self.epoch += 1;
+        if let (Some(dir), Some(name)) = (path.parent(), path.name())
+            && let Some(parent) = self.nodes.at(&dir)
+        {
+            self.unnamed(parent, name, was);
+        }
+    }
+}
+
+pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {
+    overlay.event(EventName::Undone, path).with(|event| {
+        (event.pid, event.uid) = (Some(how.review.by.pid), Some(how.review.by.uid));
+        event.message = Some(format!("undoes {}", operation.id));
+    })
+}
+
+pub(super) fn structure_outcome(path: &RelPath) -> Outcome {
+    let mut outcome = Outcome::new(Done::Undone, path.clone());
+    outcome.kind = Some(ChangeKind::Structure);
+    outcome
+}
+
+/// Nothing is left to undo: everything is as it was before.
+pub(super) fn already(operation: &Operation) -> ErrorBody {
+    let message = format!("{} is undone already: everything is as it was before it", operation.id);
+    ErrorBody::new(ErrorCode::AlreadyApplied, message).about(operation.id.to_string())
+}
+
+fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
+    let error = ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {path}: {err}"));
+    ErrorBody { path: Some(path.clone()), ..error }
+}

@@ -1,0 +1,367 @@
+//! What others do in lower while the mount stands, and for how long the kernel may believe what it was told.
+//!
+//! A directory in which the kernel has looked is watched, and then what it was told of names in it holds until it is told
+//! otherwise. The watch is there before the look whose answer relies on it, so that a change after the look makes an
+//! event after it; [`Overlay::follow_lower`], on a thread of its own, looks at what each event names once more, brings
+//! the nodes up to date and tells the kernel where that makes a difference. Our own landings and what programs do
+//! through the mount make events too: by then the nodes stand for what is there, and nothing is told.
+//!
+//! What no event tells of holds briefly: a file with several names (one may be written elsewhere), one that the kernel
+//! writes by itself, whatever lies where inotify does not see everything, and where watches have run out. Attributes are
+//! compared at every open besides: a store through somebody's mapping below makes no event at all.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::copy_up::same_content_stamp;
+use super::lookup::Origin;
+use super::nodes::{NodeId, Told};
+use super::{Overlay, Result, State};
+use crate::store::is_temp_name;
+use crate::sys::file::Meta;
+use crate::sys::watch::{Seen, WatchId, Watches, are_told_of};
+
+/// After a watch was refused for want of room none is asked for during this time: looking goes on without.
+const REFUSED: Duration = Duration::from_secs(5);
+/// How long an open of what somebody took from its name below is taken for one by that name, which the kernel is being
+/// told about.
+pub(super) const TELLING: Duration = Duration::from_secs(1);
+/// A name in a directory that a program is changing at this moment is looked at again after this time.
+const LATER: Duration = Duration::from_millis(2);
+
+/// For how long the kernel may answer from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// It will be told of any change.
+    UntilTold,
+    /// Nobody may notice a change.
+    Briefly,
+}
+
+/// Which watches there were before a look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watched {
+    pub parent: Option<WatchId>,
+    pub itself: Option<WatchId>,
+}
+
+pub(super) struct Watching {
+    watches: Arc<Watches>,
+    /// Whether inotify tells of all that happens on a device.
+    devices: Mutex<HashMap<u64, bool>>,
+    refused: Mutex<Option<Instant>>,
+}
+
+/// What others did, as far as it concerns the nodes.
+#[derive(Default)]
+struct Round {
+    /// Directories whose own attributes changed: of names in them, or by themselves.
+    dirs: HashSet<NodeId>,
+    /// Before those that changed: what was renamed keeps its node if its new name is known before the old one goes.
+    appeared: HashSet<(NodeId, OsString)>,
+    changed: HashSet<(NodeId, OsString)>,
+    /// Something is not told: all must be looked at.
+    lost: bool,
+}
+
+/// Whether a name was there before.
+enum Comes {
+    New,
+    Known,
+}
+
+/// What the kernel must be told of a name that was looked at again.
+enum Differs {
+    Nowhere,
+    /// It stands no longer for this node.
+    Entry(NodeId),
+    /// The kernel may believe that there is nothing.
+    Appeared,
+    Attributes(NodeId),
+    Content(NodeId),
+    /// A program is changing names in the directory: nobody can say yet.
+    Later,
+}
+
+impl Overlay {
+    /// From here on directories of lower are watched, and [`Self::follow_lower`] must be running.
+    pub fn watch_lower(&self, watches: Arc<Watches>) {
+        let watching = Watching { watches, devices: Mutex::default(), refused: Mutex::default() };
+        assert!(self.watching.set(watching).is_ok(), "lower is watched once");
+    }
+
+    /// Follows what others do below, until nothing can be seen any more.
+    pub fn follow_lower(&self) -> std::io::Result<()> {
+        let Some(watching) = self.watching.get() else { return Ok(()) };
+        let mut later = Round::default();
+        loop {
+            let max = (!later.is_empty()).then_some(LATER);
+            let seen = watching.watches.wait(max)?;
+            let mut round = std::mem::take(&mut later);
+            round.take(&mut self.state.lock(), seen);
+            later = self.follow(round);
+        }
+    }
+
+    /// Gives what must be looked at again later.
+    fn follow(&self, round: Round) -> Round {
+        let Round { dirs, appeared, changed, lost } = if round.lost { self.everything() } else { round };
+        let mut later = Round::default();
+        if lost {
+            // Promptly, before names are looked at one by one.
+            let all = self.state.lock().nodes.all();
+            all.into_iter().for_each(|node| self.forget_attributes(node));
+        }
+        for (names, again) in [(appeared, &mut later.appeared), (changed, &mut later.changed)] {
+            for (parent, name) in names {
+                match self.look_again(parent, &name) {
+                    Ok(Differs::Later) => drop(again.insert((parent, name))),
+                    Ok(differs) => self.tell_difference(parent, &name, &differs),
+                    // The directory is gone, or nobody can look into it: who asks next is told that.
+                    Err(err) => log::debug!("look again at a name below: {err}"),
+                }
+            }
+        }
+        dirs.into_iter().for_each(|dir| self.forget_attributes(dir));
+        later
+    }
+
+    /// What to look at when nobody can say what happened.
+    fn everything(&self) -> Round {
+        let names = self.state.lock().nodes.all_names();
+        Round { changed: names.into_iter().collect(), lost: true, ..Round::default() }
+    }
+
+    /// Brings a name up to date.
+    fn look_again(&self, parent: NodeId, name: &OsStr) -> Result<Differs> {
+        loop {
+            let (path, epoch) = {
+                let state = self.state.lock();
+                if state.changing.contains(&parent) {
+                    return Ok(Differs::Later);
+                }
+                (state.nodes.child_path(parent, name)?, state.epoch)
+            };
+            let origin = self.origin(&path)?;
+            let mut state = self.state.lock();
+            if state.changing.contains(&parent) {
+                return Ok(Differs::Later);
+            }
+            if state.epoch != epoch {
+                continue;
+            }
+            let there = self.inode_at(&state, &origin)?;
+            let known = state.nodes.child(parent, name);
+            return Ok(match (known, there) {
+                (None, None) => Differs::Nowhere,
+                (None, Some((meta, lower))) => {
+                    if let Some(lower) = lower.filter(|lower| state.nodes.of_lower(*lower).is_some()) {
+                        // Renamed, or one more name: what is open goes on under it.
+                        state.nodes.resolve(parent, name, &meta, Some(lower));
+                    }
+                    Differs::Appeared
+                }
+                (Some(node), Some((meta, lower))) if state.nodes.stands_for(node, meta.kind, lower) => {
+                    state.differs(node, &meta, matches!(origin, Origin::Lower(_)))
+                }
+                (Some(node), _) => {
+                    state.nodes.part_below(node);
+                    state.nodes.unname(parent, name);
+                    Differs::Entry(node)
+                }
+            });
+        }
+    }
+
+    fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) {
+        match differs {
+            Differs::Nowhere | Differs::Later => {}
+            Differs::Entry(node) => {
+                self.tell(|observer| observer.entry_changed(parent, name));
+                self.forget_attributes(*node);
+            }
+            Differs::Appeared => self.tell(|observer| observer.entry_doubted(parent, name)),
+            Differs::Attributes(node) => self.forget_attributes(*node),
+            Differs::Content(node) => {
+                self.forget_attributes(*node);
+                self.tell(|observer| observer.content_changed(*node));
+            }
+        }
+    }
+
+    /// Has the kernel forget what it was told of a node, if it was told anything.
+    pub(super) fn forget_attributes(&self, node: NodeId) {
+        let names = {
+            let mut state = self.state.lock();
+            if state.nodes.told(node) == Told::Nothing {
+                return;
+            }
+            state.nodes.untold(node);
+            state.nodes.names(node)
+        };
+        self.tell(|observer| {
+            if !observer.attributes_changed(node) {
+                // An answer with the old ones may be on its way, for a node that the kernel has yet to make.
+                names.iter().for_each(|(parent, name)| observer.entry_doubted(*parent, name));
+            }
+        });
+    }
+
+    /// The watch of a directory, made if there is none: before the look that relies on it.
+    pub(super) fn watch(&self, dir: NodeId) -> Option<WatchId> {
+        let watching = self.watching.get()?;
+        let path = {
+            let state = self.state.lock();
+            if let Some(id) = state.nodes.watch_of(dir) {
+                return Some(id);
+            }
+            state.nodes.path(dir).ok()?
+        };
+        if watching.is_refused() {
+            return None;
+        }
+        let fd = self.lower.dir(&path).ok()?;
+        let meta = Meta::of(fd.as_fd()).ok()?;
+        if !watching.sees(meta.device, || are_told_of(fd.as_fd())) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if let Err(err) = state.nodes.watch(dir, meta.key(), || watching.watches.watch(fd.as_fd())) {
+            watching.note_refusal(&err);
+        }
+        state.nodes.watch_of(dir)
+    }
+
+    /// The watches by which a change of a node's attributes is seen.
+    pub(super) fn watch_for(&self, node: NodeId) -> Watched {
+        if self.watching.get().is_none() {
+            return Watched::default();
+        }
+        let (parent, is_dir) = {
+            let state = self.state.lock();
+            let Ok(found) = state.nodes.get(node) else { return Watched::default() };
+            (found.names.first().map(|(parent, _)| *parent), found.kind == crate::sys::file::FileKind::Directory)
+        };
+        // A directory that is asked for by itself is one the kernel walks through.
+        let itself = if is_dir { self.watch(node) } else { None };
+        Watched { parent: parent.and_then(|parent| self.watch(parent)), itself }
+    }
+
+    /// Marks directories as ones in which a program changes names, until the guard is dropped: what is seen of them
+    /// meanwhile is half of something.
+    pub(super) fn changing<const N: usize>(&self, dirs: [NodeId; N]) -> impl Drop + '_ {
+        struct Changing<'a, const N: usize>(&'a Overlay, [NodeId; N]);
+        impl<const N: usize> Drop for Changing<'_, N> {
+            fn drop(&mut self) {
+                let mut state = self.0.state.lock();
+                for dir in &self.1 {
+                    if let Some(at) = state.changing.iter().position(|changing| changing == dir) {
+                        state.changing.swap_remove(at);
+                    }
+                }
+            }
+        }
+        self.state.lock().changing.extend(dirs);
+        Changing(self, dirs)
+    }
+}
+
+impl Watching {
+    fn is_refused(&self) -> bool {
+        self.refused.lock().is_some_and(|at| at.elapsed() < REFUSED)
+    }
+
+    fn note_refusal(&self, err: &std::io::Error) {
+        if err.raw_os_error() == Some(libc::ENOSPC) {
+            let before = self.refused.lock().replace(Instant::now());
+            if before.is_none() {
+                log::warn!("no more directories can be watched: what changes in others shows within a second");
+            }
+        } else {
+            log::debug!("watch a directory: {err}");
+        }
+    }
+
+    fn sees(&self, device: u64, ask: impl FnOnce() -> std::io::Result<bool>) -> bool {
+        *self.devices.lock().entry(device).or_insert_with(|| ask().unwrap_or(false))
+    }
+}
+
+impl Round {
+    fn is_empty(&self) -> bool {
+        self.dirs.is_empty() && self.appeared.is_empty() && self.changed.is_empty() && !self.lost
+    }
+
+    fn take(&mut self, state: &mut State, seen: Vec<Seen>) {
+        for one in seen {
+            match one {
+                Seen::Appeared(watch, name) => self.take_name(state.nodes.of_watch(watch), name, Comes::New),
+                Seen::Changed(watch, name) => self.take_name(state.nodes.of_watch(watch), name, Comes::Known),
+                Seen::Itself(watch) => self.dirs.extend(state.nodes.of_watch(watch)),
+                // Its name in the directory above tells the same.
+                Seen::Ended(watch) => {
+                    if let Some(dir) = state.nodes.of_watch(watch) {
+                        state.nodes.unwatch(dir);
+                    }
+                }
+                Seen::Unmounted | Seen::Overflow => self.lost = true,
+            }
+        }
+    }
+
+    fn take_name(&mut self, dir: Option<NodeId>, name: OsString, comes: Comes) {
+        let Some(dir) = dir else { return };
+        self.dirs.insert(dir);
+        if is_temp_name(&name) {
+            return;
+        }
+        match comes {
+            Comes::New => self.appeared.insert((dir, name)),
+            Comes::Known => self.changed.insert((dir, name)),
+        };
+    }
+}
+
+impl State {
+    /// For how long what was told of a node holds, after a look at it with these watches.
+    pub(super) fn holds(&self, node: NodeId, meta: &Meta, watched: Watched) -> Holds {
+        let is_seen = |dir, watch: Option<WatchId>| watch.is_some() && self.nodes.watch_of(dir) == watch;
+        let Ok(found) = self.nodes.get(node) else { return Holds::Briefly };
+        let by_name = match found.names.as_slice() {
+            [(parent, _)] => is_seen(*parent, watched.parent),
+            [] => node == super::ROOT,
+            _ => false,
+        };
+        let by_itself = !meta.is_dir() || is_seen(node, watched.itself);
+        let elsewhere = !meta.is_dir() && (meta.links > 1 || self.uppers.names_taken(meta.device, meta.inode) > 0);
+        match by_name && by_itself && !elsewhere && !found.written_past {
+            true => Holds::UntilTold,
+            false => Holds::Briefly,
+        }
+    }
+
+    /// The same of a name that stands for nothing.
+    pub(super) fn name_holds(&self, parent: NodeId, watched: Option<WatchId>) -> Holds {
+        match watched.is_some() && self.nodes.watch_of(parent) == watched {
+            true => Holds::UntilTold,
+            false => Holds::Briefly,
+        }
+    }
+
+    fn differs(&mut self, node: NodeId, now: &Meta, is_lower: bool) -> Differs {
+        let stale = |cached| !same_content_stamp(&cached, &now.stamp());
+        if is_lower && self.nodes.open_content(node).is_some_and(stale) {
+            self.nodes.set_cached(node, now.stamp());
+            return Differs::Content(node);
+        }
+        match self.nodes.told(node).is_at_most(&now.stamp()) {
+            true => Differs::Nowhere,
+            false => Differs::Attributes(node),
+        }
+    }
+}

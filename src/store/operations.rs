@@ -1,0 +1,137 @@
+//! What operations did, path by path, so that `undo` can reverse them.
+//!
+//! An operation is what was recorded in one transaction: its events have one id, and in their rows, beside what `log`
+//! tells, what each did. Contents are kept by their hashes, as backups are and no longer.
+
+use serde::{Deserialize, Serialize};
+
+use super::events::{Event, EventDraft};
+use super::upper::{Kept, UpperRow, parse_row};
+use super::{Result, Store};
+use crate::model::{ChangeId, OperationId, RelPath, Timestamp};
+use crate::sys::file::Meta;
+
+/// A file or symlink as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// None where it was too large to be hashed while its writer waited: size and time tell it then.
+    pub content: Option<Kept>,
+    pub size: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime: Timestamp,
+}
+
+impl Version {
+    pub fn of(meta: &Meta, content: Option<Kept>) -> Self {
+        let Meta { size, mode, uid, gid, mtime, .. } = *meta;
+        Self { content, size, mode, uid, gid, mtime }
+    }
+}
+
+/// Permissions and owner of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirLooks {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl DirLooks {
+    pub fn of(meta: &Meta) -> Self {
+        Self { mode: meta.mode, uid: meta.uid, gid: meta.gid }
+    }
+}
+
+/// What became of a path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Effect {
+    /// A file or symlink came, changed or went. `shared`: it has further names, which show the same.
+    Content {
+        before: Option<Version>,
+        after: Option<Version>,
+        shared: bool,
+    },
+    /// It is one more name of what is at `of`.
+    Linked {
+        of: RelPath,
+    },
+    DirMade,
+    DirRemoved(DirLooks),
+    /// A FIFO, socket or device came.
+    SpecialMade,
+    /// What was at `from` is here; `onto`: the permissions of the empty directory that it took the place of.
+    Renamed {
+        from: RelPath,
+        onto: Option<u32>,
+    },
+    Exchanged {
+        with: RelPath,
+    },
+    Mode {
+        before: u32,
+        after: u32,
+    },
+    /// User and group.
+    Owner {
+        before: (u32, u32),
+        after: (u32, u32),
+    },
+    /// A held change went from the view. `content` is what it would have landed, without content for a directory; none: a
+    /// deletion.
+    Discarded {
+        row: Box<UpperRow>,
+        content: Option<Version>,
+    },
+    /// A change that had been discarded is held again.
+    HeldAgain {
+        id: ChangeId,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathEffect {
+    pub path: RelPath,
+    pub effect: Effect,
+}
+
+impl PathEffect {
+    pub fn new(path: &RelPath, effect: Effect) -> Self {
+        Self { path: path.clone(), effect }
+    }
+}
+
+/// What was done at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    pub id: OperationId,
+    /// In the order in which they were recorded; never empty.
+    pub events: Vec<Event>,
+    pub effects: Vec<PathEffect>,
+}
+
+impl Store {
+    /// None where no operation has this id, or its events are gone.
+    pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        let rows = {
+            let database = self.database.lock();
+            let mut statement = database
+                .reader()
+                .prepare_cached("SELECT row FROM event WHERE seq >= ?1 AND instr(row, ?2) > 0 ORDER BY seq")?;
+            let named = format!("\"operation\":\"{id}\"");
+            let rows = statement.query_map((id.first_event() as i64, named), |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let mut operation = Operation { id, events: Vec::new(), effects: Vec::new() };
+        for row in rows {
+            let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
+            // Not where a message says the same words.
+            if event.operation.as_deref() == Some(&id.to_string()) {
+                operation.events.push(event);
+                operation.effects.extend(effects);
+            }
+        }
+        Ok(Some(operation).filter(|operation| !operation.effects.is_empty()))
+    }
+}

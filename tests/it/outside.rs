@@ -1,0 +1,335 @@
+//! What others do below while programs work in the view: it shows promptly, and an open never finds less than there is,
+//! though the kernel believes for a minute what it was told where lower is watched.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Scratch, View, lines, mounted_scratch, within};
+
+/// How late a change below may show where nobody opens anything (SPEC §2).
+const PROMPTLY: Duration = Duration::from_secs(1);
+/// The same where the machine has something to catch up with.
+const AFTER_A_FLOOD: Duration = Duration::from_secs(8);
+
+/// A project with files in two directories, one of them ignored by git, all of which the kernel has looked at.
+fn warm(scratch: &Scratch) -> View<'_> {
+    fill(scratch);
+    let view = scratch.mount();
+    look_at_all(&view);
+    view
+}
+
+fn fill(scratch: &Scratch) {
+    scratch.write(".gitignore", "target/\n");
+    for dir in ["src", "src/deep", "target"] {
+        for file in ["a.txt", "b.txt", "c.txt"] {
+            scratch.write(format!("{dir}/{file}"), lines(20));
+        }
+    }
+    scratch.git_init();
+}
+
+/// Names, attributes and, where there is nothing, that.
+fn look_at_all(view: &View<'_>) {
+    let seen = view.sh("ls -lRa . >/dev/null; cat src/*.txt src/deep/*.txt target/*.txt >/dev/null");
+    seen.ok();
+    for dir in ["src", "src/deep", "target"] {
+        assert!(!view.has(format!("{dir}/new.txt")));
+        assert!(!view.has(format!("{dir}/newdir")));
+    }
+}
+
+#[track_caller]
+fn shows(what: &str, condition: impl FnMut() -> bool) {
+    assert!(within(PROMPTLY, condition), "not within {PROMPTLY:?}: {what}");
+}
+
+fn size(view: &View<'_>, path: &str) -> Option<u64> {
+    view.path(path).symlink_metadata().ok().map(|meta| meta.len())
+}
+
+/// Stops a process, and lets it go on whatever happens.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid).expect("a pid");
+        kill_process(pid, Signal::STOP).expect("a process can be stopped");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).expect("a stopped process can go on");
+    }
+}
+
+#[test]
+fn what_is_watched_the_kernel_answers_for_longer_than_a_second() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    // The directories are watched by now: what is told from here on holds.
+    look_at_all(&view);
+    view.sh("sleep 1.1; stat src src/deep src/deep/a.txt; stat src src/deep src/deep/a.txt").ok();
+    let stopped = Stopped::new(view.daemon_pid());
+    let script = "sleep 1.5; stat src/deep/a.txt";
+    let mut stat = scratch.command("timeout");
+    stat.args(["--signal=KILL", "5", "sh", "-c", script]).current_dir(view.root());
+    let status = stat.stdout(std::process::Stdio::null()).status();
+    drop(stopped);
+    assert!(status.expect("timeout runs").success(), "the kernel asked the daemon");
+}
+
+#[test]
+fn an_edit_in_place_shows_and_an_open_reads_all_of_it() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    for path in ["src/a.txt", "src/deep/a.txt", "target/a.txt"] {
+        for count in [40, 3, 100, 20] {
+            scratch.write(path, lines(count));
+            assert_eq!(view.read(path), lines(count), "{path} at the next open");
+            scratch.write(path, lines(count + 1));
+            shows(path, || size(&view, path) == Some(lines(count + 1).len() as u64));
+        }
+    }
+}
+
+#[test]
+fn who_has_a_file_open_reads_on_in_what_is_written_below() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    for path in ["src/a.txt", "target/a.txt"] {
+        let open = File::open(view.path(path)).expect("open in the view");
+        let read = || {
+            let mut bytes = vec![0; 4096];
+            let count = open.read_at(&mut bytes, 0).expect("read");
+            bytes.truncate(count);
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        assert_eq!(read(), lines(20));
+        for count in [30, 10, 25] {
+            scratch.write(path, lines(count));
+            shows(path, || read() == lines(count));
+        }
+    }
+}
+
+#[test]
+fn a_file_renamed_over_below_is_the_new_one_and_the_open_one_stays_what_it_was() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    for path in ["src/a.txt", "target/a.txt"] {
+        let open = File::open(view.path(path)).expect("open in the view");
+        let (new, old) = (scratch.lower().join("new~"), scratch.lower().join(path));
+        fs::write(&new, "another").and_then(|()| fs::rename(&new, &old)).expect("renamed over below");
+        assert_eq!(view.read(path), "another");
+        shows(path, || size(&view, path) == Some(7));
+        assert_eq!(open.metadata().expect("fstat").len(), lines(20).len() as u64);
+        let mut bytes = vec![0; 4096];
+        let count = open.read_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes[..count], lines(20).as_bytes());
+    }
+}
+
+#[test]
+fn names_that_come_and_go_below_come_and_go_in_the_view() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    for dir in ["src", "src/deep", "target"] {
+        let lower = scratch.lower().join(dir);
+        for turn in 0..3 {
+            let text = lines(10 + turn);
+            fs::write(lower.join("new.txt"), &text).expect("made below");
+            shows("a new file", || view.try_read(format!("{dir}/new.txt")).is_ok_and(|read| read == text.as_bytes()));
+            fs::create_dir(lower.join("newdir")).expect("made below");
+            fs::write(lower.join("newdir/in"), "in").expect("made below");
+            shows("a new directory", || view.try_read(format!("{dir}/newdir/in")).is_ok_and(|read| read == b"in"));
+            symlink("new.txt", lower.join("link")).expect("made below");
+            shows("a symlink", || view.try_read(format!("{dir}/link")).is_ok_and(|read| read == text.as_bytes()));
+            fs::remove_file(lower.join("link")).expect("removed below");
+            symlink("a.txt", lower.join("link")).expect("made below");
+            let target = || fs::read_link(view.path(format!("{dir}/link")));
+            shows("another symlink", || target().is_ok_and(|to| to == Path::new("a.txt")));
+            for name in ["new.txt", "link"] {
+                fs::remove_file(lower.join(name)).expect("removed below");
+            }
+            assert!(File::open(view.path(format!("{dir}/new.txt"))).is_err(), "it opens what is gone");
+            fs::remove_dir_all(lower.join("newdir")).expect("removed below");
+            shows("names that go", || {
+                ["new.txt", "link", "newdir"].iter().all(|name| !view.has(format!("{dir}/{name}")))
+            });
+        }
+    }
+}
+
+#[test]
+fn a_directory_renamed_below_goes_on_under_its_new_name() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let inode = |path: &str| view.path(path).symlink_metadata().ok().map(|meta| meta.ino());
+    let number = inode("src/deep");
+    let rename = |from: &str, to: &str| {
+        fs::rename(scratch.lower().join(from), scratch.lower().join(to)).expect("renamed below");
+        shows(to, || view.try_read(format!("{to}/a.txt")).is_ok_and(|read| read == lines(20).as_bytes()));
+        shows(from, || !view.has(from) && view.try_read(format!("{from}/a.txt")).is_err());
+        assert_eq!(inode(to), number);
+    };
+    rename("src/deep", "src/deeper");
+    rename("src/deeper", "target/deep");
+    rename("target/deep", "src/deep");
+    // And it is followed where it is now.
+    scratch.write("src/deep/a.txt", lines(7));
+    shows("what is written in it", || size(&view, "src/deep/a.txt") == Some(lines(7).len() as u64));
+    scratch.write("src/deep/new.txt", "new");
+    shows("what is made in it", || view.has("src/deep/new.txt"));
+}
+
+#[test]
+fn attributes_changed_below_show() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let mode = |path: &str| view.path(path).symlink_metadata().map(|meta| meta.mode() & 0o777).ok();
+    for (path, set) in [("src/a.txt", 0o600), ("src/deep", 0o700), ("src/deep", 0o755), ("target/a.txt", 0o640)] {
+        fs::set_permissions(scratch.lower().join(path), fs::Permissions::from_mode(set)).expect("chmod below");
+        shows(path, || mode(path) == Some(set));
+    }
+    let times = |path: &Path| path.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.nlink())).ok();
+    scratch.write("src/new.txt", "x");
+    fs::create_dir(scratch.lower().join("src/newdir")).expect("made below");
+    shows("a directory's times", || times(&view.path("src")) == times(&scratch.lower().join("src")));
+}
+
+#[test]
+fn a_file_with_another_name_elsewhere_shows_what_is_written_there() {
+    let scratch = mounted_scratch!();
+    scratch.write("src/a.txt", lines(20));
+    let elsewhere = scratch.root().join("elsewhere");
+    fs::hard_link(scratch.lower().join("src/a.txt"), &elsewhere).expect("a second name outside the project");
+    let view = scratch.mount();
+    assert_eq!(size(&view, "src/a.txt"), Some(lines(20).len() as u64));
+    fs::write(&elsewhere, lines(5)).expect("written by its other name");
+    let late = within(PROMPTLY * 2, || size(&view, "src/a.txt") == Some(lines(5).len() as u64));
+    assert!(late, "nobody is told, and so it must not hold for long");
+    fs::write(&elsewhere, lines(9)).expect("written by its other name");
+    assert_eq!(view.read("src/a.txt"), lines(9), "at the next open at the latest");
+}
+
+#[test]
+fn git_switching_branches_outside_shows_as_one_tree() {
+    let scratch = mounted_scratch!();
+    fill(&scratch);
+    let git = |script: &str| {
+        let output = scratch.command("sh").current_dir(scratch.lower()).args(["-c", script]).output();
+        crate::harness::Output::from(output.expect("a shell")).ok();
+    };
+    git("git switch -q -c other; for i in 1 2 3; do mkdir d$i; for j in 1 2 3; do seq $i$j >d$i/$j; done; done
+         git rm -q -r src/deep; seq 50 >src/a.txt; git add .; git commit -q -m other; git switch -q main");
+    let view = scratch.mount_at("view");
+    let listed = |root: &Path| {
+        let script = "find . -path ./.git -prune -o -path ./.fettle -prune -o -printf '%p %y %m %s %T@\\n' | sort
+                      find . -path ./.git -prune -o -path ./.fettle -prune -o -type f -print0 | sort -z | xargs -0 cat";
+        scratch.command("sh").current_dir(root).args(["-c", script]).output().expect("find").stdout
+    };
+    for branch in ["other", "main", "other", "main"] {
+        assert_eq!(listed(view.root()), listed(&scratch.lower()));
+        git(&format!("git switch -q {branch}"));
+        shows(branch, || listed(view.root()) == listed(&scratch.lower()));
+    }
+}
+
+#[test]
+fn what_is_held_stays_in_the_view_whatever_happens_below() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    view.write("src/a.txt", lines(300));
+    let id = view.only_held().id;
+    scratch.write("src/a.txt", "edited outside\n");
+    fs::remove_file(scratch.lower().join("src/b.txt")).expect("removed below");
+    shows("what goes beside it", || !view.has("src/b.txt"));
+    assert_eq!(view.read("src/a.txt"), lines(300));
+    view.cli(&["discard", &id]).ok();
+    assert_eq!(view.read("src/a.txt"), "edited outside\n");
+}
+
+#[test]
+fn what_a_program_makes_it_can_go_on_with_at_once() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    // Its own acts make events below, too: none of them may take a name from under its feet.
+    let script = "import os
+top = os.getcwd()
+for dir in 'src', 'target':
+    for turn in range(150):
+        at = f'{top}/{dir}/made{turn}'
+        os.mkdir(at)
+        os.chdir(at)
+        assert os.getcwd() == at
+        with open('f', 'w') as f: f.write('x')
+        os.rename('f', 'g')
+        before = os.stat('g')
+        os.rename(at, at + 'x')
+        assert os.getcwd() == at + 'x'
+        assert os.stat('g').st_ino == before.st_ino
+        os.unlink('g')
+        os.chdir(top)
+        os.rmdir(at + 'x')
+";
+    let ran = scratch.command("python3").current_dir(view.root()).args(["-c", script]).output();
+    crate::harness::Output::from(ran.expect("python3")).ok();
+}
+
+#[test]
+fn without_watches_changes_below_show_within_a_second_too() {
+    for word in ["nowatch", "watches=1"] {
+        let scratch = mounted_scratch!();
+        fill(&scratch);
+        let view = scratch.mounting().flag("-o").flag(word).start();
+        look_at_all(&view);
+        let late = |what: &str, condition: &mut dyn FnMut() -> bool| {
+            assert!(within(PROMPTLY * 2, condition), "{what} with {word}");
+        };
+        scratch.write("src/deep/a.txt", lines(40));
+        assert_eq!(view.read("src/deep/a.txt"), lines(40), "at the next open with {word}");
+        scratch.write("src/deep/b.txt", lines(41));
+        late("an edit", &mut || size(&view, "src/deep/b.txt") == Some(lines(41).len() as u64));
+        scratch.write("src/deep/new.txt", "new");
+        assert_eq!(view.read("src/deep/new.txt"), "new", "at the next open with {word}");
+        fs::remove_file(scratch.lower().join("src/deep/c.txt")).expect("removed below");
+        late("a deletion", &mut || !view.has("src/deep/c.txt"));
+    }
+}
+
+#[test]
+fn more_changes_than_the_kernel_queues_lose_none() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let queued = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("the kernel's limit");
+    let queued: usize = queued.trim().parse().expect("a number");
+    let stopped = Stopped::new(view.daemon_pid());
+    // In turns: the kernel makes one of two that are the same.
+    let logs = ["src/b.txt", "src/c.txt"]
+        .map(|path| fs::OpenOptions::new().append(true).open(scratch.lower().join(path)).expect("a log below"));
+    for turn in 0..=queued {
+        std::io::Write::write_all(&mut &logs[turn % 2], b"x").expect("append below");
+    }
+    // These no event tells of.
+    scratch.write("src/a.txt", lines(33));
+    scratch.write("src/new.txt", "new");
+    fs::remove_file(scratch.lower().join("src/deep/a.txt")).expect("removed below");
+    fs::rename(scratch.lower().join("src/deep"), scratch.lower().join("src/deeper")).expect("renamed below");
+    drop(stopped);
+    let all = || {
+        size(&view, "src/a.txt") == Some(lines(33).len() as u64)
+            && view.has("src/new.txt")
+            && !view.has("src/deep")
+            && view.has("src/deeper/b.txt")
+            && !view.has("src/deeper/a.txt")
+            && size(&view, "src/b.txt") == fs::metadata(scratch.lower().join("src/b.txt")).ok().map(|meta| meta.len())
+    };
+    assert!(within(AFTER_A_FLOOD, all), "something is not told");
+}

@@ -1,0 +1,191 @@
+//! Somebody writes below at the very moment at which something lands there, is confirmed or is rolled back: whatever he
+//! wrote is in the project or in a backup afterwards. A few dozen rounds here; `scripts/races` does a thousand of each.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Scratch, View, lines, mounted_scratch, with_changed_lines};
+
+/// How many rounds of each kind.
+const ROUNDS_VARIABLE: &str = "FETTLE_TEST_RACES";
+const ROUNDS: usize = 24;
+
+/// What the other one does.
+#[derive(Clone, Copy, Debug)]
+enum Outside {
+    Overwrite,
+    Append,
+    RenameOver,
+    RenameOverTwice,
+}
+
+const OUTSIDE: [Outside; 4] = [Outside::Overwrite, Outside::Append, Outside::RenameOver, Outside::RenameOverTwice];
+
+impl Outside {
+    /// Writes below. Gives what must be found afterwards: what he wrote into a file that had lost its name by then is
+    /// gone as on any file system.
+    fn write(self, path: &Path, round: usize) -> Vec<String> {
+        let token = |part: usize| format!("outside {round} {part}\n");
+        match self {
+            Self::Overwrite => in_place(OpenOptions::new().write(true).truncate(true), path, token(0)),
+            Self::Append => in_place(OpenOptions::new().append(true), path, token(0)),
+            Self::RenameOver => vec![rename_over(path, token(0))],
+            // The first he gave up himself, unless something landed over it in between.
+            Self::RenameOverTwice => {
+                rename_over(path, token(0));
+                vec![rename_over(path, token(1))]
+            }
+        }
+    }
+}
+
+fn in_place(how: &OpenOptions, path: &Path, token: String) -> Vec<String> {
+    let mut file = how.open(path).expect("a file below");
+    file.write_all(token.as_bytes()).expect("written below");
+    let own = file.metadata().expect("fstat").ino();
+    let has_its_name = path.metadata().is_ok_and(|named| named.ino() == own);
+    if has_its_name { vec![token] } else { Vec::new() }
+}
+
+fn rename_over(path: &Path, token: String) -> String {
+    let new = path.with_extension("outside");
+    fs::write(&new, &token).and_then(|()| fs::rename(&new, path)).expect("renamed over below");
+    token
+}
+
+fn rounds() -> usize {
+    std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"))
+}
+
+/// Runs `act` and the other one's write at once, the write a little later in each round until it comes too late.
+fn race(scratch: &Scratch, view: &View<'_>, prepare: impl Fn(&str) -> String, act: impl Fn(&str, &str)) {
+    let mut took = Duration::from_millis(2);
+    for round in 0..rounds() {
+        let path = format!("{round}.txt");
+        scratch.write(&path, lines(60));
+        let prepared = prepare(&path);
+        let outside = OUTSIDE[round % OUTSIDE.len()];
+        let below = scratch.lower().join(&path);
+        let begin = Barrier::new(2);
+        // Spread over the time the act took the last time.
+        let late = took.mul_f64((round / OUTSIDE.len() % 16) as f64 / 16.0);
+        let written = thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                begin.wait();
+                // Finer than any timer.
+                let until = Instant::now() + late;
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                outside.write(&below, round)
+            });
+            begin.wait();
+            let begun = Instant::now();
+            act(&path, &prepared);
+            took = begun.elapsed().max(Duration::from_micros(200));
+            other.join().expect("the other one writes")
+        });
+        for token in written {
+            assert!(is_kept(scratch, view, &path, &token), "round {round}: {outside:?} wrote {token:?}, which is lost");
+        }
+        assert!(!fs::read(view.path(&path)).expect("the view shows something").is_empty());
+    }
+}
+
+/// In the project, or in a backup that can be rolled back.
+fn is_kept(scratch: &Scratch, view: &View<'_>, path: &str, token: &str) -> bool {
+    if scratch.read(path).contains(token) {
+        return true;
+    }
+    let backups = view.cli(&["backups", path, "--json"]).ok().json();
+    let names = backups["backups"].as_array().expect("backups").iter().filter_map(|backup| backup["name"].as_str());
+    names.into_iter().any(|name| view.read(Path::new(".fettle/backups").join(name)).contains(token))
+}
+
+fn mounted(scratch: &Scratch) -> View<'_> {
+    scratch.mounting().flag("--window=0").at("view").start()
+}
+
+#[test]
+fn no_byte_written_below_is_lost_to_what_lands() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let small = with_changed_lines(&lines(60), 2);
+    race(&scratch, &view, |path| view.read(path), |path, _| view.write(path, &small));
+    view.unmount();
+}
+
+#[test]
+fn no_byte_written_below_is_lost_to_a_rename_that_lands() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let small = with_changed_lines(&lines(60), 2);
+    race(&scratch, &view, |path| view.read(path), |path, _| view.write_by_rename(path, &small));
+    view.unmount();
+}
+
+#[test]
+fn no_byte_written_below_is_lost_to_a_confirm() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let large = with_changed_lines(&lines(60), 50);
+    let hold = |path: &str| {
+        view.write(path, &large);
+        let held = view.held();
+        held.iter().find(|held| held.path == path).expect("it is held").id.clone()
+    };
+    // Applied, merged, or refused as a conflict: with 0 or 5.
+    let confirm = |path: &str, id: &str| {
+        let confirmed = view.cli(&["confirm", id]);
+        assert!(matches!(confirmed.status, 0 | 5), "{path}: {confirmed:?}");
+        if confirmed.status == 5 {
+            view.cli(&["discard", id]).ok();
+        }
+    };
+    race(&scratch, &view, hold, confirm);
+    view.unmount();
+}
+
+#[test]
+fn no_byte_written_below_is_lost_to_a_forced_confirm() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let large = with_changed_lines(&lines(60), 50);
+    let hold = |path: &str| {
+        view.write(path, &large);
+        let held = view.held();
+        held.iter().find(|held| held.path == path).expect("it is held").id.clone()
+    };
+    let confirm = |path: &str, id: &str| {
+        let confirmed = view.cli(&["confirm", "--force", id]);
+        assert!(matches!(confirmed.status, 0 | 5), "{path}: {confirmed:?}");
+        if confirmed.status == 5 {
+            view.cli(&["discard", id]).ok();
+        }
+    };
+    race(&scratch, &view, hold, confirm);
+    view.unmount();
+}
+
+#[test]
+fn no_byte_written_below_is_lost_to_a_rollback() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let small = with_changed_lines(&lines(60), 2);
+    let land = |path: &str| {
+        view.write(path, &small);
+        let backups = view.cli(&["backups", path, "--json"]).ok().json();
+        backups["backups"][0]["name"].as_str().expect("a landing leaves a backup").to_owned()
+    };
+    let roll_back = |path: &str, name: &str| {
+        let restored = view.cli(&["rollback", name]);
+        assert!(matches!(restored.status, 0 | 5), "{path}: {restored:?}");
+    };
+    race(&scratch, &view, land, roll_back);
+    view.unmount();
+}
