@@ -182,12 +182,18 @@ impl State {
             Some(anchor @ (AnchorState::Content(_) | AnchorState::Nothing)) => anchor.clone(),
             Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
         };
-        let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
-        let fresh = there == AnchorState::Nothing;
-        vec![
-            Known::of(home).as_anchor(path),
-            Known { fresh, from: Some(path.clone()), ..Known::of(there) }.as_anchor(to),
-        ]
+        // A name that nothing is known of had this content all along: a rename over it changed nothing.
+        let there = self.came_here(to).then(|| {
+            let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
+            let fresh = there == AnchorState::Nothing;
+            Known { fresh, from: Some(path.clone()), ..Known::of(there) }.as_anchor(to)
+        });
+        [Known::of(home).as_anchor(path)].into_iter().chain(there).collect()
+    }
+
+    /// Whether something has come to a path in this session, by itself or with a directory.
+    pub(super) fn came_here(&self, path: &RelPath) -> bool {
+        self.anchors.contains_key(path) || self.left_in_moved_dir(path).is_some()
     }
 
     /// The same where nothing is left at the other name: what the view shows there came in this session.
@@ -201,10 +207,15 @@ impl State {
     /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.
     pub(super) fn put_back(&mut self, path: &RelPath, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
         self.epoch += 1;
-        self.recent_moved(to, path);
+        self.recent_put_back(to, path);
         let Some((copy, file)) = copied else { return };
         self.touched(to, &moved.stamp(), &copy);
         let Some(node) = self.nodes.at(to) else { return };
+        if self.nodes.names(node).len() > 1 {
+            // Its other names go on being those of the renamed inode, and the copy is a file of its own.
+            self.nodes.unname_path(to);
+            return;
+        }
         self.nodes.set_lower(node, Some(copy.key()));
         if let Ok(found) = self.nodes.get(node)
             && let Some(open) = &found.open
@@ -226,7 +237,7 @@ impl State {
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
         self.seen.remove(path);
-        self.windows.remove(path);
+        self.windows.forget(path);
         let left = self.anchor_left(path)?;
         self.know(vec![left.clone()]);
         Some(left)
@@ -242,7 +253,7 @@ impl State {
     /// now on, and paths whose content had been renamed to `source` before.
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.seen.remove(source);
-        self.windows.remove(source);
+        self.windows.forget(source);
         let changed = self.anchors_carried(source, to, meta);
         self.know(changed.clone());
         changed
@@ -287,11 +298,7 @@ impl State {
         if let Some(seen) = self.seen.get_mut(path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
             seen.stamp = stamp;
         }
-        if let Some(landed) = self.windows.get_mut(path).and_then(|window| window.landed.as_mut())
-            && same_content_stamp(landed, before)
-        {
-            *landed = stamp;
-        }
+        self.windows.touched(path, before, &stamp);
         let upper = self.uppers.at(path).and_then(|id| self.uppers.get_mut(id));
         if let Some(Below::Entry { stamp: base, .. }) = upper.map(|upper| &mut upper.row.base.below)
             && same_content_stamp(base, before)
@@ -359,18 +366,25 @@ impl State {
 
     /// What was seen of a file and landed from it a moment ago is known of it under its new name.
     pub(super) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
+        self.seen_moved(from, to);
+        self.windows.moved(from, to);
+    }
+
+    /// The same of one that has its first name again.
+    pub(super) fn recent_put_back(&mut self, from: &RelPath, path: &RelPath) {
+        self.seen_moved(from, path);
+        self.windows.moved_back(from, path);
+    }
+
+    fn seen_moved(&mut self, from: &RelPath, to: &RelPath) {
         if let Some(seen) = self.seen.remove(from) {
             self.seen.insert(to.clone(), seen);
-        }
-        if let Some(window) = self.windows.remove(from) {
-            // A rename in between does not make one change two (SPEC §4.6).
-            self.windows.insert(to.clone(), window);
         }
     }
 
     /// A directory was renamed, and what was known a moment ago of the files in it is known of them there.
     pub(super) fn dir_moved(&mut self, from: &RelPath, to: &RelPath) {
-        self.move_windows(from, to);
+        self.windows.moved_within(from, to);
         let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
         for path in seen {
             if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {

@@ -125,10 +125,10 @@ impl Overlay {
 
     /// What the view shows of an upper entry. A landed one that a writer still has open shows what lower has.
     pub(super) fn upper_meta(&self, path: &RelPath, id: UpperId) -> Result<Meta> {
-        let (landed, names, links) = {
+        let (landed, first, names, links) = {
             let state = self.state.lock();
             let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ENOENT))?;
-            (upper.is_landed(), upper.row.names.len(), upper.links_below())
+            (upper.is_landed(), upper.row.names[0].clone(), upper.row.names.len(), upper.links_below())
         };
         if landed && let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? {
             return Ok(meta);
@@ -141,7 +141,7 @@ impl Overlay {
         let links = match links {
             0 | 1 => links,
             _ => {
-                let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+                let below = self.lower.stat(&first).doing(|| format!("stat {first}"))?;
                 below.map_or(1, |meta| self.as_linked(meta).links)
             }
         };

@@ -14,7 +14,7 @@ use crate::model::{BackupKind, ChangeId, ChangeKind, OperationId, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     self, Anchor, AnchorState, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landed, Landing,
-    PathEffect, UpperRow, What, Writer,
+    PathEffect, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -82,7 +82,9 @@ impl Overlay {
             true => landable.taken.row.names[0].components().count(),
             false => usize::MAX,
         };
-        landables.sort_by_key(|landable| (replaces_dir(landable), depth(landable)));
+        // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
+        let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
+        landables.sort_by_key(|landable| (replaces_dir(landable), depth(landable), writes_in_place(landable)));
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
@@ -268,11 +270,10 @@ impl Overlay {
             let state = self.state.lock();
             let replaced =
                 landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
-            let elsewhere = |(path, kept)| {
-                let moved = state.anchors_moved_to(path, kept);
-                moved.into_iter().filter(move |anchor| anchor.path != *path)
-            };
-            replaced.flat_map(elsewhere).collect()
+            let moved = replaced.flat_map(|(path, kept)| state.anchors_moved_to(path, kept));
+            // What is reviewed itself is known by that.
+            let is_reviewed = |anchor: &Anchor| epilogue.anchors.iter().any(|reviewed| reviewed.path == anchor.path);
+            moved.filter(|anchor| !is_reviewed(anchor)).collect()
         };
         epilogue.anchors.extend(elsewhere.iter().cloned());
         emptied.iter().try_for_each(|dir| landing.remove_dir(&self.lower, dir))?;
@@ -280,6 +281,7 @@ impl Overlay {
             epilogue.drop.push(dir.row.id);
             epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
         }
+        let landed: Vec<UpperId> = epilogue.drop.clone();
         let promised = landing.promise(epilogue)?;
         let applied = {
             let mut state = self.state.lock();
@@ -289,10 +291,14 @@ impl Overlay {
                     return Err(Error::Errno(libc::EBUSY));
                 }
             }
-            let applied = promised.apply()?;
+            let mut applied = promised.apply()?;
             state.know(elsewhere);
             for landable in landables.iter_mut() {
                 let meta = applied.meta_of(&landable.taken.row.names[0]);
+                if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
+                    let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                    applied.epilogue().save.extend(taken.into_iter().filter(|row| !landed.contains(&row.id)));
+                }
                 state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
             }
             for dir in dirs {
@@ -416,7 +422,7 @@ impl State {
         self.restored(path, meta);
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         self.anchors.insert(path.clone(), Known::of(state));
-        self.windows.remove(path);
+        self.windows.forget(path);
         if let (Some(meta), Some(kept)) = (meta, content) {
             self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(kept.digest) });
         }
@@ -432,7 +438,7 @@ impl State {
     /// Lower has something new at a path by our own doing.
     pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>) {
         self.epoch += 1;
-        self.windows.remove(path);
+        self.windows.forget(path);
         match meta {
             Some(meta) => {
                 let digest = None;

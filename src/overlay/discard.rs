@@ -211,9 +211,7 @@ impl Overlay {
                 open.dirty.store(false, Ordering::SeqCst);
             }
             let key = meta.filter(Meta::is_file).map(|meta| meta.key());
-            if key.is_none_or(|key| !state.nodes.is_of_another(node, key)) {
-                state.nodes.set_lower(node, key);
-            }
+            state.nodes.set_lower(node, key);
         }
         // One of several names again: the next look finds the node that the others have.
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
@@ -223,10 +221,8 @@ impl Overlay {
         }
         for name in &row.names {
             let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
-            if let (true, Some(dir), Some(name)) = (gone, name.parent(), name.name())
-                && let Some(parent) = state.nodes.at(&dir)
-            {
-                state.nodes.unname(parent, name);
+            if gone {
+                state.nodes.unname_path(name);
             }
         }
         state.uppers.remove(row.id);

@@ -1,9 +1,6 @@
 //! Exchange: both paths change at once, and each is judged by what it becomes (SPEC §4.5).
 
-use std::os::fd::AsFd;
-
 use super::carry::Move;
-use super::error::Context;
 use super::lookup::Origin;
 use super::rename::{End, is_gated, is_special};
 use super::rename_over::Taken;
@@ -11,7 +8,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
 use crate::store::NewUpper;
-use crate::sys::file::{self, FileKind};
+use crate::sys::file::FileKind;
 
 impl Overlay {
     /// Both paths change at once; each is judged by what it becomes.
@@ -97,16 +94,8 @@ impl Overlay {
 
     /// What the view has at one end, as new upper content.
     fn copy_of(&self, end: &End) -> Result<NewUpper<'_>> {
-        let Origin::Upper(id, meta) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
-        let doing = || format!("copy {}", end.path);
+        let Origin::Upper(id, _) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
         let (_row, _claimed) = self.claim(*id)?;
-        if meta.kind == FileKind::Symlink {
-            let target = self.store.upper_place(*id)?.read_symlink().doing(doing)?;
-            return Ok(self.store.create_upper_symlink(&target)?);
-        }
-        let (file, copy) = (self.store.open_upper(*id)?, self.store.create_upper()?);
-        file::copy_content(&file, &copy.file).doing(doing)?;
-        file::copy_metadata(file.as_fd(), meta, copy.file.as_fd()).doing(doing)?;
-        Ok(copy.new)
+        Ok(self.copy_of_upper(*id)?.0)
     }
 }

@@ -69,6 +69,10 @@ impl Overlay {
                 anchors.extend(state.carried(source, &comparison.path, &meta));
             }
             applied.epilogue().anchors = anchors;
+            if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                applied.epilogue().save.extend(taken);
+            }
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
@@ -236,8 +240,11 @@ impl Overlay {
         applied: &Applied<'_>,
     ) {
         let meta = applied.meta_of(&comparison.path);
-        let landed = meta.map(|meta| meta.stamp());
-        state.note_window(&comparison.path, judged_against, landed, self.policy().settings.window);
+        state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
+        let is_older = state.anchors.get(&comparison.path).is_some_and(|known| known.from.is_some());
+        if job.takes_along.is_some() && is_older {
+            state.windows.older_came(&comparison.path);
+        }
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
             state.seen.insert(comparison.path.clone(), seen);

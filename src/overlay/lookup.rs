@@ -218,6 +218,9 @@ impl Overlay {
             state.nodes.unname(parent, name);
             return Ok(None);
         };
+        if let (Origin::Upper(id, _), None) = (origin, lower) {
+            state.join_names(*id, parent, name);
+        }
         let node = state.nodes.resolve(parent, name, &meta, lower);
         if matches!(origin, Origin::Lower(_)) {
             state.nodes.note_first_shown(node, &meta.stamp());
@@ -323,6 +326,19 @@ impl Overlay {
     pub fn parent_of(&self, node: NodeId) -> NodeId {
         let state = self.state.lock();
         state.nodes.get(node).ok().and_then(|node| node.names.first().map(|(parent, _)| *parent)).unwrap_or(ROOT)
+    }
+}
+
+impl State {
+    /// All names of an entry are one node, also those that lower does not have yet.
+    fn join_names(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
+        let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names).filter(|names| names.len() > 1) else {
+            return;
+        };
+        let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.at(name)).collect();
+        if let (None, Some(node)) = (self.nodes.child(parent, name), known.first()) {
+            self.nodes.name(*node, parent, name);
+        }
     }
 }
 

@@ -90,7 +90,7 @@ use nodes::Nodes;
 
 use uppers::Uppers;
 use watch::Watching;
-use windows::Window;
+use windows::Windows;
 
 /// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +162,8 @@ struct State {
     uppers: Uppers,
     handles: HashMap<HandleId, Arc<Handle>>,
     handle_last: u64,
-    /// Paths landed a moment ago: their content before the first landing of the window, and when the last was.
-    windows: HashMap<RelPath, Window>,
+    /// What landed a moment ago.
+    windows: Windows,
     anchors: HashMap<RelPath, Known>,
     /// Directories renamed in this session, oldest first, so that what lay in them can be found again.
     moved_dirs: Vec<(RelPath, RelPath)>,
@@ -385,7 +385,7 @@ impl Overlay {
             AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
-        let windows = state.windows.values().filter_map(Window::needed_content);
+        let windows = state.windows.needed_content();
         held.chain(anchors).chain(windows).collect()
     }
 }
@@ -397,7 +397,7 @@ impl State {
             uppers: Uppers::default(),
             handles: HashMap::new(),
             handle_last: 0,
-            windows: HashMap::new(),
+            windows: Windows::default(),
             anchors: HashMap::new(),
             moved_dirs: Vec::new(),
             seen: HashMap::new(),

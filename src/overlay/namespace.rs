@@ -247,8 +247,10 @@ impl Overlay {
         }
         let place = self.lower.place(&path)?;
         self.lower.place(&source)?.link(&place)?;
+        let linked = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
         let from = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            linked.iter().for_each(|meta| state.windows.linked(&source, meta));
             let known = state.anchors.get(&source);
             known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
         };
@@ -282,7 +284,8 @@ impl Overlay {
         self.settle(id, &self.writer(caller))
     }
 
-    fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
+    /// The same content once more.
+    pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
         use std::os::fd::AsFd;
         let meta = self.store.upper_meta(id)?;
         if meta.kind == FileKind::Symlink {
@@ -393,16 +396,11 @@ impl Overlay {
             // A name below of an inode that was changed through another: only the name goes.
             return self.unlink_again(path, caller);
         }
-        if row.names.len() > 1 {
-            let mut state = self.state.lock();
-            state.uppers.drop_name(id, path);
-            return match state.uppers.get(id) {
-                Some(upper) => Ok(self.store.save_upper(&upper.row)?),
-                None => Ok(()),
+        if self.part_with_name(path, id, &row)? {
+            return match self.lower.exists(path).doing(|| format!("stat {path}"))? {
+                true => self.unlink_again(path, caller),
+                false => Ok(()),
             };
-        }
-        if self.leave_to_other_name(path, id, &row)? {
-            return self.unlink_again(path, caller);
         }
         if self.lower.stat(path).doing(|| format!("stat {path}"))?.is_some_and(|meta| meta.is_dir()) {
             return self.hide_dir_again(path, row);
@@ -414,10 +412,22 @@ impl Overlay {
         self.delete_changed(path, row, caller)
     }
 
-    /// A change goes on under another name of its inode when the one it has is about to go. False where there is none.
-    pub(super) fn leave_to_other_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
-        let Some(other) = self.other_name_below(path, row)? else { return Ok(false) };
-        self.rename_change(id, path, &other)?;
+    /// A change goes on without a name that is about to go: under another that lower has for its inode, or one that is to be
+    /// made when it lands. False where there is none.
+    pub(super) fn part_with_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
+        let further = row.names.iter().find(|name| *name != path);
+        if further.is_some() && !self.lower.exists(path).doing(|| format!("stat {path}"))? {
+            self.drop_change_name(id, path)?;
+        } else if let Some(other) = self.other_name_below(path, row)? {
+            self.rename_change(id, path, &other)?;
+        } else if let Some(further) = further {
+            // What it is based on goes on below as the name that was to be made.
+            let (from, to) = (self.end_of(path)?, self.end_of(further)?);
+            let (renamed, _) = self.move_claimed(&from, &to, id, Vec::new())?;
+            self.tell_renamed(&to, renamed);
+        } else {
+            return Ok(false);
+        }
         Ok(true)
     }
 

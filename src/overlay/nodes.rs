@@ -226,13 +226,14 @@ impl Nodes {
     /// The node for what `parent`/`name` is now, made where there is none. `lower` is none for an upper entry.
     pub fn resolve(&mut self, parent: NodeId, name: &OsStr, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         if let Some(id) = self.child(parent, name) {
-            if self.stands_for(id, meta.kind, lower) {
+            let is_others = lower.is_some_and(|key| self.is_of_another(id, key));
+            if self.stands_for(id, meta.kind, lower) && !is_others {
                 if lower.is_some() {
                     self.set_lower(id, lower);
                 }
                 return id;
             }
-            // Replaced below: old descriptors keep the old node.
+            // Replaced below, or one of several names again: old descriptors keep the old node.
             self.unname(parent, name);
         }
         let known = lower.and_then(|key| self.by_lower.get(&key).copied());
@@ -314,8 +315,19 @@ impl Nodes {
         self.drop_if_unneeded(parent);
     }
 
-    /// The node now stands for another lower inode, or for none.
+    /// The same by path; the next look at it finds what is there then.
+    pub fn unname_path(&mut self, path: &RelPath) {
+        if let (Some(dir), Some(name)) = (path.parent(), path.name())
+            && let Some(parent) = self.at(&dir)
+        {
+            self.unname(parent, name);
+        }
+    }
+
+    /// The node now stands for another lower inode, or for none. Not for one that has a node already, unless somebody has
+    /// this one open: the next look at its name finds the node that the other names have.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
+        let lower = lower.filter(|key| !self.is_of_another(id, *key));
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if node.lower == lower {
             return;

@@ -58,6 +58,7 @@ impl Overlay {
             applied
         };
         applied.finish()?;
+        self.tell_changed(&to, false);
         comparison.present = self.present_side(path)?;
         Ok(())
     }
@@ -128,6 +129,10 @@ impl Overlay {
         let by = state.uppers.at(&to).and_then(|by| state.uppers.get(by));
         // One that was written by another name of its inode is a change of all of them.
         let covers = |by: &&Upper| by.row.id != id && by.row.names[0] == to && !by.row.base.is_shared();
+        if !state.came_here(&to) {
+            // It had this content all along, and has it to be judged against.
+            return Ok(None);
+        }
         Ok(by.filter(covers).map(|by| Covered { path, to: to.clone(), by: by.row.id, stamp }))
     }
 
@@ -170,7 +175,7 @@ impl State {
     /// Lower has a path's old inode again; nothing is below what covered it.
     fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
         self.epoch += 1;
-        self.recent_moved(&covered.to, &covered.path);
+        self.recent_put_back(&covered.to, &covered.path);
         if let Some(node) = self.nodes.at(&covered.to) {
             self.nodes.set_lower(node, None);
         }

@@ -11,13 +11,14 @@ use super::error::Context;
 use super::nodes::Nodes;
 use super::rename::End;
 use super::settle::Claim;
+use super::uppers::Upper;
 use super::{Caller, Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
     self, Anchor, Durability, Effect, Epilogue, EventDraft, Fate, Landing, PathEffect, UpperId, UpperRow,
 };
-use crate::sys::file::Meta;
+use crate::sys::file::{FileKind, Meta};
 
 /// Two ends of a rename with which upper entries go along.
 struct Moving<'a> {
@@ -97,25 +98,34 @@ impl Overlay {
 
     fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {
         let (_, claimed) = self.claim(id)?;
-        let (renamed, operation) = {
-            let mut state = self.state.lock();
-            let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-            let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
-            let epilogue = Epilogue { events, ..epilogue };
-            match below {
-                Some(meta) => self.land_move(&mut state, (from, to), &meta, epilogue, rows)?,
-                None => {
-                    let operation = self.store.record_operation(&epilogue)?;
-                    state.rows_changed(rows);
-                    (state.renamed(from, to), operation)
-                }
-            }
-        };
+        let (renamed, operation) = self.move_claimed(from, to, id, events)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
         // It may have landed a moment before, with us in the way of its being let go of.
         self.evict(id)?;
         Ok(operation)
+    }
+
+    /// The same for who has claimed it, to a name that is free or that was to be made when it lands.
+    pub(super) fn move_claimed(
+        &self,
+        from: &End,
+        to: &End,
+        id: UpperId,
+        events: Vec<EventDraft>,
+    ) -> Result<(Renamed, Option<OperationId>)> {
+        let mut state = self.state.lock();
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
+        let epilogue = Epilogue { events, ..epilogue };
+        match below {
+            Some(meta) => self.land_move(&mut state, (from, to), &meta, epilogue, rows),
+            None => {
+                let operation = self.store.record_operation(&epilogue)?;
+                state.rows_changed(rows);
+                Ok((state.renamed(from, to), operation))
+            }
+        }
     }
 
     fn land_move(
@@ -304,6 +314,27 @@ impl Overlay {
         state.rows_changed(rows);
         Ok(())
     }
+
+    /// The same without one of its names, which was to be made when it lands.
+    pub(super) fn drop_change_name(&self, id: UpperId, gone: &RelPath) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(upper) = state.uppers.get(id) else { return Ok(()) };
+        let (mut rows, mut epilogue) = (Vec::new(), Epilogue::default());
+        let names = upper.row.names.iter().filter(|name| *name != gone).cloned().collect();
+        state.call(upper, names, &mut rows, &mut epilogue)?;
+        self.store.record_epilogue(&epilogue)?;
+        state.rows_changed(rows);
+        Ok(())
+    }
+
+    /// One end of a rename that happens along with something else: what the view has at `path`.
+    pub(super) fn end_of(&self, path: &RelPath) -> Result<End> {
+        self.learn_name(path)?;
+        let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return Err(Error::Errno(libc::EBUSY)) };
+        let parent = self.state.lock().nodes.at(&dir).ok_or(Error::Errno(libc::ESTALE))?;
+        let (origin, action) = (self.origin_by_name(path)?, self.action(path, FileKind::Regular));
+        Ok(End { parent, name: name.to_owned(), path: path.clone(), origin, action })
+    }
 }
 
 impl State {
@@ -313,26 +344,42 @@ impl State {
         let mut rows: Vec<UpperRow> = Vec::new();
         let mut epilogue = Epilogue::default();
         for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
-            let mut row = upper.row.clone();
-            for name in &mut row.names {
-                let moved = moves.iter().find_map(|one| name.rebase(one.from, one.to));
-                *name = moved.unwrap_or_else(|| name.clone());
-            }
-            let was = &upper.row.names[0];
-            if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
-                let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new);
-                let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, &rows)?);
-                if old != held.id {
-                    epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
+            let moved = |name: &RelPath| moves.iter().find_map(|one| name.rebase(one.from, one.to));
+            let mut names: Vec<RelPath> = Vec::new();
+            for name in upper.row.names.iter().map(|name| moved(name).unwrap_or_else(|| name.clone())) {
+                // One that was to be made is there already.
+                if !names.contains(&name) {
+                    names.push(name);
                 }
             }
-            if upper.saved {
-                // One that is not has landed, and is only open still: the database need not know of it.
-                epilogue.save.push(row.clone());
-            }
-            rows.push(row);
+            self.call(upper, names, &mut rows, &mut epilogue)?;
         }
         Ok((rows, epilogue))
+    }
+
+    /// The same for one entry.
+    fn call(
+        &self,
+        upper: &Upper,
+        names: Vec<RelPath>,
+        rows: &mut Vec<UpperRow>,
+        epilogue: &mut Epilogue,
+    ) -> Result<()> {
+        let mut row = UpperRow { names, ..upper.row.clone() };
+        let was = &upper.row.names[0];
+        if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
+            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new);
+            let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, rows)?);
+            if old != held.id {
+                epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
+            }
+        }
+        if upper.saved {
+            // One that is not has landed, and is only open still: the database need not know of it.
+            epilogue.save.push(row.clone());
+        }
+        rows.push(row);
+        Ok(())
     }
 
     pub(super) fn rows_changed(&mut self, rows: Vec<UpperRow>) {
@@ -369,6 +416,11 @@ impl State {
         if node.is_none_or(|node| self.nodes.names(node).len() < 2) {
             return self.renamed(from, to);
         }
+        self.parted(from, to)
+    }
+
+    /// Neither name is the source's any more, which has others.
+    pub(super) fn parted(&mut self, from: &End, to: &End) -> Renamed {
         self.epoch += 1;
         self.nodes.unname(to.parent, &to.name);
         self.nodes.unname(from.parent, &from.name);

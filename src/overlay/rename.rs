@@ -170,6 +170,9 @@ impl Overlay {
         if let (Origin::Lower(meta), true, false) = (&from.origin, is_special(&from.origin), both_pass) {
             return self.rename_special(from, to, meta, caller);
         }
+        if let Origin::Lower(meta) = &from.origin {
+            self.note_first_by_any_name(&from.path, meta)?;
+        }
         let replaces = !matches!(to.origin, Origin::Nothing);
         if replaces {
             self.keep_replaced(to);
@@ -188,12 +191,12 @@ impl Overlay {
         let judged = self.is_judged_there(from, to)?;
         match &from.origin {
             Origin::Lower(_) if !judged => self.move_below(from, to, caller),
-            // Its content is another name's, which keeps it: the caller copies what the view shows.
-            Origin::Lower(meta) if self.is_changed_elsewhere(meta) => Err(Error::Errno(libc::EXDEV)),
-            Origin::Lower(meta) => self.move_over(from, to, meta, caller),
             Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),
-            // The same, the other way round: its content is that of other names, too.
-            Origin::Upper(id, meta) if meta.links > 1 && self.is_shared(*id) => Err(Error::Errno(libc::EXDEV)),
+            Origin::Lower(meta) => match self.changed_by_other_name(meta) {
+                Some(id) => self.move_name_over(from, to, id, caller),
+                None => self.move_over(from, to, meta, caller),
+            },
+            Origin::Upper(id, meta) if meta.links > 1 => self.move_name_over(from, to, *id, caller),
             Origin::Upper(id, _) => self.move_upper_over(from, to, *id, caller),
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
         }
@@ -300,9 +303,10 @@ impl Overlay {
         }
     }
 
-    /// Whether a change of this inode is held or being written under another of its names.
-    fn is_changed_elsewhere(&self, meta: &Meta) -> bool {
-        meta.links > 1 && self.state.lock().uppers.of_inode(meta.device, meta.inode).is_some()
+    /// The change of this inode that is held or being written under another of its names.
+    fn changed_by_other_name(&self, meta: &Meta) -> Option<UpperId> {
+        let several = (meta.links > 1).then_some((meta.device, meta.inode));
+        several.and_then(|(device, inode)| self.state.lock().uppers.of_inode(device, inode))
     }
 
     /// Between or into paths that nobody judges: the kernel's own rename. In lower and in the nodes at once: who looks sees
@@ -317,10 +321,6 @@ impl Overlay {
         };
         self.tell_renamed(to, renamed);
         Ok(())
-    }
-
-    pub(super) fn is_shared(&self, id: UpperId) -> bool {
-        self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.base.is_shared())
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.

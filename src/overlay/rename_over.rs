@@ -84,6 +84,43 @@ impl Overlay {
         }
     }
 
+    /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of
+    /// the target. The change stays with the other names, and this one goes as if it was removed.
+    pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        // In one order, so that two who need the same entries never wait for each other.
+        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
+        let (row, claimed) = self.claim(id)?;
+        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
+        let (copy, _) = self.copy_of_upper(id)?;
+        if row.names.contains(&from.path) && !self.part_with_name(&from.path, id, &row)? {
+            // The others went meanwhile.
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        let taken = self.take_target(to, copy.id(), FileKind::Regular)?;
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
+        let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
+        let (copy, renamed) = {
+            let mut state = self.state.lock();
+            // Saved, for the name that it comes from may go before it is judged.
+            let entry = Upper::written(taken.row);
+            if state.uppers.at(&from.path).is_some() || !self.put_over(&mut state, to, entry, taken.replaced)? {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            if let Some(hiding) = hiding {
+                state.uppers.insert(hiding);
+            }
+            (copy.keep(), state.parted(from, to))
+        };
+        drop((first, claimed, second));
+        self.drop_replaced(taken.replaced);
+        self.tell_renamed(to, renamed);
+        if let Some(whiteout) = whiteout {
+            self.settle(whiteout, &self.writer(caller))?;
+        }
+        self.settle(copy, &self.writer(caller)).map(|_| ())
+    }
+
     /// What the source has, as new upper content. One that passes may be growing meanwhile.
     fn copy_source(&self, from: &End) -> Result<NewUpper<'_>> {
         let mut tries = 1;
@@ -130,8 +167,8 @@ impl Overlay {
             Origin::Hidden(old) | Origin::Upper(old, _) => {
                 let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
                 let row = row.ok_or(Error::Errno(libc::ESTALE))?;
-                if !row.names.contains(&to.path) || self.leave_to_other_name(&to.path, *old, &row)? {
-                    // One name of an inode that has others below: the change stays with them.
+                if !row.names.contains(&to.path) || self.part_with_name(&to.path, *old, &row)? {
+                    // One of several names: the change stays with the others.
                     let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
                     let below = meta.map_or(Below::Nothing, |meta| Below::Entry {
                         stamp: meta.stamp(),

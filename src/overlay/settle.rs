@@ -250,6 +250,9 @@ impl Overlay {
             Some(meta) => state.carried(source, path, &meta),
             None => state.left(source).into_iter().collect(),
         };
+        if taken_over.is_some() {
+            state.windows.older_came(path);
+        }
         state.know(taken_over.iter().cloned().collect());
         anchors.extend(taken_over);
         applied.epilogue().anchors = anchors;

@@ -4,6 +4,7 @@ mod check;
 mod crash;
 mod faults;
 mod findings;
+mod links;
 mod model;
 mod programs;
 mod purge;

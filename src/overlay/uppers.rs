@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
+use super::copy_up::same_content_stamp;
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath, Stamp};
 use crate::store::{Below, UpperId, UpperRow, What};
 
@@ -85,6 +86,24 @@ impl Uppers {
         // What has landed since is based on another inode.
         let taken = ids.filter(|id| self.get(**id).is_some_and(|upper| upper.takes_one_name_of(device, inode)));
         u32::try_from(taken.count()).unwrap_or(u32::MAX)
+    }
+
+    /// What stands for one name alone of a file that was written in place by another, and is `after` now: it takes that
+    /// name as it is, whatever the file has become by our own doing. Gives what the database shall know of it.
+    pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp) -> Vec<UpperRow> {
+        let inode = (before.device, before.inode);
+        let takers = self.by_taken.get(&inode).filter(|_| inode == (after.device, after.inode));
+        let mut rows = Vec::new();
+        for id in takers.into_iter().flatten() {
+            if let Some(upper) = self.entries.get_mut(id)
+                && let Below::Entry { stamp, .. } = &mut upper.row.base.below
+                && same_content_stamp(stamp, before)
+            {
+                *stamp = *after;
+                rows.extend(upper.saved.then(|| upper.row.clone()));
+            }
+        }
+        rows
     }
 
     pub fn in_dir(&self, dir: &RelPath) -> impl Iterator<Item = (&OsStr, UpperId)> {
@@ -188,14 +207,6 @@ impl Uppers {
         self.put_name(name, id);
         if let Some(upper) = self.entries.get_mut(&id) {
             upper.row.names.push(name.clone());
-        }
-    }
-
-    /// Takes one of several names away.
-    pub fn drop_name(&mut self, id: UpperId, name: &RelPath) {
-        self.take_name(name, id);
-        if let Some(upper) = self.entries.get_mut(&id) {
-            upper.row.names.retain(|known| known != name);
         }
     }
 

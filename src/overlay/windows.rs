@@ -1,10 +1,11 @@
 //! Windows: several short writes in a row are one change (SPEC §4.6).
 //!
 //! A window is opened by a landing, and says what the next writes are judged against: the content before the first
-//! landing. It belongs to the file: it follows renames, and is found by whichever of its names a file is written. An edit
-//! by somebody else ends it.
+//! landing. It belongs to the file: it follows renames, and is found by whichever of its names a file is written, also
+//! when the name that it landed by has gone or been replaced. An edit by somebody else ends it.
 
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::time::Instant;
 
 use super::copy_up::same_content_stamp;
 use super::side::Side;
@@ -12,33 +13,41 @@ use super::{Known, Overlay, Result, State};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Window as Setting;
 use crate::store::{AnchorState, Kept};
+use crate::sys::file::Meta;
 
 /// How many recent landings are remembered before old ones are looked through.
 const WINDOWS_MAX: usize = 4096;
 
-pub(super) struct Window {
+#[derive(Default)]
+pub(super) struct Windows {
+    at: HashMap<RelPath, Window>,
+    /// Those of files with several names, by inode (device, number).
+    of: HashMap<(u64, u64), Window>,
+}
+
+#[derive(Clone)]
+struct Window {
+    /// Where it was opened, as the path was called then.
+    opened_at: RelPath,
     first: Option<Kept>,
     last: Instant,
     /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
-    pub landed: Option<Stamp>,
+    landed: Option<Stamp>,
 }
 
 /// A window of a path, when it is about to be judged.
-#[derive(Clone, Copy)]
 enum Found {
     None,
-    Open {
-        first: Option<Kept>,
-        age: Duration,
-    },
+    Open(Window),
     /// Somebody else has changed what lower has there.
     Ended,
 }
 
 impl Window {
-    /// What the next write is judged against.
-    pub fn needed_content(&self) -> Option<Digest> {
-        self.first.map(|kept| kept.digest)
+    fn touched(&mut self, before: &Stamp, after: &Stamp) {
+        if let Some(landed) = self.landed.as_mut().filter(|landed| same_content_stamp(landed, before)) {
+            *landed = *after;
+        }
     }
 
     fn is_as_left(&self, present: Option<Stamp>) -> bool {
@@ -58,36 +67,57 @@ impl Overlay {
             return Ok(None);
         }
         let mut state = self.state.lock();
-        if let Some(other) = state.landed_last_by(path, present) {
-            self.go_on_by(&mut state, &other, path)?;
-        }
-        let found = state.find_window(path, present);
+        let found = state.windows.find(path, present);
         Ok(match (setting, found) {
-            (Setting::Seconds(length), Found::Open { first, age }) if age <= length => Some(first),
+            (Setting::Seconds(length), Found::Open(window)) if window.last.elapsed() <= length => {
+                let first = window.first;
+                self.go_on_by(&mut state, path, window)?;
+                Some(first)
+            }
             (Setting::Session, Found::Ended) => {
                 drop(state);
                 self.begin_anew_from(path, present)?;
                 None
             }
-            (Setting::Session, Found::Open { first, .. }) => Some(state.anchor_first(path).unwrap_or(first)),
+            (Setting::Session, Found::Open(window)) => {
+                let first = window.first;
+                self.go_on_by(&mut state, path, window)?;
+                Some(state.anchor_first(path).unwrap_or(first))
+            }
             (Setting::Session, Found::None) => state.anchor_first(path),
             (Setting::Seconds(_) | Setting::Each, _) => {
-                state.windows.remove(path);
+                state.windows.end(path, present);
                 None
             }
         })
     }
 
     /// A file that landed by one of its names is the same change by another, and was judged against the same.
-    fn go_on_by(&self, state: &mut State, other: &RelPath, path: &RelPath) -> Result<()> {
-        if let (Some(known), false) = (state.anchors.get(other).cloned(), state.anchors.contains_key(path)) {
-            let known = Known { went: None, ..known };
-            self.store.save_anchors(&[known.as_anchor(path)])?;
-            state.anchors.insert(path.clone(), known);
+    fn go_on_by(&self, state: &mut State, path: &RelPath, window: Window) -> Result<()> {
+        let first = window.first;
+        state.windows.at.insert(path.clone(), window);
+        first.map_or(Ok(()), |first| self.note_first(state, path, first))
+    }
+
+    /// What a file of lower had before it landed by another of its names is what this one had first, too: it is about to go
+    /// elsewhere.
+    pub(super) fn note_first_by_any_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
+        let stamp = meta.stamp();
+        let mut state = self.state.lock();
+        let window = state.windows.of.get(&inode(&stamp)).filter(|window| window.is_as_left(Some(stamp)));
+        match window.and_then(|window| window.first) {
+            Some(first) => self.note_first(&mut state, path, first),
+            None => Ok(()),
         }
-        if let Some(window) = state.windows.remove(other) {
-            state.windows.insert(path.clone(), window);
+    }
+
+    fn note_first(&self, state: &mut State, path: &RelPath, first: Kept) -> Result<()> {
+        if state.anchors.contains_key(path) {
+            return Ok(());
         }
+        let known = Known::of(AnchorState::Content(first));
+        self.store.save_anchors(&[known.as_anchor(path)])?;
+        state.anchors.insert(path.clone(), known);
         Ok(())
     }
 
@@ -108,29 +138,6 @@ impl Overlay {
 }
 
 impl State {
-    fn find_window(&mut self, path: &RelPath, present: &Side) -> Found {
-        let stamp = present.meta.map(|meta| meta.stamp());
-        match self.windows.get(path) {
-            None => Found::None,
-            Some(window) if window.is_as_left(stamp) => Found::Open { first: window.first, age: window.last.elapsed() },
-            Some(_) => {
-                self.windows.remove(path);
-                // What is made where nothing is any more is a change of what was there, whoever removed it.
-                if present.exists() { Found::Ended } else { Found::None }
-            }
-        }
-    }
-
-    /// The path by which a file with several names landed last, if that was not `path`.
-    fn landed_last_by(&self, path: &RelPath, present: &Side) -> Option<RelPath> {
-        let stamp = present.meta.filter(|meta| meta.links > 1)?.stamp();
-        let landed_last = |window: &Window| window.landed.is_some() && window.is_as_left(Some(stamp));
-        if self.windows.get(path).is_some_and(landed_last) {
-            return None;
-        }
-        self.windows.iter().find(|(_, window)| landed_last(window)).map(|(other, _)| other.clone())
-    }
-
     /// What a path is judged against to the session's end, if something happened to it.
     fn anchor_first(&self, path: &RelPath) -> Option<Option<Kept>> {
         let known = self.anchors.get(path)?;
@@ -145,31 +152,108 @@ impl State {
             (AnchorState::Moved { .. }, _) => None,
         }
     }
+}
+
+impl Windows {
+    fn find(&mut self, path: &RelPath, present: &Side) -> Found {
+        let stamp = present.meta.map(|meta| meta.stamp());
+        let windows = [self.at.get(path), stamp.and_then(|stamp| self.of.get(&inode(&stamp)))];
+        if let Some(open) = windows.into_iter().flatten().find(|window| window.is_as_left(stamp)) {
+            let is_own = self.at.get(path).is_some_and(|own| own.is_as_left(stamp));
+            let opened_at = if is_own { open.opened_at.clone() } else { path.clone() };
+            return Found::Open(Window { opened_at, ..open.clone() });
+        }
+        if windows.iter().all(Option::is_none) {
+            return Found::None;
+        }
+        self.end(path, present);
+        // What is made where nothing is any more is a change of what was there, whoever removed it.
+        if present.exists() { Found::Ended } else { Found::None }
+    }
+
+    /// What next writes are judged against.
+    pub fn needed_content(&self) -> impl Iterator<Item = Digest> {
+        let firsts = self.at.values().chain(self.of.values()).filter_map(|window| window.first);
+        firsts.map(|kept| kept.digest)
+    }
+
+    fn end(&mut self, path: &RelPath, present: &Side) {
+        self.at.remove(path);
+        if let Some(meta) = present.meta {
+            self.of.remove(&inode(&meta.stamp()));
+        }
+    }
 
     /// A landing at `path` has left `landed` there; a window that it opens begins with what it was `judged_against`.
-    pub(super) fn note_window(
-        &mut self,
-        path: &RelPath,
-        judged_against: Option<Kept>,
-        landed: Option<Stamp>,
-        setting: Setting,
-    ) {
+    pub fn note(&mut self, path: &RelPath, judged_against: Option<Kept>, landed: Option<&Meta>, setting: Setting) {
         let last = Instant::now();
-        let window = self.windows.entry(path.clone()).or_insert(Window { first: judged_against, last, landed });
-        (window.last, window.landed) = (last, landed);
-        if let (Setting::Seconds(length), true) = (setting, self.windows.len() > WINDOWS_MAX) {
-            self.windows.retain(|_, window| window.last.elapsed() <= length);
+        let stamp = landed.map(Meta::stamp);
+        let opened = || Window { opened_at: path.clone(), first: judged_against, last, landed: stamp };
+        let window = self.at.entry(path.clone()).or_insert_with(opened);
+        (window.last, window.landed) = (last, stamp);
+        let window = window.clone();
+        if let Some(landed) = landed.filter(|landed| landed.links > 1) {
+            self.of.insert(inode(&landed.stamp()), window);
+        }
+        if let (Setting::Seconds(length), true) = (setting, self.at.len() + self.of.len() > WINDOWS_MAX) {
+            self.at.retain(|_, window| window.last.elapsed() <= length);
+            self.of.retain(|_, window| window.last.elapsed() <= length);
+        }
+    }
+
+    /// A file gets a further name: what it landed by at `path` is known of both from now on.
+    pub fn linked(&mut self, path: &RelPath, meta: &Meta) {
+        let stamp = meta.stamp();
+        if let Some(window) = self.at.get(path).filter(|window| window.is_as_left(Some(stamp))) {
+            self.of.insert(inode(&stamp), window.clone());
+        }
+    }
+
+    /// Older content has come to `path`, where all that came before was new: what is done to it next is judged by itself.
+    pub fn older_came(&mut self, path: &RelPath) {
+        if self.at.get(path).is_some_and(|window| window.first.is_none()) {
+            self.at.remove(path);
+        }
+    }
+
+    pub fn forget(&mut self, path: &RelPath) {
+        self.at.remove(path);
+    }
+
+    /// A rename in between does not make one change two (SPEC §4.6).
+    pub fn moved(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(window) = self.at.remove(from) {
+            self.at.insert(to.clone(), window);
+        }
+    }
+
+    /// A renamed file is back at `path`. What was opened where it was meanwhile is no window of this path.
+    pub fn moved_back(&mut self, from: &RelPath, path: &RelPath) {
+        if self.at.get(from).is_some_and(|window| window.opened_at == *path) {
+            self.moved(from, path);
         }
     }
 
     /// Only of files that are there: what was deleted from a path stays with the path.
-    pub(super) fn move_windows(&mut self, from: &RelPath, to: &RelPath) {
+    pub fn moved_within(&mut self, from: &RelPath, to: &RelPath) {
         let moves = |(path, window): &(&RelPath, &Window)| path.is_within(from) && window.landed.is_some();
-        let paths: Vec<RelPath> = self.windows.iter().filter(moves).map(|(path, _)| path.clone()).collect();
+        let paths: Vec<RelPath> = self.at.iter().filter(moves).map(|(path, _)| path.clone()).collect();
         for path in paths {
-            if let (Some(moved), Some(window)) = (path.rebase(from, to), self.windows.remove(&path)) {
-                self.windows.insert(moved, window);
+            if let Some(moved) = path.rebase(from, to) {
+                self.moved(&path, &moved);
             }
         }
     }
+
+    /// What a landing left at `path` was `before` and is `after` by our own doing, with the same content.
+    pub fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
+        // Where a copy took its place, its other names are those of the inode still.
+        let shared = self.of.get_mut(&inode(before)).filter(|_| inode(before) == inode(after));
+        let windows = self.at.get_mut(path).into_iter().chain(shared);
+        windows.for_each(|window| window.touched(before, after));
+    }
+}
+
+fn inode(stamp: &Stamp) -> (u64, u64) {
+    (stamp.device, stamp.inode)
 }

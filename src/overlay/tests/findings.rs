@@ -546,3 +546,52 @@ fn older_content_that_landed_over_a_new_file_is_not_taken_for_new() {
     assert_eq!(bench.held().len(), 2, "{:?}", bench.held());
     assert_eq!(bench.lower("d"), Some(lines(120)), "all that is left of c");
 }
+
+#[test]
+fn what_takes_one_name_of_a_file_is_confirmed_although_the_file_landed_by_another() {
+    let bench = hard_linked();
+    write(&bench, "new", &changed(100, 100));
+    bench.rename("new", "b");
+    write(&bench, "a", &changed(100, 2));
+    let ids: Vec<ChangeId> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
+    bench.confirm(&ids).unwrap();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(changed(100, 2)), Some(changed(100, 100))));
+}
+
+#[test]
+fn both_a_file_and_what_takes_one_of_its_names_are_confirmed_at_once() {
+    let bench = hard_linked();
+    write(&bench, "a", &changed(100, 60));
+    write(&bench, "new", &changed(100, 100));
+    bench.rename("new", "b");
+    let ids: Vec<ChangeId> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
+    assert_eq!(ids.len(), 2);
+    bench.confirm(&ids).unwrap();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(changed(100, 60)), Some(changed(100, 100))));
+}
+
+#[test]
+fn one_name_of_a_held_file_is_renamed_over_another_file() {
+    let bench = hard_linked();
+    bench.put("c", &lines(3));
+    write(&bench, "a", &changed(100, 60));
+    for name in ["a", "b", "c"] {
+        bench.node(name).unwrap();
+    }
+    bench.rename("a", "c");
+    assert_eq!((bench.read("a"), bench.read("b")), (None, Some(changed(100, 60))));
+    assert_eq!((bench.read("c"), links(&bench, "b"), links(&bench, "c")), (Some(changed(100, 60)), 1, 1));
+}
+
+#[test]
+fn slices_by_two_names_are_one_change_also_when_one_of_them_goes() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    for name in ["b", "c"] {
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path(name)).unwrap();
+    }
+    write(&bench, "b", &changed(100, 15));
+    bench.unlink("b");
+    write(&bench, "a", &changed(100, 30));
+    assert_eq!((bench.lower("a"), bench.lower("c")), (Some(changed(100, 15)), Some(changed(100, 15))));
+}

@@ -304,10 +304,10 @@ impl Model {
         };
         self.anchors
             .insert(path.to_owned(), Known { anchor: home, fresh: false, by_dir: false, from: None, went: None });
-        let there = self.anchors.entry(to.to_owned());
-        let there =
-            there.or_insert(Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None, went: None });
-        (there.fresh, there.from, there.by_dir) = (false, None, false);
+        // A name that nothing is known of had this content all along.
+        if let Some(there) = self.anchors.get_mut(to) {
+            (there.fresh, there.from, there.by_dir) = (false, None, false);
+        }
     }
 
     /// What the path had stands below where something else covers it: it goes back before the path is judged, whose
@@ -318,7 +318,7 @@ impl Model {
         let (to, inode) = self.went_from(path)?;
         let (theirs, moved) = (self.upper.get(&to)?.clone(), self.lower.leaf(&to)?.clone());
         let is_covered = to != path && moved.inode == inode && theirs.below == Some(moved.stamp);
-        if !is_made || !is_covered || self.lower.get(path).is_some() {
+        if !is_made || !is_covered || self.lower.get(path).is_some() || !self.anchors.contains_key(&to) {
             return None;
         }
         self.lower.rename(&to, path);

@@ -763,6 +763,10 @@ impl Model {
         };
         if let (Some(came_from), Some(target)) = (came_from, self.anchors.get_mut(to).filter(|target| target.fresh)) {
             target.from = Some(came_from);
+            // What is done to it next is judged by itself.
+            if self.windows.get(to).is_some_and(|window| window.first.is_none()) {
+                self.windows.remove(to);
+            }
         }
         let moved = Anchor::Moved { to: to.to_owned(), inode };
         for known in self.anchors.values_mut() {

@@ -1,0 +1,238 @@
+//! Random operations on files with several names: what must hold whichever name each is done by.
+//!
+//! No model of every outcome, but four things that are true of all: names of one inode show the same and are counted;
+//! what the project had is in it, held or kept; no path has come by more than may land unreviewed; and nothing is left over.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::*;
+use crate::policy::tier::{self, Act, Facts, Thresholds, Verdict};
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const CASES: u32 = 100;
+const OPERATIONS_MAX: usize = 24;
+const THRESHOLDS: Thresholds = Thresholds { floor: 2, ceil: 8, ratio: 0.40 };
+
+type Name = &'static str;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// One line more is another than it was.
+    Line(Name, usize),
+    Rewrite(Name, usize),
+    Link(Name, Name),
+    Rename(Name, Name),
+    Unlink(Name),
+    ConfirmAll,
+    DiscardAll,
+    Remount,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let name = || prop::sample::select(&NAMES[..]);
+    let number = || 0..10usize;
+    prop_oneof![
+        8 => (name(), number()).prop_map(|(name, number)| Op::Line(name, number)),
+        3 => (name(), number()).prop_map(|(name, number)| Op::Rewrite(name, number)),
+        5 => (name(), name()).prop_map(|(from, to)| Op::Link(from, to)),
+        6 => (name(), name()).prop_map(|(from, to)| Op::Rename(from, to)),
+        4 => name().prop_map(Op::Unlink),
+        1 => Just(Op::ConfirmAll),
+        1 => Just(Op::DiscardAll),
+        1 => Just(Op::Remount),
+    ]
+}
+
+struct Project {
+    bench: Bench,
+    /// What each path may be judged against: the content it had first, or when it was last reviewed, and what it was given
+    /// back of what had been renamed away from it.
+    first: BTreeMap<Name, Vec<String>>,
+    /// What the project had when the session began.
+    had: Vec<String>,
+    edits: usize,
+}
+
+fn ten_lines(of: &str) -> String {
+    (0..10).map(|number| format!("{of} {number}\n")).collect()
+}
+
+impl Project {
+    /// Two names of one file, a third that nobody looks up by itself, and a file of its own.
+    fn new() -> Self {
+        let flags =
+            [(Key::Floor, "2"), (Key::Ceil, "8"), (Key::Ratio, "0.4"), (Key::Window, "365d"), (Key::Burst, "1000000")];
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let bench = Bench::within(dir.unwrap(), &flags);
+        bench.put("a", &ten_lines("shared"));
+        bench.put("c", &ten_lines("own"));
+        for name in ["b", "f"] {
+            std::fs::hard_link(bench.lower_path("a"), bench.lower_path(name)).unwrap();
+        }
+        let had = vec![ten_lines("shared"), ten_lines("own")];
+        let first = ["a", "b", "c", "f"].map(|name| (name, vec![bench.lower(name).unwrap()])).into();
+        Self { bench, first, had, edits: 0 }
+    }
+
+    fn act(&mut self, op: Op) {
+        match op {
+            Op::Line(name, number) => self.edit(name, |lines, text| {
+                let at = number % lines.len().max(1);
+                lines.resize(lines.len().max(1), String::new());
+                lines[at] = text;
+            }),
+            Op::Rewrite(name, number) => self.edit(name, |lines, text| {
+                *lines = (0..10).map(|line| format!("{text} {number} {line}")).collect();
+            }),
+            Op::Link(from, to) => {
+                let node = self.bench.node(from);
+                self.told(node.and_then(|node| self.bench.view().link(node, ROOT, OsStr::new(to), &ME)).map(|_| ()));
+            }
+            Op::Rename(from, to) => {
+                // The kernel looks both up.
+                drop((self.bench.node(from), self.bench.node(to)));
+                self.told(self.bench.try_rename(from, to));
+            }
+            Op::Unlink(name) => {
+                drop(self.bench.node(name));
+                self.told(self.bench.view().unlink(ROOT, OsStr::new(name), &ME));
+            }
+            Op::ConfirmAll => self.confirm_all(),
+            Op::DiscardAll => {
+                let ids = self.ids();
+                self.bench.view().discard(&ids, &Review::default()).unwrap();
+            }
+            Op::Remount => {
+                self.bench.remount();
+                // A killed daemon has forgotten its windows.
+                for (name, content) in self.lower() {
+                    self.first.entry(name).and_modify(|first| *first = vec![content]);
+                }
+            }
+        }
+    }
+
+    fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Vec<String>, String)) {
+        self.edits += 1;
+        let content = self.bench.read(name).unwrap_or_default();
+        let mut lines: Vec<String> = content.lines().map(str::to_owned).collect();
+        edit(&mut lines, format!("edit {}", self.edits));
+        self.bench.save(name, &lines.into_iter().map(|line| line + "\n").collect::<String>());
+    }
+
+    /// What is refused for what names there are, and to be copied, is; anything else is a fault.
+    fn told(&self, result: Result<()>) {
+        if let Err(err) = result {
+            assert!(matches!(err.code(), libc::ENOENT | libc::EEXIST | libc::EXDEV), "{err}");
+        }
+    }
+
+    fn ids(&self) -> Vec<ChangeId> {
+        self.bench.held().into_iter().map(|row| row.held.unwrap().id).collect()
+    }
+
+    fn confirm_all(&mut self) {
+        let before = self.lower();
+        self.bench.confirm(&self.ids()).unwrap();
+        let after = self.lower();
+        // What was deleted with a person's consent is free.
+        self.first.retain(|name, _| after.contains_key(name) || !before.contains_key(name));
+        for (name, content) in after {
+            if before.get(name) != Some(&content) {
+                self.first.insert(name, vec![content]);
+            }
+        }
+    }
+
+    /// What a held change of a path gave back below, as it was under the other name.
+    fn note_put_back(&mut self, before: &BTreeMap<Name, String>) {
+        let held: Vec<String> = self.bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        for (name, content) in self.lower() {
+            let is_back = !before.contains_key(name) && before.values().any(|other| *other == content);
+            if is_back && held.iter().any(|path| path == name) {
+                self.first.entry(name).and_modify(|first| first.push(content));
+            }
+        }
+    }
+
+    fn lower(&self) -> BTreeMap<Name, String> {
+        NAMES.into_iter().filter_map(|name| Some((name, self.bench.lower(name)?))).collect()
+    }
+
+    fn check(&self) {
+        let mut nodes: BTreeMap<NodeId, Vec<(Name, String, u32)>> = BTreeMap::new();
+        for name in NAMES {
+            let Ok(node) = self.bench.node(name) else { continue };
+            let links = self.bench.view().attributes(node).unwrap().meta.links;
+            nodes.entry(node).or_default().push((name, self.bench.read(name).unwrap(), links));
+        }
+        for names in nodes.values() {
+            assert!(names.iter().all(|(_, content, _)| *content == names[0].1), "names of one file: {names:?}");
+            assert!(names.iter().all(|(.., links)| *links as usize == names.len()), "links: {names:?}");
+        }
+        let lower = self.lower();
+        let backups = self.bench.view().store().backups().unwrap();
+        for content in &self.had {
+            let digest = Digest::of(content.as_bytes());
+            let kept = backups.iter().any(|backup| backup.digest == digest);
+            let held = self.bench.held().iter().any(|row| row.held.as_ref().unwrap().new == Some(digest));
+            assert!(kept || held || lower.values().any(|below| below == content), "{content:?} is lost");
+        }
+        for (name, first) in &self.first {
+            let Some(now) = lower.get(name) else { continue };
+            assert!(first.iter().any(|first| may_land(first, now)), "{name} became {now:?} unreviewed");
+        }
+        let state = self.bench.view().state.lock();
+        assert!(state.uppers.iter().all(|upper| !upper.busy), "an entry stays claimed");
+        let mut rows: Vec<UpperRow> =
+            state.uppers.iter().filter(|upper| upper.saved).map(|upper| upper.row.clone()).collect();
+        drop(state);
+        rows.sort_by_key(|row| row.id);
+        assert_eq!(rows, self.bench.view().store().load_upper().unwrap(), "the database");
+    }
+}
+
+/// Whether one may become the other with nobody looking.
+fn may_land(first: &str, now: &str) -> bool {
+    let facts = Facts {
+        act: Act::Write,
+        identical: first == now,
+        old: crate::diff::Side::Text,
+        old_bytes: first.len() as u64,
+        new: crate::diff::Side::Text,
+        measure: Some(crate::diff::measure(first.as_bytes(), now.as_bytes())),
+    };
+    !matches!(tier::judge(&facts, &THRESHOLDS), Verdict::Hold(_))
+}
+
+fn check(operations: &[Op]) {
+    let mut project = Project::new();
+    for op in operations {
+        let before = project.lower();
+        project.act(*op);
+        project.note_put_back(&before);
+        project.check();
+    }
+}
+
+#[test]
+fn whichever_name_a_file_is_changed_by_nothing_is_lost_or_lands_unreviewed() {
+    let setting = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    let cases = setting("FETTLE_MODEL_CASES").map_or(CASES, |cases| cases as u32);
+    let number = setting("FETTLE_MODEL_SEED").unwrap_or(1);
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&number.to_le_bytes());
+    let config = Config { cases, failure_persistence: None, max_shrink_time: 5_000, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+    let lists = prop::collection::vec(op(), 1..OPERATIONS_MAX);
+    let result = runner.run(&lists, |operations| {
+        check(&operations);
+        Ok(())
+    });
+    if let Err(err) = result {
+        panic!("seed {number}: {err}");
+    }
+}
