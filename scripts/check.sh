@@ -39,6 +39,8 @@ losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
+inotifywait  inotify-tools
+chattr       e2fsprogs
 ps           procps
 '
 

@@ -2,6 +2,7 @@
 //!
 //! The script that a shell reads asks this program, with [`VARIABLE`] set, for what may follow; so it never goes stale.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -18,6 +19,8 @@ const VARIABLE: &str = "FETTLE_COMPLETE";
 const PROGRAM: &str = "fettlefs";
 /// Newest first; more than that nobody picks from.
 const BACKUPS_OFFERED: u64 = 200;
+/// The latest events, whose operations are offered.
+const EVENTS_ASKED: u64 = 200;
 
 /// Print what makes a shell complete fettlefs's commands, and the ids and backups of the project it stands in
 ///
@@ -66,6 +69,19 @@ pub fn backups(typed: &OsStr) -> Vec<CompletionCandidate> {
         CompletionCandidate::new(&backup.name).help(Some(path.into()))
     });
     beginning(typed, offered)
+}
+
+/// Operations that begin with what was typed, the latest first, each with one path that it changed.
+pub fn operations(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let request = Request { limit: Some(EVENTS_ASKED), ..Request::new(Op::Log) };
+    let Some(Reply::Log(reply)) = ask(&request) else { return Vec::new() };
+    let mut offered = HashSet::new();
+    let candidates = reply.events.iter().filter_map(|event| {
+        let operation = event.operation.as_ref().filter(|operation| offered.insert(*operation))?;
+        let path = event.path.as_ref().map(|path| path.to_string().into());
+        Some(CompletionCandidate::new(operation).help(path))
+    });
+    beginning(typed, candidates)
 }
 
 fn beginning(typed: &OsStr, offered: impl Iterator<Item = CompletionCandidate>) -> Vec<CompletionCandidate> {

@@ -34,5 +34,8 @@ fn render(reply: &FlushReply, text: &mut Text) {
 }
 
 pub fn render_writer(writer: &WritingNow, text: &mut Text) {
-    text.put("  ").name(writer.path.as_bytes()).put(format!("  by pid {}\n", writer.pid));
+    text.put("  ").name(writer.path.as_bytes()).put(match writer.pid {
+        0 => "  could not be judged yet; it is kept\n".to_owned(),
+        pid => format!("  by pid {pid}\n"),
+    });
 }

@@ -97,6 +97,7 @@ pub(super) fn store_failure(err: store::Error) -> ErrorBody {
         store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
         store::Error::Conflict { .. } => ErrorCode::Conflict,
         store::Error::Io { .. }
+        | store::Error::Halted(_)
         | store::Error::Database(_)
         | store::Error::Damaged { .. }
         | store::Error::Unrecorded(_) => ErrorCode::Io,

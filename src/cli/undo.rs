@@ -1,13 +1,14 @@
 //! `fettlefs undo`: reverse an operation.
 
-use super::{Desk, Failure, act};
+use super::{Desk, Failure, act, completions};
 use crate::protocol::{Exit, Op, Request};
+use clap_complete::ArgValueCompleter;
 
 /// Reverse all that an operation did, or nothing of it; `log` tells operations, and an undo is one itself
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The operation, such as op12
-    #[arg(value_name = "OP")]
+    #[arg(value_name = "OP", add = ArgValueCompleter::new(completions::operations))]
     operation: String,
     /// Replace what was edited since, keeping it as a backup
     #[arg(long)]

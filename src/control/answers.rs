@@ -158,7 +158,7 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         held,
         external: external(project)?,
         backups: backups.iter().map(backup).collect(),
-        writers: overlay.writers(),
+        writers: overlay.unjudged(),
         passthrough: mounted.is_some() && overlay.passes_through(),
         readonly: overlay.fault(),
         notices: notices(project).chain(standing_below(project, asker)).collect(),

@@ -401,7 +401,7 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
 fn flush(request: &Request, project: &Project) -> Result<Reply> {
     let wait = request.timeout_seconds.map(Duration::from_secs).or(request.wait.then_some(WRITERS_WAIT));
     let outcomes = project.overlay.flush_all(wait)?;
-    Ok(Reply::Flush(FlushReply { outcomes, writers: project.overlay.writers() }))
+    Ok(Reply::Flush(FlushReply { outcomes, writers: project.overlay.unjudged() }))
 }
 
 /// Does everything but the unmounting itself, which whoever delivers this answer asks for afterwards.

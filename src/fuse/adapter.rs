@@ -19,6 +19,7 @@ use super::attr;
 use super::door::Door;
 use super::listing::{Listed, Listings};
 use super::view::{View, Whose, may_write, node, open_file};
+use super::watchers::Herald;
 use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
 use crate::sys;
@@ -63,11 +64,13 @@ pub struct Adapter {
     stack_depth: Option<u32>,
     lasting: Workers,
     at_desk: Workers,
+    herald: Herald,
 }
 
 impl Adapter {
-    pub fn new(view: View, stack_depth: Option<u32>) -> Self {
+    pub fn new(view: View, stack_depth: Option<u32>, herald: Herald) -> Self {
         Self {
+            herald,
             stack_depth,
             door: Arc::new(Door { view, listings: Listings::default() }),
             lasting: Workers::new("lasting", LASTING_HERE_MAX, LASTING_THREADS_MAX),
@@ -167,6 +170,9 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        if self.herald.is_own(req.pid()) {
+            return self.now(reply, "setattr", |view| view.attributes_unchanged(ino));
+        }
         let (atime, mtime) = (attr::set_time(atime), attr::set_time(mtime));
         let (set, caller) = (SetAttributes { mode, uid, gid, size, atime, mtime }, caller(req));
         self.lasting(reply, "setattr", move |view| view.set_attributes(ino, handle, &set, &caller));

@@ -3,7 +3,7 @@
 //! Begin with [`serve`]. [`adapter`] has one method a request: decode, ask, reply. [`door`] is where a panic stops and a
 //! fault is logged; [`view`] sends each question to the overlay or to the desk behind `.fettle`; [`workers`] keeps what
 //! may take long from holding up the rest; [`observer`] tells the kernel what to
-//! forget, by [`notices`].
+//! forget, by [`notices`]; [`watchers`] makes events for programs that watch the view.
 
 mod adapter;
 mod answer;
@@ -16,6 +16,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod view;
+mod watchers;
 mod workers;
 
 pub use session::{Passing, Running, Watching, serve};

@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::notices::Notices;
+use super::watchers::Herald;
+use crate::model::RelPath;
 use crate::overlay::{NodeId, Observer};
 
 /// How long a reply waits for the kernel to forget. Only a directory kept locked by a request that lasts makes it wait at
@@ -32,6 +34,7 @@ pub struct Queue(Receiver<Forget>);
 pub struct KernelCache {
     notices: Notices,
     teller: Teller,
+    herald: Herald,
 }
 
 pub fn queue() -> (Teller, Queue) {
@@ -81,8 +84,8 @@ impl Queue {
 }
 
 impl KernelCache {
-    pub fn new(notices: Notices, teller: Teller) -> Self {
-        Self { notices, teller }
+    pub fn new(notices: Notices, teller: Teller, herald: Herald) -> Self {
+        Self { notices, teller, herald }
     }
 }
 
@@ -101,6 +104,10 @@ impl Observer for KernelCache {
 
     fn entry_doubted(&self, parent: NodeId, name: &OsStr) {
         self.teller.put(Forget::Expiry(parent, name.to_owned()));
+    }
+
+    fn shows_other(&self, path: &RelPath) {
+        self.herald.tell(path);
     }
 }
 

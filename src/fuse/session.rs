@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,6 +14,7 @@ use super::adapter::{Adapter, EVENT_THREADS};
 use super::notices::Notices;
 use super::observer::{self, KernelCache};
 use super::view::View;
+use super::watchers;
 use crate::control::Desk;
 use crate::overlay::Overlay;
 use crate::sys::backing::try_passthrough;
@@ -42,10 +44,10 @@ pub struct Running {
     pub ended: Receiver<io::Result<()>>,
 }
 
-/// Answers the kernel on a device that is mounted, in threads of its own, and becomes the view's observer.
+/// Answers the kernel on a device that is mounted at `mountpoint`, in threads of its own, and becomes the view's observer.
 /// Returns when the kernel has been greeted: from then on the mount point answers.
 pub fn serve(
-    device: OwnedFd,
+    (device, mountpoint): (OwnedFd, &Path),
     overlay: Arc<Overlay>,
     desk: Arc<Desk>,
     passing: Passing,
@@ -56,7 +58,8 @@ pub fn serve(
         Passing::ByKernel => Some(overlay.stack_depth().map_err(io::Error::other)?),
         Passing::ByDaemon => None,
     };
-    let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()), stack_depth);
+    let (herald, heralded) = watchers::herald(mountpoint, teller.clone());
+    let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()), stack_depth, herald.clone());
     let asked = device.try_clone()?;
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
@@ -70,7 +73,7 @@ pub fn serve(
         None => false,
     });
     let notices = Notices::new(asked);
-    overlay.observe(Box::new(KernelCache::new(notices.clone(), teller)));
+    overlay.observe(Box::new(KernelCache::new(notices.clone(), teller, herald)));
     thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&notices))?;
     follow_lower(&overlay, watching)?;
     let (sender, ended) = channel();
@@ -79,6 +82,7 @@ pub fn serve(
             log::debug!("nobody waits for the session's end");
         }
     })?;
+    thread::Builder::new().name("watchers".to_owned()).spawn(move || heralded.run())?;
     Ok(Running { ended })
 }
 

@@ -7,7 +7,7 @@ use fuser::{FileHandle, FopenFlags, INodeNo};
 use rustix::fs::{StatVfs, XattrFlags};
 
 use super::answer::{OpenedFile, Xattr};
-use super::attr::{Named, Shown, file_type};
+use super::attr::{BRIEF_TTL, Named, Shown, file_type};
 use super::listing::Listed;
 use super::observer::Teller;
 use crate::control::{DESK_ROOT, Desk};
@@ -76,6 +76,12 @@ impl View {
             Whose::Overlay(node) => Ok(self.overlay.attributes(node)?.into()),
             Whose::Desk(node) => Ok(Shown::of_desk(node, &at_desk(self.desk.attributes(node))?)),
         }
+    }
+
+    /// For who asks to change them so that others learn of a change that was made already.
+    pub fn attributes_unchanged(&self, ino: INodeNo) -> Result<Shown> {
+        // As with a true change, the kernel takes this answer whatever it was told meanwhile.
+        Ok(Shown { ttl: BRIEF_TTL, ..self.attributes(ino)? })
     }
 
     pub fn set_attributes(

@@ -306,6 +306,7 @@ impl State {
             *base = stamp;
         }
         if let Some(node) = self.nodes.at(path) {
+            self.nodes.note_shown(node, &stamp);
             let handles = self.handles.values().filter(|handle| handle.node == node);
             handles.for_each(|handle| handle.touched(before, &stamp));
         }

@@ -205,8 +205,8 @@ impl Overlay {
         let id = match self.take_as_new(path)? {
             Some(id) => id,
             None => {
-                let (id, what) = self.copy_to_upper(path)?;
-                self.add_upper(id, path, what)?;
+                let (new, what) = self.copy_to_upper(path)?;
+                let id = self.add_upper(new, path, what)?;
                 self.rebind(path, id);
                 id
             }
@@ -214,7 +214,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let removed = landing.remove(&self.lower, path, meta.stamp()).and_then(|()| {
             let anchors = self.state.lock().left(path).into_iter().collect();
-            self.finish(landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?)
+            landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()
         });
         match removed {
             Ok(_) => Ok(id),

@@ -237,10 +237,8 @@ impl Overlay {
             crate::sys::file::set_mode(upper.file.as_fd(), meta.mode)?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
-        let side = write();
-        // The descriptor is all that is needed; the name would only be left behind.
-        self.store.drop_upper_file(upper.id).map_err(|err| fault(err.into()))?;
-        side.map_err(fault)
+        // The descriptor is all that is needed: the name goes with `upper`.
+        write().map_err(fault)
     }
 
     /// One landing for all of them, after which the directories of `emptied` go too. Part of `operation`, if that has
@@ -308,7 +306,7 @@ impl Overlay {
             }
             applied
         };
-        let landed = self.finish(applied)?;
+        let landed = applied.finish()?;
         for landable in landables.iter() {
             self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
         }
@@ -411,7 +409,7 @@ impl Overlay {
         }
         let mut landing = Landing::new(&self.store, Durability::Synced);
         landing.remove_dir(&self.lower, &dir)?;
-        self.finish(landing.promise(epilogue)?.apply()?)?;
+        landing.promise(epilogue)?.apply()?.finish()?;
         self.state.lock().uppers.remove(row.id);
         self.empty_hidden_dirs(&dir)
     }
@@ -452,6 +450,9 @@ impl State {
         }
         if let Some(node) = self.nodes.at(path) {
             self.nodes.set_lower(node, meta.map(Meta::key));
+            if let Some(meta) = meta {
+                self.nodes.note_shown(node, &meta.stamp());
+            }
         }
     }
 }

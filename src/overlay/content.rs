@@ -69,7 +69,11 @@ impl Overlay {
         // And after them: a close of another descriptor may have judged meanwhile, without them.
         handle.note_written();
         drop(under_way);
-        Ok(result?)
+        match result {
+            // Opened for reading alone, for there was nothing else to be had where the state directory is.
+            Err(err) if err.raw_os_error() == Some(libc::EBADF) => Err(Error::Errno(libc::EROFS)),
+            result => Ok(result?),
+        }
     }
 
     /// What a rule says of the program behind a handle counts, whoever closes last and has the content judged.

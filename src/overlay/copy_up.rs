@@ -10,7 +10,7 @@ use super::handles::{Backing, OpenFile};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::store::{Base, Below, UpperId, UpperRow, What};
+use crate::store::{Base, Below, NewUpper, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 use crate::sys::xattr;
 
@@ -47,16 +47,12 @@ impl Overlay {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         let upper = self.store.create_upper()?;
         let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
-        if let Err(cause) = copied {
-            self.store.drop_upper_file(upper.id)?;
-            return Err(cause).doing(|| "copy up".to_owned());
-        }
+        copied.doing(|| "copy up".to_owned())?;
         let file = Arc::new(upper.file);
-        let named = self.enter_copied(open, upper.id, &file, &meta, opened)?;
-        if !named {
+        match self.enter_copied(open, upper.new.id(), &file, &meta, opened)? {
+            true => drop(upper.new.keep()),
             // Unlinked: only who has it open sees what is written.
-            self.store.drop_upper_file(upper.id)?;
-            open.set_backing(Backing::Orphan(file.clone()));
+            false => open.set_backing(Backing::Orphan(file.clone())),
         }
         Ok(file)
     }
@@ -88,7 +84,8 @@ impl Overlay {
     }
 
     /// A new file or symlink of upper content takes a free name of the view, or one whose deletion is held.
-    pub(super) fn add_upper(&self, id: UpperId, path: &RelPath, what: What) -> Result<()> {
+    pub(super) fn add_upper(&self, new: NewUpper<'_>, path: &RelPath, what: What) -> Result<UpperId> {
+        let id = new.id();
         let mut state = self.state.lock();
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
             self.changed.wait(&mut state);
@@ -105,8 +102,10 @@ impl Overlay {
             self.store.save_upper(&row)?;
         }
         state.uppers.insert(Upper::written(row));
+        let id = new.keep();
         drop(state);
-        self.name_changed(path)
+        self.name_changed(path)?;
+        Ok(id)
     }
 
     /// Notes that an upper entry was written since it was last judged.
@@ -117,6 +116,9 @@ impl Overlay {
     /// The same, by a write through `open`. False when the entry is gone.
     fn mark_written(&self, open: &OpenFile, id: UpperId) -> Result<bool> {
         let mut state = self.state.lock();
+        while state.uppers.get(id).is_some_and(|upper| upper.given_away) {
+            self.changed.wait(&mut state);
+        }
         let noted = self.note_dirty(&mut state, id)?;
         // Under the lock: whoever takes the entry for judging takes this back.
         open.dirty.store(noted, Ordering::SeqCst);
@@ -175,7 +177,8 @@ impl Overlay {
         state.uppers.remove(id);
         state.epoch += 1;
         drop(state);
-        Ok(self.store.drop_upper_file(id)?)
+        self.store.drop_upper_file(id);
+        Ok(())
     }
 }
 
@@ -212,6 +215,8 @@ impl Upper {
             synced: false,
             moved_on: false,
             because: Vec::new(),
+            given_away: false,
+            left: false,
             takes_along: None,
         }
     }

@@ -1,5 +1,6 @@
 //! Discarding: a change goes from the view, which shows lower again; its content is kept as a backup.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,9 +13,58 @@ use super::{Error, Overlay, Result, open_lower};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    Below, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, PathEffect, UpperId, Version, What,
+    self, Below, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, PathEffect, StagedContent, UpperId,
+    Version, What,
 };
-use crate::sys::file::Meta;
+use crate::sys::file::{FileKind, Meta};
+
+/// Entries whose own files become backups, on a disk that has no room for copies.
+struct GivenAway<'a> {
+    overlay: &'a Overlay,
+    entries: Vec<(UpperId, Digest)>,
+}
+
+impl GivenAway<'_> {
+    /// The content of a change that nobody has open, kept by name. `full`: why it could not be copied.
+    fn stage(&mut self, change: &Taken, side: &mut Side, full: store::Error) -> Result<StagedContent> {
+        let id = change.row.id;
+        let digest = side.digest().doing(|| format!("hash {}", change.row.names[0]))?;
+        let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
+        {
+            let mut state = self.overlay.state.lock();
+            let node = state.nodes.at(&change.row.names[0]);
+            let is_open = node.is_some_and(|node| state.nodes.get(node).is_ok_and(|node| node.open.is_some()));
+            match state.uppers.get_mut(id) {
+                Some(upper) if !is_open => upper.given_away = true,
+                Some(_) | None => return Err(full.into()),
+            }
+        }
+        self.entries.push((id, digest));
+        Ok(self.overlay.store.stage_by_name(id, digest, side.size)?)
+    }
+}
+
+/// Discarded, the entries are gone. Else they are written to again, and their files must be theirs alone.
+impl Drop for GivenAway<'_> {
+    fn drop(&mut self) {
+        for (id, digest) in &self.entries {
+            if let Err(err) = self.overlay.store.unstage(*digest) {
+                log::error!("take back what was to be a backup: {err}");
+            }
+            if let Some(upper) = self.overlay.state.lock().uppers.get_mut(*id) {
+                upper.given_away = false;
+            }
+        }
+        self.overlay.changed.notify_all();
+    }
+}
+
+/// What lower has where a change is about to go from.
+struct Shown {
+    meta: Option<Meta>,
+    /// Where somebody has the change open.
+    file: Option<Arc<File>>,
+}
 
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
@@ -56,16 +106,21 @@ impl Overlay {
     fn discard_taken(&self, taken: &[Taken], review: &Review) -> Reviewed<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         let mut epilogue = Epilogue::default();
-        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
         let mut kept = Vec::new();
+        let mut given_away = GivenAway { overlay: self, entries: Vec::new() };
         for change in taken {
             let path = &change.row.names[0];
             let fault = |err: Error| failed(path, &err);
-            let side = self.row_side(&change.row).map_err(fault)?;
+            let mut side = self.row_side(&change.row).map_err(fault)?;
             let mut outcome = Outcome::new(Done::Discarded, path.clone());
             outcome.id = Some(change.held.id.clone());
             outcome.kind = Some(change.held.kind);
-            let content = side.stage(&self.store).map_err(|err| fault(err.into()))?;
+            let staged = match side.stage(&self.store) {
+                Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
+                staged => staged.map_err(Error::from),
+            };
+            let content = staged.map_err(fault)?;
             let effect = discarded(change, &side, content.as_ref().map(|content| content.digest));
             if let Some(content) = content {
                 let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
@@ -86,8 +141,10 @@ impl Overlay {
         }
         self.check_nothing_left_inside(taken)?;
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
-        let done =
-            landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| self.finish(applied));
+        // Asked before, so that once they are discarded nothing is in the way of showing it.
+        let shown = taken.iter().map(|change| self.what_lower_shows(change)).collect::<Result<Vec<_>>>();
+        let shown = shown.map_err(whole)?;
+        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
         let Landed { backups, operation } = done.map_err(|err| whole(err.into()))?;
         for (index, name) in kept.into_iter().zip(backups) {
             outcomes[index].backup = Some(name);
@@ -96,9 +153,22 @@ impl Overlay {
             outcome.operation = operation.map(|operation| operation.to_string());
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
-        let back = |change: &Taken| self.back_to_lower(change).err().map(|err| failed(&change.row.names[0], &err));
-        let failures: Vec<ErrorBody> = taken.iter().filter_map(back).collect();
+        let back = |(change, shown): (&Taken, Shown)| {
+            self.back_to_lower(change, shown).err().map(|err| failed(&change.row.names[0], &err))
+        };
+        // What is in a directory before it: it is found by its path.
+        let mut inner_first: Vec<(&Taken, Shown)> = taken.iter().zip(shown).collect();
+        inner_first.sort_by(|(a, _), (b, _)| b.row.names[0].cmp(&a.row.names[0]));
+        let failures: Vec<ErrorBody> = inner_first.into_iter().filter_map(back).collect();
         failures.into_iter().next().map_or(Ok(outcomes), Err)
+    }
+
+    fn what_lower_shows(&self, change: &Taken) -> Result<Shown> {
+        let path = &change.row.names[0];
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let needs_file = change.open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
+        let file = needs_file.then(|| open_lower(&self.lower, path)).transpose().doing(|| format!("open {path}"))?;
+        Ok(Shown { meta, file: file.map(Arc::new) })
     }
 
     /// What is being written in a directory that goes would have nowhere to be.
@@ -118,10 +188,10 @@ impl Overlay {
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
-    fn back_to_lower(&self, change: &Taken) -> Result<()> {
+    fn back_to_lower(&self, change: &Taken, shown: Shown) -> Result<()> {
         let row = &change.row;
         let path = &row.names[0];
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let Shown { meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
         if !state.is_as_taken(change) {
@@ -131,9 +201,11 @@ impl Overlay {
         if let Some(node) = node {
             let open = state.nodes.get(node).ok().and_then(|node| node.open.clone());
             if let Some(open) = open.filter(|open| open.upper() == Some(row.id)) {
-                let lower = meta.filter(Meta::is_file).map(|_| open_lower(&self.lower, path)).transpose()?;
+                // Opened since, to be read: it can be opened now as well.
+                let now = || open_lower(&self.lower, path).ok().map(Arc::new);
+                let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
                 open.set_backing(match lower {
-                    Some(file) => Backing::Lower(Arc::new(file)),
+                    Some(file) => Backing::Lower(file),
                     None => Backing::Orphan(open.file()),
                 });
                 open.dirty.store(false, Ordering::SeqCst);
@@ -156,9 +228,10 @@ impl Overlay {
         state.uppers.remove(row.id);
         drop(state);
         match row.what {
-            What::File | What::Symlink | What::Dir | What::Node => Ok(self.store.drop_upper_file(row.id)?),
-            What::Whiteout => Ok(()),
+            What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
+            What::Whiteout => {}
         }
+        Ok(())
     }
 
     /// What was written while the change was being discarded is a change of its own, judged when its writer closes.

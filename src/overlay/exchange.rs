@@ -7,7 +7,7 @@ use super::rename_over::Taken;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
-use crate::store::UpperId;
+use crate::store::NewUpper;
 use crate::sys::file::FileKind;
 
 impl Overlay {
@@ -69,23 +69,22 @@ impl Overlay {
         let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
-        let at_from = self.take_target(from, for_from, to_kind)?;
-        let at_to = self.take_target(to, for_to, from_kind)?;
-        {
+        let at_from = self.take_target(from, for_from.id(), to_kind)?;
+        let at_to = self.take_target(to, for_to.id(), from_kind)?;
+        let (for_from, for_to) = {
             let mut state = self.state.lock();
             let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
-                drop(state);
-                self.store.drop_upper_file(for_from)?;
-                self.store.drop_upper_file(for_to)?;
                 return Err(Error::Errno(libc::ESTALE));
             }
             self.put_over(&mut state, from, Upper::written(at_from.row), at_from.replaced)?;
+            let for_from = for_from.keep();
             self.put_over(&mut state, to, Upper::written(at_to.row), at_to.replaced)?;
             state.exchanged(from, to);
-        }
-        self.drop_replaced(at_from.replaced)?;
-        self.drop_replaced(at_to.replaced)?;
+            (for_from, for_to.keep())
+        };
+        self.drop_replaced(at_from.replaced);
+        self.drop_replaced(at_to.replaced);
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
@@ -94,7 +93,7 @@ impl Overlay {
     }
 
     /// What the view has at one end, as new upper content.
-    fn copy_of(&self, end: &End) -> Result<UpperId> {
+    fn copy_of(&self, end: &End) -> Result<NewUpper<'_>> {
         let Origin::Upper(id, _) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
         let (_row, _claimed) = self.claim(*id)?;
         Ok(self.copy_of_upper(*id)?.0)

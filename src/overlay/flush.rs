@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
-use super::review::{Reviewed, failed};
+use super::review::Reviewed;
 use super::settle::Settled;
 use super::{NodeId, Overlay, State};
 use crate::model::{Reason, RelPath};
@@ -45,10 +45,15 @@ impl Overlay {
                 log::warn!("{path} cannot land and is held: {err}");
                 self.settle_because(id, &Writer::default(), vec![Reason::Backup])
             });
-            let (action, id) = match settled.map_err(|err| failed(&path, &err))? {
-                Settled::Landed => (Done::Landed, None),
-                Settled::Held(id) => (Done::Held, Some(id)),
-                Settled::Unchanged | Settled::Postponed => continue,
+            let (action, id) = match settled {
+                Ok(Settled::Landed) => (Done::Landed, None),
+                Ok(Settled::Held(id)) => (Done::Held, Some(id)),
+                Ok(Settled::Unchanged | Settled::Postponed) => continue,
+                // It is kept as it is, and the next start holds it: no reason to keep a view from ending.
+                Err(err) => {
+                    log::error!("{path} can neither land nor be held now: {err}");
+                    continue;
+                }
             };
             outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
@@ -61,9 +66,33 @@ impl Overlay {
         writing.into_iter().map(|(path, pid)| WritingNow { path, pid }).collect()
     }
 
+    /// The same, and what could not be judged when its writer was done, with 0 for the process.
+    pub fn unjudged(&self) -> Vec<WritingNow> {
+        let mut unjudged = self.writers();
+        let state = self.state.lock();
+        let left = state.uppers.iter().filter(|upper| upper.left).map(|upper| upper.row.names[0].clone());
+        unjudged.extend(left.map(|path| WritingNow { path, pid: 0 }));
+        unjudged
+    }
+
+    /// Tries once more to judge what could not be judged when its writer was done, as on a full disk.
+    fn settle_left(&self) {
+        let left: Vec<UpperId> = {
+            let state = self.state.lock();
+            let left = state.uppers.iter().filter(|upper| upper.left && !upper.busy);
+            left.map(|upper| upper.row.id).collect()
+        };
+        for id in left {
+            if let Err(err) = self.settle(id, &Writer::default()) {
+                log::warn!("it still cannot be judged: {err}");
+            }
+        }
+    }
+
     /// Waits for releases that are under way, and for those that the kernel is about to send: of files whose writer
     /// has gone.
     pub fn settle_pending(&self) {
+        self.settle_left();
         let deadline = Instant::now() + WAIT_FOR_RELEASES;
         let mut state = self.state.lock();
         loop {

@@ -47,7 +47,7 @@ impl Overlay {
             state.source_went(job);
         }
         drop(state);
-        removed.map(|applied| self.finish(applied)).transpose()?;
+        removed.map(|applied| applied.finish()).transpose()?;
         self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);
         Ok(Settled::Held(id))
     }

@@ -148,13 +148,13 @@ impl Overlay {
     }
 
     fn make_upper_dir(&self, version: &Version) -> Result<UpperId> {
-        let id = self.store.create_upper_node(FileKind::Directory, 0)?;
-        let place = self.store.upper_place(id)?;
+        let new = self.store.create_upper_node(FileKind::Directory, 0)?;
+        let place = self.store.upper_place(new.id())?;
         place.set_owner(Some(version.uid), Some(version.gid))?;
         place.set_mode(version.mode)?;
         place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         place.sync_dir()?;
-        Ok(id)
+        Ok(new.keep())
     }
 
     fn write_upper(&self, content: &std::fs::File, version: &Version, what: &What) -> Result<UpperId> {
@@ -162,12 +162,12 @@ impl Overlay {
         let owner = (Some(version.uid), Some(version.gid));
         if *what == What::Symlink {
             let target = file::read_all(content)?;
-            let id = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
-            let place = self.store.upper_place(id)?;
+            let new = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
+            let place = self.store.upper_place(new.id())?;
             place.set_owner(owner.0, owner.1)?;
             place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
             place.sync_dir()?;
-            return Ok(id);
+            return Ok(new.keep());
         }
         let upper = self.store.create_upper()?;
         let fd = upper.file.as_fd();
@@ -176,8 +176,8 @@ impl Overlay {
         file::set_mode(fd, version.mode)?;
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
-        self.store.upper_place(upper.id)?.sync_dir()?;
-        Ok(upper.id)
+        self.store.upper_place(upper.new.id())?.sync_dir()?;
+        Ok(upper.new.keep())
     }
 
     fn record_returned(
@@ -212,9 +212,7 @@ impl Overlay {
 
     fn drop_returned(&self, returned: &[Returned]) {
         for one in returned.iter().filter(|one| one.row.what != What::Whiteout) {
-            if let Err(err) = self.store.drop_upper_file(one.row.id) {
-                log::error!("let go of {}: {err}", one.row.names[0]);
-            }
+            self.store.drop_upper_file(one.row.id);
         }
     }
 }

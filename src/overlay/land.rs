@@ -14,7 +14,7 @@ use crate::model::{BackupKind, Reason, RelPath};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
-    self, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, NewContent,
+    self, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
     PathEffect, StagedContent, UpperRow, Version, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -76,7 +76,7 @@ impl Overlay {
             self.note_landed(&mut state, job, comparison, judged_against, &applied);
             applied
         };
-        self.finish(applied)?;
+        applied.finish()?;
         // Only now: a write between the two would have saved a row for the finish to drop.
         self.row_dropped(&mut self.state.lock(), job.row.id)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
@@ -263,16 +263,6 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// The end of a landing. Where lower has changed and the database cannot say so, the two disagree with what programs
-    /// would see: nothing is written any more, and the next start finishes it.
-    pub(super) fn finish(&self, applied: Applied<'_>) -> store::Result<Landed> {
-        applied.finish().inspect_err(|err| {
-            if matches!(err, store::Error::Unrecorded(_)) {
-                self.stop_writing(&err.to_string());
-            }
-        })
-    }
-
     pub(super) fn tell_changed(&self, path: &RelPath, content: bool) {
         let (node, parent) = {
             let state = self.state.lock();
@@ -285,6 +275,7 @@ impl Overlay {
                 self.tell(|observer| observer.content_changed(node));
             }
         }
+        self.tell(|observer| observer.shows_other(path));
         if let (Some(parent), Some(name)) = (parent, path.name()) {
             // Its links: what is held counts in the view, and lower's events tell nothing of it.
             self.forget_attributes(parent);

@@ -221,7 +221,11 @@ impl Overlay {
         if let (Origin::Upper(id, _), None) = (origin, lower) {
             state.join_names(*id, parent, name);
         }
-        Ok(Some((state.nodes.resolve(parent, name, &meta, lower), meta)))
+        let node = state.nodes.resolve(parent, name, &meta, lower);
+        if matches!(origin, Origin::Lower(_)) {
+            state.nodes.note_first_shown(node, &meta.stamp());
+        }
+        Ok(Some((node, meta)))
     }
 
     /// What a path shows, and which lower inode that stands for.

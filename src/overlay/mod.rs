@@ -114,6 +114,8 @@ pub trait Observer: Send + Sync {
     /// What was told of a name, or that there is nothing, need not be true any more: the kernel asks again before it
     /// uses the name, and goes on using the node if it is the same.
     fn entry_doubted(&self, parent: NodeId, name: &std::ffi::OsStr);
+    /// Programs that watch the view should learn that something else is at a path, or nothing any more.
+    fn shows_other(&self, path: &RelPath);
 }
 
 /// What the view may let through beyond the usual (SPEC §6).
@@ -302,7 +304,7 @@ impl Overlay {
 
     /// Why nothing can be written, when nothing can.
     pub fn fault(&self) -> Option<String> {
-        self.fault.lock().clone()
+        self.fault.lock().clone().or_else(|| self.store.halted())
     }
 
     /// Stops all writing after an internal fault; reading goes on.
@@ -312,7 +314,7 @@ impl Overlay {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.faulted.load(Ordering::Relaxed) {
+        match self.faulted.load(Ordering::Relaxed) || self.store.is_halted() {
             true => Err(Error::errno(libc::EROFS)),
             false => Ok(()),
         }
@@ -341,18 +343,23 @@ impl Overlay {
 
     pub fn session_started(&self) -> Result<()> {
         let draft = EventDraft::new(EventName::SessionStarted);
-        Ok(self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?)
+        let draft = draft.with(|event| event.session = Some(self.session.clone()));
+        Ok(self.store.vitally(|| self.store.record(&draft))?)
     }
 
     /// The end that a person asked for: anchors go, held changes stay.
     pub fn session_ended(&self) -> Result<()> {
         let draft = EventDraft::new(EventName::SessionEnded);
-        self.store.record(&draft.with(|event| event.session = Some(self.session.clone())))?;
-        self.store.clear_anchors()?;
+        let draft = draft.with(|event| event.session = Some(self.session.clone()));
+        if self.fault().is_none() {
+            // Else an intent may still need what waits under a temporary name.
+            self.store.clear_up(&self.lower)?;
+        }
+        self.store.vitally(|| self.store.end_session(&draft))?;
         self.store.forget_uses();
-        self.purge()?;
-        self.store.forget_boot()?;
-        Ok(self.store.checkpoint()?)
+        self.store.vitally(|| self.store.purge(&self.policy().settings.backups, &self.needed_content()))?;
+        self.store.vitally(|| self.store.forget_boot())?;
+        Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 
     /// Lets backups go that are past a limit. Others may work meanwhile.

@@ -17,8 +17,8 @@ use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
-    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, PathEffect, Store, UpperId,
-    UpperRow, What,
+    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, PathEffect, Store,
+    UpperId, UpperRow, What,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -90,9 +90,11 @@ impl Overlay {
         let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
-        heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"))?;
+        let given = heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"));
         let effect = || self.made(&path, kind).map(Some);
-        self.note_created(&path, kind, None, format!("[{}]", kind.name()), effect, caller)?;
+        let what = format!("[{}]", kind.name());
+        let noted = given.and_then(|()| self.note_created(&path, kind, None, what, effect, caller));
+        noted.inspect_err(|_| unmake(&place, kind, &path))?;
         self.look_up(parent, name)
     }
 
@@ -122,18 +124,20 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<()> {
         let passes = self.action(path, kind) == Action::Pass;
-        let anchor = {
+        {
             let mut state = self.state.lock();
             state.epoch += 1;
             if passes {
                 return Ok(());
             }
-            let known = state.anchors.entry(path.clone());
-            let known = known.or_insert_with(Known::nothing);
-            (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
-            known.as_anchor(path)
-        };
-        self.record_structure(path, what, effect()?, vec![anchor], caller)
+        }
+        let effect = effect()?;
+        let mut state = self.state.lock();
+        let mut known = state.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
+        (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
+        self.record_structure(path, what, effect, vec![known.as_anchor(path)], caller)?;
+        state.anchors.insert(path.clone(), known);
+        Ok(())
     }
 
     /// Structure lands at once and is recorded (SPEC §4.8), in words and for who undoes it, with what it means for
@@ -187,13 +191,13 @@ impl Overlay {
         }
     }
 
-    fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<Settled> {
-        let id = self.store.create_upper_symlink(target)?;
+    fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<()> {
+        let new = self.store.create_upper_symlink(target)?;
         let heritage = self.heritage(path, FileKind::Symlink, 0o777, caller)?;
-        let place = self.store.upper_place(id)?;
+        let place = self.store.upper_place(new.id())?;
         heritage.give_below(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
-        self.add_upper(id, path, What::Symlink)?;
-        self.settle(id, &self.writer(caller))
+        let id = self.add_upper(new, path, What::Symlink)?;
+        self.settle_what_is_shown(id, caller)
     }
 
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
@@ -225,8 +229,8 @@ impl Overlay {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if used => {
                     let (copy, what) = self.copy_of_upper(id)?;
-                    self.add_upper(copy, &path, what)?;
-                    self.settle(copy, &self.writer(caller))?;
+                    let copy = self.add_upper(copy, &path, what)?;
+                    self.settle_what_is_shown(copy, caller)?;
                     return self.look_up(parent, name);
                 }
                 Settled::Held(_) | Settled::Postponed => {
@@ -241,7 +245,8 @@ impl Overlay {
             self.copy_as_new(&source, &path, caller)?;
             return self.look_up(parent, name);
         }
-        self.lower.place(&source)?.link(&self.lower.place(&path)?)?;
+        let place = self.lower.place(&path)?;
+        self.lower.place(&source)?.link(&place)?;
         let linked = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
         let from = {
             let mut state = self.state.lock();
@@ -251,7 +256,8 @@ impl Overlay {
         };
         let what = format!("[link to {source}]");
         let effect = || Ok(Some(Effect::Linked { of: source }));
-        self.note_created(&path, FileKind::Regular, from, what, effect, caller)?;
+        let noted = self.note_created(&path, FileKind::Regular, from, what, effect, caller);
+        noted.inspect_err(|_| unmake(&place, FileKind::Regular, &path))?;
         self.look_up(parent, name)
     }
 
@@ -273,13 +279,13 @@ impl Overlay {
 
     /// A copy of a file of lower as a new upper entry at `path`, judged at once.
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
-        let (id, what) = self.copy_to_upper(source)?;
-        self.add_upper(id, path, what)?;
+        let (new, what) = self.copy_to_upper(source)?;
+        let id = self.add_upper(new, path, what)?;
         self.settle(id, &self.writer(caller))
     }
 
     /// The same content once more.
-    pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(UpperId, What)> {
+    pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
         use std::os::fd::AsFd;
         let meta = self.store.upper_meta(id)?;
         if meta.kind == FileKind::Symlink {
@@ -289,11 +295,11 @@ impl Overlay {
         let (file, upper) = (self.store.open_upper(id)?, self.store.create_upper()?);
         crate::sys::file::copy_content(&file, &upper.file)?;
         crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
-        Ok((upper.id, What::File))
+        Ok((upper.new, What::File))
     }
 
     /// Upper content that is a copy of a file or symlink of lower.
-    pub(super) fn copy_to_upper(&self, source: &RelPath) -> Result<(UpperId, What)> {
+    pub(super) fn copy_to_upper(&self, source: &RelPath) -> Result<(NewUpper<'_>, What)> {
         use std::os::fd::AsFd;
         let doing = || format!("copy {source}");
         let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
@@ -307,7 +313,7 @@ impl Overlay {
         // As with a copy-up: privileges do not travel with content.
         let mode = if self.grants.suid { meta.mode } else { meta.mode & 0o1777 };
         crate::sys::file::copy_metadata(file.as_fd(), &Meta { mode, ..meta }, upper.file.as_fd()).doing(doing)?;
-        Ok((upper.id, What::File))
+        Ok((upper.new, What::File))
     }
 
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -468,7 +474,18 @@ impl Overlay {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
-        Ok(self.store.drop_upper_file(row.id)?)
+        self.store.drop_upper_file(row.id);
+        Ok(())
+    }
+
+    /// The same for one whose creation failed after all.
+    pub(super) fn take_back(&self, path: &RelPath, id: UpperId) {
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
+        // In the place of a held deletion it would take that along: it stays as it is, made and not written.
+        let new = row.filter(|row| row.base.below == Below::Nothing && row.held.is_none());
+        if let Some(Err(err)) = new.map(|row| self.drop_new(path, &row)) {
+            log::error!("take {path} back, which could not be made: {err}");
+        }
     }
 
     /// Takes an entry out of the view; who has it open keeps its content. `record` makes the database agree: under the
@@ -494,7 +511,7 @@ impl Overlay {
             Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], verdicts: ended, ..Epilogue::default() };
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
-        self.store.drop_upper_file(row.id)?;
+        self.store.drop_upper_file(row.id);
         self.hold_structure(id, Reason::Parent)
     }
 
@@ -505,8 +522,20 @@ impl Overlay {
         let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
         self.orphan(path, row.id, |store| store.replace_upper(row.id, &whiteout))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
-        self.store.drop_upper_file(row.id)?;
-        self.settle(id, &self.writer(caller)).map(|_| ())
+        self.store.drop_upper_file(row.id);
+        self.settle_what_is_shown(id, caller)
+    }
+
+    /// Judges what the view shows already, and the database knows: it is done, whatever hinders its judging. What cannot
+    /// be judged now is judged later, like what a close could not have judged.
+    fn settle_what_is_shown(&self, id: UpperId, caller: &Caller) -> Result<()> {
+        match self.settle(id, &self.writer(caller)) {
+            Err(err) if err.is_fault() => {
+                log::error!("judge what a program made or deleted: {err}");
+                Ok(())
+            }
+            settled => settled.map(|_| ()),
+        }
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -600,5 +629,13 @@ impl State {
             node.removed = Some(*was);
         }
         self.nodes.unname(parent, name);
+    }
+}
+
+/// Takes away what was made a moment ago and could not be recorded: who asked for it is told that it was not made.
+fn unmake(place: &Place, kind: FileKind, path: &RelPath) {
+    let gone = if kind == FileKind::Directory { place.remove_dir() } else { place.unlink() };
+    if let Err(err) = gone {
+        log::error!("take {path} back, which could not be recorded: {err}");
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Node {
     parted_below: Option<Instant>,
     /// The attributes that the kernel may answer from memory.
     told: Told,
+    /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
+    pub shown: Option<Stamp>,
     /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
     watch: Option<Watch>,
     /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
@@ -106,6 +108,7 @@ impl Node {
             cached: None,
             parted_below: None,
             told: Told::Nothing,
+            shown: None,
             watch: None,
             written_past: false,
             removed: None,
@@ -396,6 +399,18 @@ impl Nodes {
 
     pub fn told(&self, id: NodeId) -> Told {
         self.nodes.get(&id).map(|node| node.told).unwrap_or_default()
+    }
+
+    /// The same where nobody has looked before.
+    pub fn note_first_shown(&mut self, id: NodeId, stamp: &Stamp) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.shown.get_or_insert(*stamp);
+        }
+    }
+
+    /// Programs know of this content from now on. Gives what they knew.
+    pub fn note_shown(&mut self, id: NodeId, stamp: &Stamp) -> Option<Stamp> {
+        self.nodes.get_mut(&id)?.shown.replace(*stamp)
     }
 
     /// The kernel is about to be made to forget a node's attributes.

@@ -307,11 +307,11 @@ impl Overlay {
         let NewFile { parent, name, path, heritage, flags, caller } = *new;
         let upper = self.store.create_upper()?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
-        self.add_upper(upper.id, path, What::File)?;
-        let entry = self.look_up(parent, name)?;
+        let upper_id = self.add_upper(upper.new, path, What::File)?;
+        let entry = self.look_up(parent, name).inspect_err(|_| self.take_back(path, upper_id))?;
         let open = {
             let mut state = self.state.lock();
-            let open = OpenFile::new(entry.node, Backing::Upper(upper.id, Arc::new(upper.file)));
+            let open = OpenFile::new(entry.node, Backing::Upper(upper_id, Arc::new(upper.file)));
             open.dirty.store(true, Ordering::SeqCst);
             open.claim(flags.access);
             state.nodes.set_open(entry.node, Some(open.clone()));

@@ -361,7 +361,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let copy = NewContent::File { file: &file, like: &file, meta };
         landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
-        self.finish(landing.promise(Epilogue::default())?.apply()?)?;
+        landing.promise(Epilogue::default())?.apply()?.finish()?;
         let copy = self.lower.stat(path).doing(doing)?;
         let mut state = self.state.lock();
         state.epoch += 1;

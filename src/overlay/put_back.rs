@@ -9,7 +9,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Claim, Job};
 use super::uppers::Upper;
-use super::{Error, Overlay, Result, State};
+use super::{Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{
     self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, Went, What,
@@ -45,18 +45,19 @@ impl Overlay {
         landing.rename(&self.lower, &to, path, moved.stamp())?;
         let copy = NewContent::File { file: &file, like: &file, meta: moved };
         landing.place(&self.lower, &to, None, &copy)?;
+        // Opened under its temporary name: nothing but the disk may be in the way once it is applied.
+        let copied = landing.open_new(&to)?;
         let anchors = self.state.lock().anchors_put_back(path, &to, moved.stamp());
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
         let applied = {
             let mut state = self.state.lock();
             let applied = promised.apply()?;
             state.know(anchors);
-            let copied = applied.meta_of(&to);
-            let copied = copied.map(|meta| Ok::<_, Error>((meta, super::open_lower(&self.lower, &to)?))).transpose()?;
+            let copied = applied.meta_of(&to).zip(copied);
             state.put_back(path, &to, &moved, copied);
             applied
         };
-        self.finish(applied)?;
+        applied.finish()?;
         self.tell_changed(&to, false);
         comparison.present = self.present_side(path)?;
         Ok(())
@@ -95,7 +96,7 @@ impl Overlay {
             state.uncovered(&covered, [ours, theirs]);
             (applied, judged)
         };
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(judged.then_some(covered.by))
     }
 

@@ -145,7 +145,7 @@ impl Overlay {
         state.recent_moved(&from.path, &to.path);
         state.rows_changed(rows);
         let renamed = state.renamed(from, to);
-        Ok((renamed, self.finish(applied)?.operation))
+        Ok((renamed, applied.finish()?.operation))
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
@@ -250,7 +250,7 @@ impl Overlay {
         state.know(anchors);
         state.rows_changed(rows);
         let renamed = state.relocated(moving, here.is_some());
-        Ok((renamed, self.finish(applied)?.operation))
+        Ok((renamed, applied.finish()?.operation))
     }
 
     /// Gives what lower has where it comes from.

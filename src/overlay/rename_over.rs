@@ -12,7 +12,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, UpperId, UpperRow, What};
 use crate::sys::cache;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
@@ -31,9 +31,9 @@ impl Overlay {
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let claimed = self.claim_target(to)?;
-        let upper = self.copy_source(from)?;
+        let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
-        let taken = self.take_target(to, upper, meta.kind)?;
+        let taken = self.take_target(to, new.id(), meta.kind)?;
         let hiding = self.whiteout(&from.path, meta);
         let whiteout = hiding.row.id;
         // The going of what a rule holds is reviewed by itself.
@@ -47,15 +47,14 @@ impl Overlay {
             let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
             let hidden_already = state.uppers.at(&from.path).is_some();
             if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced)? {
-                drop(state);
-                self.store.drop_upper_file(upper)?;
                 return Err(Error::Errno(libc::ESTALE));
             }
             state.uppers.insert(hiding);
             state.renamed_as_copy(from, to)
         };
+        let upper = new.keep();
         drop(claimed);
-        self.drop_replaced(taken.replaced)?;
+        self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
         let settled = match self.settle(upper, &self.writer(caller)) {
@@ -76,11 +75,11 @@ impl Overlay {
                 Ok(())
             }
             Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
-            Settled::Held(_) => self.remove_source(from, whiteout, meta, upper),
+            Settled::Held(_) => self.take_source_away(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.mark_dirty(upper)?;
-                self.remove_source(from, whiteout, meta, upper)
+                self.take_source_away(from, whiteout, meta, upper)
             }
         }
     }
@@ -95,29 +94,26 @@ impl Overlay {
         let (copy, _) = self.copy_of_upper(id)?;
         if row.names.contains(&from.path) && !self.part_with_name(&from.path, id, &row)? {
             // The others went meanwhile.
-            self.store.drop_upper_file(copy)?;
             return Err(Error::Errno(libc::ESTALE));
         }
-        let taken = self.take_target(to, copy, FileKind::Regular)?;
+        let taken = self.take_target(to, copy.id(), FileKind::Regular)?;
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
-        let renamed = {
+        let (renamed, copy) = {
             let mut state = self.state.lock();
             // Saved, for the name that it comes from may go before it is judged.
             let entry = Upper::written(taken.row);
             if state.uppers.at(&from.path).is_some() || !self.put_over(&mut state, to, entry, taken.replaced)? {
-                drop(state);
-                self.store.drop_upper_file(copy)?;
                 return Err(Error::Errno(libc::ESTALE));
             }
             if let Some(hiding) = hiding {
                 state.uppers.insert(hiding);
             }
-            state.parted(from, to)
+            (state.parted(from, to), copy.keep())
         };
         drop((first, claimed, second));
-        self.drop_replaced(taken.replaced)?;
+        self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         if let Some(whiteout) = whiteout {
             self.settle(whiteout, &self.writer(caller))?;
@@ -126,7 +122,7 @@ impl Overlay {
     }
 
     /// What the source has, as new upper content. One that passes may be growing meanwhile.
-    fn copy_source(&self, from: &End) -> Result<UpperId> {
+    fn copy_source(&self, from: &End) -> Result<NewUpper<'_>> {
         let mut tries = 1;
         loop {
             match self.copy_to_upper(&from.path) {
@@ -214,8 +210,10 @@ impl Overlay {
         Ok(true)
     }
 
-    pub(super) fn drop_replaced(&self, replaced: Option<UpperId>) -> Result<()> {
-        replaced.map_or(Ok(()), |old| Ok(self.store.drop_upper_file(old)?))
+    pub(super) fn drop_replaced(&self, replaced: Option<UpperId>) {
+        if let Some(old) = replaced {
+            self.store.drop_upper_file(old);
+        }
     }
 
     /// Who has the source open reads and writes what is at the target now.
@@ -253,10 +251,26 @@ impl Overlay {
         for end in [from, to] {
             self.tell(|observer| observer.entry_changed(end.parent, &end.name));
         }
-        if let Err(second) = self.store.remove_upper(upper).and_then(|()| self.store.drop_upper_file(upper)) {
+        self.store.drop_upper_file(upper);
+        if let Err(second) = self.store.remove_upper(upper) {
             log::error!("undo the rename of {}: {second}", from.path);
         }
         err
+    }
+
+    /// The target is held, and the view shows the rename: it is done, whatever keeps the source from going. Hidden by its
+    /// whiteout it is judged later, like what a close could not have judged.
+    fn take_source_away(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+        match self.remove_source(from, whiteout, meta, upper) {
+            Err(err) if err.is_fault() => {
+                log::error!("remove {}, which was renamed: {err}", from.path);
+                if let Some(hiding) = self.state.lock().uppers.get_mut(whiteout) {
+                    hiding.left = true;
+                }
+                Ok(())
+            }
+            removed => removed,
+        }
     }
 
     /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
@@ -275,8 +289,12 @@ impl Overlay {
         drop(claimed);
         if synced {
             // The source is the only copy on disk, and it goes.
-            self.store.open_upper(upper)?.sync_all().doing(|| format!("sync the copy of {}", from.path))?;
-            self.store.sync()?;
+            let copied = self.store.open_upper(upper)?;
+            let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
+            if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
+                log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
+                return self.hold_structure(whiteout, Reason::Backup);
+            }
         }
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
@@ -298,7 +316,7 @@ impl Overlay {
             state.left(&from.path);
             state.uppers.remove(whiteout);
         }
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(())
     }
 
@@ -349,7 +367,7 @@ impl Overlay {
             renamed
         };
         drop((first, claimed, second));
-        self.drop_replaced(taken.replaced)?;
+        self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
             let ended = (held.id.clone(), from.path.clone(), Fate::Ended);

@@ -265,10 +265,8 @@ impl Overlay {
             file::set_mode(upper.file.as_fd(), mode)?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
-        let side = dress();
-        // The descriptor is all that is needed; the name would only be left behind.
-        self.store.drop_upper_file(upper.id)?;
-        side
+        // The descriptor is all that is needed: the name goes with `upper`.
+        dress()
     }
 
     /// What somebody has edited since, without what the operation did to it.
@@ -346,7 +344,7 @@ impl Overlay {
             plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
             applied
         };
-        Ok(self.finish(applied)?)
+        Ok(applied.finish()?)
     }
 
     fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {

@@ -128,10 +128,17 @@ impl Overlay {
         let mut state = self.state.lock();
         let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get_mut(upper));
         let Some(upper) = upper else { return Err(unknown(id)) };
-        if let Some(held) = &mut upper.row.held {
+        let mut row = upper.row.clone();
+        if let Some(held) = &mut row.held {
             held.renewed = store::now_millis();
         }
-        self.store.save_upper(&upper.row).map_err(|err| failed(&upper.row.names[0], &err.into()))
+        match self.store.save_upper(&row) {
+            Ok(()) => upper.row = row,
+            // Looking needs no room: who looked sees it, and it expires as if nobody had.
+            Err(err) if err.is_full() => log::warn!("note that {} was looked at: {err}", row.names[0]),
+            Err(err) => return Err(failed(&row.names[0], &err.into())),
+        }
+        Ok(())
     }
 
     /// Remarks of the settings for people.

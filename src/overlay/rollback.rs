@@ -76,7 +76,7 @@ impl Overlay {
             }
             applied
         };
-        let Landed { backups, operation } = self.finish(applied).map_err(whole)?;
+        let Landed { backups, operation } = applied.finish().map_err(whole)?;
         for (index, name) in replaced.into_iter().zip(backups) {
             outcomes[index].backup = Some(name);
         }

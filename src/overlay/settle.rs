@@ -83,6 +83,9 @@ impl Overlay {
             };
             claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
             drop(claim);
+            if let (Err(_), Some(upper)) = (&settled, self.state.lock().uppers.get_mut(id)) {
+                upper.left = true;
+            }
             // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
             if !matches!(settled, Ok(Settled::Postponed)) || !self.is_renamed(&job) {
                 break settled;
@@ -112,6 +115,7 @@ impl Overlay {
         let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
         upper.dirty = false;
+        upper.left = false;
         if let Some(open) = &open {
             // The next write must note itself again.
             open.dirty.store(false, Ordering::SeqCst);
@@ -196,8 +200,9 @@ impl Overlay {
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
-        self.remove_along(job)?;
+        // Asked before the source of a rename goes: after that nothing but the disk may be in the way.
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        self.remove_along(job)?;
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);
@@ -256,7 +261,7 @@ impl Overlay {
             upper.takes_along = None;
         }
         drop(state);
-        self.finish(applied)?;
+        applied.finish()?;
         Ok(())
     }
 
@@ -290,6 +295,7 @@ impl State {
             self.nodes.set_lower(node, meta.map(Meta::key));
             if let Some(meta) = meta {
                 self.nodes.set_cached(node, meta.stamp());
+                self.nodes.note_shown(node, &meta.stamp());
             }
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };

@@ -143,7 +143,8 @@ impl Overlay {
     pub(super) fn make_held(&self, path: &RelPath, made: Made, why: Waiting, caller: &Caller) -> Result<()> {
         let heritage = self.heritage(path, made.kind, made.mode, caller)?;
         let over = why.over.map(|id| self.claim(id)).transpose()?;
-        let id = self.store.create_upper_node(made.kind, made.device)?;
+        let new = self.store.create_upper_node(made.kind, made.device)?;
+        let id = new.id();
         let place = self.store.upper_place(id)?;
         let given = match made.kind {
             FileKind::Directory => {
@@ -152,14 +153,11 @@ impl Overlay {
             }
             kind => heritage.give_below(&place, kind),
         };
-        let held = given.doing(|| format!("give {path} an owner")).and_then(|()| {
-            let over = over.as_ref().map(|(row, _)| row);
-            self.hold_made(path, (id, made.kind), over, why.because, caller)
-        });
-        if held.is_err() {
-            self.store.drop_upper_file(id)?;
-        }
-        held.and_then(|()| self.name_changed(path))
+        given.doing(|| format!("give {path} an owner"))?;
+        let over = over.as_ref().map(|(row, _)| row);
+        self.hold_made(path, (id, made.kind), over, why.because, caller)?;
+        new.keep();
+        self.name_changed(path)
     }
 
     fn hold_made(
@@ -231,7 +229,7 @@ impl Overlay {
             state.put_left(left);
             state.epoch += 1;
         }
-        self.store.drop_upper_file(id)?;
+        self.store.drop_upper_file(id);
         self.name_changed(path)
     }
 
@@ -288,7 +286,7 @@ impl Overlay {
             drop(claimed);
             self.tell_renamed(to, renamed);
             if let Some(replaced) = moved.replaced.filter(|row| row.what == What::Dir) {
-                self.store.drop_upper_file(replaced.id)?;
+                self.store.drop_upper_file(replaced.id);
             }
             // One may have landed a moment before, with us in the way of its being let go of.
             return ids.iter().try_for_each(|id| self.evict(*id));

@@ -2,11 +2,13 @@
 
 mod check;
 mod crash;
+mod faults;
 mod findings;
 mod links;
 mod model;
 mod programs;
 mod purge;
+mod scenarios;
 mod stress;
 mod structure;
 mod together;

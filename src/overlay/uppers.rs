@@ -26,6 +26,10 @@ pub(super) struct Upper {
     pub moved_on: bool,
     /// What rules for programs say of who wrote it since it was last judged.
     pub because: Vec<Reason>,
+    /// Its file is about to be kept as a backup: nobody writes to it until that is done or given up.
+    pub given_away: bool,
+    /// It could not be judged when its writer was done, and nobody will come for it.
+    pub left: bool,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
 }

@@ -22,6 +22,7 @@ use super::copy_up::same_content_stamp;
 use super::lookup::Origin;
 use super::nodes::{NodeId, Told};
 use super::{Overlay, Result, State};
+use crate::model::Stamp;
 use crate::store::is_temp_name;
 use crate::sys::file::Meta;
 use crate::sys::watch::{Seen, WatchId, Watches, are_told_of};
@@ -75,6 +76,13 @@ enum Comes {
     Known,
 }
 
+/// Whether the kernel may have some of the content that was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cached {
+    Nothing,
+    Some,
+}
+
 /// What the kernel must be told of a name that was looked at again.
 enum Differs {
     Nowhere,
@@ -82,8 +90,9 @@ enum Differs {
     Entry(NodeId),
     /// The kernel may believe that there is nothing.
     Appeared,
+    /// Of this node, whose attributes the kernel must forget, and what it has cached of the content.
     Attributes(NodeId),
-    Content(NodeId),
+    Content(NodeId, Cached),
     /// A program is changing names in the directory: nobody can say yet.
     Later,
 }
@@ -120,7 +129,9 @@ impl Overlay {
         for (names, again) in [(appeared, &mut later.appeared), (changed, &mut later.changed)] {
             for (parent, name) in names {
                 match self.look_again(parent, &name) {
-                    Ok(Differs::Later) => drop(again.insert((parent, name))),
+                    Ok(Differs::Later) => {
+                        again.insert((parent, name));
+                    }
                     Ok(differs) => self.tell_difference(parent, &name, &differs),
                     // The directory is gone, or nobody can look into it: who asks next is told that.
                     Err(err) => log::debug!("look again at a name below: {err}"),
@@ -184,13 +195,27 @@ impl Overlay {
             Differs::Entry(node) => {
                 self.tell(|observer| observer.entry_changed(parent, name));
                 self.forget_attributes(*node);
+                self.tell_watchers(parent, name);
             }
-            Differs::Appeared => self.tell(|observer| observer.entry_doubted(parent, name)),
+            Differs::Appeared => {
+                self.tell(|observer| observer.entry_doubted(parent, name));
+                self.tell_watchers(parent, name);
+            }
             Differs::Attributes(node) => self.forget_attributes(*node),
-            Differs::Content(node) => {
+            Differs::Content(node, cached) => {
                 self.forget_attributes(*node);
-                self.tell(|observer| observer.content_changed(*node));
+                if *cached == Cached::Some {
+                    self.tell(|observer| observer.content_changed(*node));
+                }
+                self.tell_watchers(parent, name);
             }
+        }
+    }
+
+    fn tell_watchers(&self, parent: NodeId, name: &OsStr) {
+        let path = self.state.lock().nodes.child_path(parent, name);
+        if let Ok(path) = path {
+            self.tell(|observer| observer.shows_other(&path));
         }
     }
 
@@ -354,10 +379,18 @@ impl State {
     }
 
     fn differs(&mut self, node: NodeId, now: &Meta, is_lower: bool) -> Differs {
-        let stale = |cached| !same_content_stamp(&cached, &now.stamp());
-        if is_lower && self.nodes.open_content(node).is_some_and(stale) {
-            self.nodes.set_cached(node, now.stamp());
-            return Differs::Content(node);
+        let is_other = |known: Stamp| !same_content_stamp(&known, &now.stamp());
+        if is_lower {
+            let cached = self.nodes.open_content(node).is_some_and(is_other);
+            if cached {
+                self.nodes.set_cached(node, now.stamp());
+            }
+            let known = self.nodes.note_shown(node, &now.stamp());
+            // What the kernel writes by itself its programs do, and are told of.
+            let own = self.nodes.get(node).is_ok_and(|node| node.written_past || node.passed.is_some());
+            if cached || (!own && !now.is_dir() && known.is_some_and(is_other)) {
+                return Differs::Content(node, if cached { Cached::Some } else { Cached::Nothing });
+            }
         }
         match self.nodes.told(node).is_at_most(&now.stamp()) {
             true => Differs::Nowhere,

@@ -5,6 +5,7 @@
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
+use super::events::{self, EventDraft};
 use super::upper::{Kept, parse_row, to_row};
 use super::{Error, Result, Store};
 use crate::model::{RelPath, Stamp};
@@ -66,8 +67,11 @@ impl Store {
     }
 
     /// The session is over: what paths had when it began does not matter any more.
-    pub fn clear_anchors(&self) -> Result<()> {
-        self.database.lock().write(|tx| Ok(tx.execute_batch("DELETE FROM anchor; DELETE FROM moved_dir;")?))
+    pub fn end_session(&self, event: &EventDraft) -> Result<()> {
+        self.database.lock().write(|tx| {
+            events::put_all(tx, std::slice::from_ref(event), &[])?;
+            Ok(tx.execute_batch("DELETE FROM anchor; DELETE FROM moved_dir;")?)
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::database::Database;
+use super::halt::{Halt, sync_log};
 use super::{Context, Result};
 
 /// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
@@ -46,13 +47,14 @@ enum Call {
 }
 
 impl Checkpointer {
-    pub fn start(database: &Arc<Mutex<Database>>) -> Result<Self> {
+    pub fn start(database: &Arc<Mutex<Database>>, halt: &Arc<Halt>) -> Result<Self> {
         let bell = Arc::new(Bell::default());
         let ring = Arc::clone(&bell);
         database.lock().when_log_passes(LOG_BYTES_MIN, Box::new(move || ring.look()));
-        let (database, heard) = (Arc::clone(database), Arc::clone(&bell));
+        let (database, halt, heard) = (Arc::clone(database), Arc::clone(halt), Arc::clone(&bell));
         let thread = std::thread::Builder::new().name("checkpoint".to_owned());
-        let thread = thread.spawn(move || heard.serve(&database)).doing(|| "start the checkpoint thread".to_owned())?;
+        let thread =
+            thread.spawn(move || heard.serve(&database, &halt)).doing(|| "start the checkpoint thread".to_owned())?;
         Ok(Self { bell, thread: Some(thread) })
     }
 }
@@ -80,9 +82,9 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    fn serve(&self, database: &Mutex<Database>) {
+    fn serve(&self, database: &Mutex<Database>, halt: &Halt) {
         while self.wait_for_call() {
-            if let Err(err) = self.watch(database) {
+            if let Err(err) = self.watch(database, halt) {
                 // Everything committed is in the log; the next commit calls again.
                 log::error!("move the log into the database: {err}");
             }
@@ -103,7 +105,7 @@ impl Bell {
     }
 
     /// Looks until nobody has committed between two looks, or until the log is too long; then moves it.
-    fn watch(&self, database: &Mutex<Database>) -> Result<()> {
+    fn watch(&self, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
         let mut seen = database.lock().commits();
         while !self.ends_within(LOOK_INTERVAL) {
             let (commits, log_bytes) = {
@@ -117,7 +119,7 @@ impl Bell {
             if commits == seen || log_bytes > LOG_BYTES_MAX {
                 let log = database.lock().log_file()?;
                 // Most of what a checkpoint waits for, while others go on.
-                log.sync_data().doing(|| "sync the database's log".to_owned())?;
+                sync_log(&log, halt)?;
                 return database.lock().move_log();
             }
             seen = commits;

@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, Transaction};
 
 use super::database::Database;
 use super::layout::StateDirs;
+use super::upper::UpperId;
 use super::{Context, Result};
 use crate::model::Digest;
 use crate::sys::tree::Place;
@@ -45,6 +46,27 @@ impl super::Store {
         self.stage_large(source, size)
     }
 
+    /// Makes the file of an upper entry kept content by one more name, for a disk that is too full for a copy. From then
+    /// on nobody may write to it.
+    pub fn stage_by_name(&self, id: UpperId, digest: Digest, size: u64) -> Result<StagedContent> {
+        let doing = || format!("keep {size} bytes of content by name");
+        let kept = self.dirs.content_place(&digest.to_string())?;
+        match self.dirs.stage_place(id)?.link(&kept) {
+            // The same bytes are kept already.
+            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+            linked => linked.doing(doing)?,
+        }
+        Ok(StagedContent { digest, size, inline: None })
+    }
+
+    /// Takes back [`Self::stage_by_name`], unless a row has come to tell of the content.
+    pub fn unstage(&self, digest: Digest) -> Result<()> {
+        match self.has_content(digest)? {
+            true => Ok(()),
+            false => remove_file(&self.dirs, &digest.to_string()),
+        }
+    }
+
     fn stage_large(&self, source: &File, size: u64) -> Result<StagedContent> {
         let doing = || format!("keep {size} bytes of content");
         let temp = self.dirs.content_place(&format!("new-{}", super::landing::random_suffix()))?;
@@ -57,11 +79,20 @@ impl super::Store {
                 return Err(err).doing(doing);
             }
         };
-        let size = copy.metadata().doing(doing)?.len();
         // Before it has its name: from here on no purge takes the name away.
         self.note_use(digest);
-        temp.rename(&self.dirs.content_place(&digest.to_string())?, RenameFlags::empty()).doing(doing)?;
-        Ok(StagedContent { digest, size, inline: None })
+        let named = copy.metadata().doing(doing).and_then(|copy| {
+            let place = self.dirs.content_place(&digest.to_string())?;
+            temp.rename(&place, RenameFlags::empty()).doing(doing)?;
+            Ok(copy.len())
+        });
+        match named {
+            Ok(size) => Ok(StagedContent { digest, size, inline: None }),
+            Err(err) => {
+                temp.unlink().doing(doing)?;
+                Err(err)
+            }
+        }
     }
 
     /// Makes staged large content durable; inline content is, with its transaction.
@@ -114,7 +145,12 @@ fn inline_bytes(database: &Database, digest: Digest) -> Result<Option<Option<Vec
 
 fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
     let place: Place = dirs.content_place(&digest.to_string())?;
-    place.open(OFlags::RDONLY).map(File::from).doing(|| format!("open kept content {digest}"))
+    let doing = || format!("open kept content {digest}");
+    match place.open(OFlags::RDONLY) {
+        // Kept by name, it has the mode that the view showed.
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => super::layout::open_despite_mode(&place).doing(doing),
+        opened => opened.map(File::from).doing(doing),
+    }
 }
 
 pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Result<Option<Vec<u8>>> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
+use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result};
@@ -60,23 +61,32 @@ pub struct Database {
     log_watch: Option<LogWatch>,
     /// Sweep notes of temporary names that are gone; deleted with the next notes made, for free.
     pub(super) swept: Vec<i64>,
+    /// Intents that were undone and could not be retracted: retracted before anything else is written. Whoever recovers
+    /// what a death leaves until then undoes them, for nothing of them is done (`recovery.rs`).
+    pub(super) undone: Vec<i64>,
+    halt: Arc<Halt>,
+    /// The log stays one file as long as the connection lives: it is emptied, not removed.
+    log: Option<Arc<File>>,
 }
 
 impl Database {
-    pub fn open(dirs: &StateDirs) -> Result<Self> {
+    pub fn open(dirs: &StateDirs, halt: &Arc<Halt>) -> Result<Self> {
         let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
         // Taken for a new one, it would have all that content swept as left over.
         if is_empty(dirs) && !dirs.stage_files()?.is_empty() {
             return Err(damaged("its database is empty or gone, though there is content that was held".to_owned()));
         }
-        let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| damaged(err.to_string()))?;
+        let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match is_disk_full(&err) {
+            true => Error::Database(err),
+            false => damaged(err.to_string()),
+        })?;
         let version: i64 = connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
             .map_err(|err| damaged(err.to_string()))?;
         match version {
             0 => connection
                 .execute_batch(&format!("BEGIN;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
-                .map_err(|err| damaged(err.to_string()))?,
+                .map_err(|err| failed(&connection, err.into()))?,
             SCHEMA_VERSION => {}
             other => {
                 return Err(damaged(format!(
@@ -93,6 +103,9 @@ impl Database {
             is_ending: false,
             log_watch: None,
             swept: Vec::new(),
+            undone: Vec::new(),
+            halt: Arc::clone(halt),
+            log: None,
         };
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
@@ -117,9 +130,8 @@ impl Database {
 
     /// All that `work` writes is committed together, or nothing of it.
     pub fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let value = work(&transaction)?;
-        transaction.commit()?;
+        let value = commit(&mut self.connection, &self.undone, work).map_err(|err| failed(&self.connection, err))?;
+        self.undone.clear();
         self.note_commit();
         Ok(value)
     }
@@ -127,19 +139,32 @@ impl Database {
     /// The same, for work that makes sweep notes: those that nobody needs any more go with it.
     pub fn write_notes<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let swept = std::mem::take(&mut self.swept);
-        self.write(|tx| {
+        let written = self.write(|tx| {
             let mut statement = tx.prepare_cached("DELETE FROM sweep WHERE id = ?1")?;
             swept.iter().try_for_each(|note| statement.execute([note]).map(|_| ()))?;
             work(tx)
-        })
+        });
+        if written.is_err() {
+            self.swept = swept;
+        }
+        written
     }
 
-    /// The same, on disk when it returns.
+    /// The same, on disk when it returns. A sync that failed is not asked for again: the kernel would say that all is
+    /// well, and what was committed before may be lost with it.
     pub fn write_durably<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
-        let result = self.write(work);
+        let written = commit(&mut self.connection, &self.undone, work);
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
-        result
+        if let Err(Error::Database(err)) = &written
+            && sqlite::is_failed_sync(err)
+        {
+            self.halt.halt(&format!("sync the state database: {err}"));
+        }
+        let value = written.map_err(|err| failed(&self.connection, err))?;
+        self.undone.clear();
+        self.note_commit();
+        Ok(value)
     }
 
     fn note_commit(&mut self) {
@@ -180,9 +205,14 @@ impl Database {
         self.connection.log_bytes()
     }
 
-    /// The log by a descriptor of its own, to be synced.
-    pub fn log_file(&self) -> Result<File> {
-        self.connection.open_log().map(File::from).doing(|| "open the database's log".to_owned())
+    /// The log by a descriptor of its own, to be synced. Kept: it tells of every failure to write the log out that came
+    /// since it was opened, and needs no other descriptor when there are none left.
+    pub fn log_file(&mut self) -> Result<Arc<File>> {
+        if let Some(log) = &self.log {
+            return Ok(Arc::clone(log));
+        }
+        let log = self.connection.open_log().map(File::from).doing(|| "open the database's log".to_owned())?;
+        Ok(Arc::clone(self.log.insert(Arc::new(log))))
     }
 
     /// Moves the log into the database file; the next commit begins it anew, in the room it has.
@@ -193,6 +223,37 @@ impl Database {
     }
 
     pub fn checkpoint(&mut self) -> Result<()> {
-        Ok(self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
+        let checkpoint = |_: &rusqlite::Row<'_>| Ok(());
+        let moved = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);
+        moved.map_err(|err| failed(&self.connection, err.into()))
     }
+}
+
+/// One transaction, with the intents that could not be retracted before.
+fn commit<T>(
+    connection: &mut sqlite::Database,
+    undone: &[i64],
+    work: impl FnOnce(&Transaction<'_>) -> Result<T>,
+) -> Result<T> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    undone.iter().try_for_each(|intent| super::journal::retract(&transaction, *intent))?;
+    let value = work(&transaction)?;
+    transaction.commit()?;
+    Ok(value)
+}
+
+/// Says what the kernel said, where the database only says that something failed below it.
+fn failed(connection: &sqlite::Database, error: Error) -> Error {
+    let Error::Database(database) = &error else { return error };
+    match connection.errno_of(database) {
+        Some(errno) => {
+            let doing = "write to the state database".to_owned();
+            Error::Io { doing, cause: std::io::Error::from_raw_os_error(errno) }
+        }
+        None => error,
+    }
+}
+
+pub(super) fn is_disk_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }

@@ -97,7 +97,13 @@ impl super::Store {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Act {
     /// The entry under the temporary name takes the path; what was there waits under the temporary name.
-    Place { temp: Temp, inode: u64 },
+    Place {
+        temp: Temp,
+        inode: u64,
+        /// Of a directory, once what lands in it is there: it may let nothing in then, and each name moves its times.
+        #[serde(default)]
+        looks: Option<Looks>,
+    },
     /// The entry goes; it waits under the temporary name.
     Remove { temp: Temp },
     /// The inode stays and gets new content, which is kept; so is the old. For files with several names.
@@ -131,8 +137,11 @@ pub(super) struct Looks {
 
 impl Looks {
     pub fn of(file: &File) -> io::Result<Self> {
-        let meta = Meta::of(file.as_fd())?;
-        Ok(Self { mode: meta.mode, uid: meta.uid, gid: meta.gid, atime: meta.atime, mtime: meta.mtime })
+        Ok(Self::of_meta(&Meta::of(file.as_fd())?))
+    }
+
+    pub fn of_meta(meta: &Meta) -> Self {
+        Self { mode: meta.mode, uid: meta.uid, gid: meta.gid, atime: meta.atime, mtime: meta.mtime }
     }
 
     pub fn give(&self, file: &File) -> io::Result<()> {

@@ -27,7 +27,7 @@ use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{Place, Tree, is_absent};
-use crate::sys::{Mode, OFlags, RenameFlags};
+use crate::sys::{Mode, OFlags, RenameFlags, xattr};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ pub struct StepOutcome {
 /// Steps being prepared. Nothing of lower has changed but for temporary names.
 pub struct Landing<'a> {
     work: Work<'a>,
+    is_vital: bool,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
     /// How many of the directories made were asked for.
@@ -105,13 +106,16 @@ struct Work<'a> {
     store: &'a Store,
     durability: Durability,
     staged: Vec<Staged>,
-    /// How many of `staged`, from the first, have been applied.
+    /// How many of `staged`, from the first, have been applied; of the next one nobody knows after an error.
     applied: usize,
     intent: Option<i64>,
     /// Directories made for this landing, parents first. They go again if it does not come to pass.
     made: Vec<Made>,
     /// Directories that go when it has, as its intent says.
     emptied: Vec<(RelPath, Place)>,
+    /// What must be durable once it is applied: directories, and inodes that are rewritten. Opened before the promise, so
+    /// that after it only a failing disk is in the way.
+    to_sync: Vec<(File, String)>,
 }
 
 /// One step, with its directory held open: renames of ancestors do not matter to it.
@@ -143,8 +147,14 @@ pub(super) fn new_temp() -> Temp {
 impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
-        let work = Work { store, durability, staged, applied: 0, intent: None, made: Vec::new(), emptied: Vec::new() };
-        Self { work, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
+        let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
+        let work = Work { store, durability, staged, applied: 0, intent: None, made, emptied, to_sync };
+        Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
+    }
+
+    /// A full disk must not stop it: it may use the room that is kept for that.
+    pub fn vital(self) -> Self {
+        Self { is_vital: true, ..self }
     }
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
@@ -162,7 +172,11 @@ impl<'a> Landing<'a> {
                 return Err(cause).doing(|| format!("write {path}"));
             }
         };
-        let act = Act::Place { temp, inode: meta.inode };
+        let looks = match new {
+            NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
+            NewContent::File { .. } | NewContent::Symlink { .. } | NewContent::Node { .. } => None,
+        };
+        let act = Act::Place { temp, inode: meta.inode, looks };
         self.work.push(Step { path: path.clone(), expect, act }, place);
         let staged = self.work.last();
         (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
@@ -288,6 +302,13 @@ impl<'a> Landing<'a> {
         place.stat().doing(|| staged.doing("examine"))
     }
 
+    /// What is going to stand at a path, for reading, where this landing made it.
+    pub fn open_new(&self, path: &RelPath) -> Result<Option<File>> {
+        let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
+        let Some(waiting) = &staged.waiting else { return Ok(None) };
+        waiting.open(OFlags::RDONLY).map(File::from).map(Some).doing(|| staged.doing("open"))
+    }
+
     /// Keeps content that this landing replaces, under a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
         self.work.store.note_use(content.digest);
@@ -297,7 +318,10 @@ impl<'a> Landing<'a> {
 
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
-        let Self { mut work, backups, contents, .. } = self;
+        let Self { mut work, is_vital, backups, contents, .. } = self;
+        if let Some(why) = work.store.halted() {
+            return Err(Error::Halted(why));
+        }
         // Deepest first.
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
@@ -311,24 +335,33 @@ impl<'a> Landing<'a> {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
         };
-        let id = store.commit(work.durability, write)?;
+        let commit = || store.database.lock().write(write);
+        let id = if is_vital { store.vitally(commit) } else { commit() }?;
         work.intent = Some(id);
+        if work.durability == Durability::Synced {
+            // Not by the commit itself: others would wait for the disk with it.
+            store.sync()?;
+        }
         Ok(Promised { work, intent, id })
     }
 }
 
 impl<'a> Promised<'a> {
     /// Makes every path new. When one is not as expected, all are old again.
-    pub fn apply(mut self) -> Result<Applied<'a>> {
-        let mut outcomes = Vec::with_capacity(self.work.staged.len());
-        for index in 0..self.work.staged.len() {
-            let staged = &self.work.staged[index];
-            staged.apply(self.work.store)?;
-            self.work.applied = index + 1;
-            outcomes.push(self.work.staged[index].outcome()?);
+    /// [`Error::Unrecorded`] when that could not be done either: then nothing is written any more.
+    pub fn apply(self) -> Result<Applied<'a>> {
+        let Self { mut work, intent, id } = self;
+        match work.apply() {
+            Ok(outcomes) => Ok(Applied { work, intent, id, outcomes }),
+            Err(err) => match work.undo() {
+                Err(_) if work.store.is_halted() => Err(Error::Unrecorded(Box::new(err))),
+                Err(undo) => {
+                    log::error!("undo a landing: {undo}");
+                    Err(err)
+                }
+                Ok(()) => Err(err),
+            },
         }
-        let Self { work, intent, id } = self;
-        Ok(Applied { work, intent, id, outcomes })
     }
 }
 
@@ -344,55 +377,42 @@ impl Applied<'_> {
     }
 
     /// Records what was done and removes what waited.
-    /// [`Error::Unrecorded`] when lower stays new and the database does not know; after any other error all is old.
+    /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
     pub fn finish(mut self) -> Result<Landed> {
-        if self.work.durability == Durability::Synced {
-            // Before the intent goes: a crash after that no longer repeats what was done.
-            self.work.sync_rewritten()?;
-            self.work.sync_dirs()?;
-        }
+        // Before the intent goes: a crash after that no longer repeats what was done.
+        let synced = self.work.dress_dirs().and_then(|()| self.work.sync());
         let (id, intent) = (self.id, &self.intent);
-        // Nothing is undone from here on: lower is new, and should the commit fail, the intent makes recovery finish.
+        // Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the
+        // intent makes recovery finish.
         let staged = std::mem::take(&mut self.work.staged);
         let made = std::mem::take(&mut self.work.made);
         let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
-        let recorded = self.work.store.database.lock().write_notes(|tx| {
+        let store = self.work.store;
+        let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
             made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
-        });
-        let (landed, sweep) = recorded.map_err(|err| Error::Unrecorded(Box::new(err)))?;
+        };
+        let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
+        let (landed, sweep) = recorded.map_err(|err| {
+            let err = Error::Unrecorded(Box::new(err));
+            // Lower and the database disagree: the next start finishes it.
+            store.halt.halt(&err.to_string());
+            err
+        })?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
-        let mut gone = emptied.iter();
-        let cleared = staged
-            .iter()
-            .try_for_each(|staged| staged.remove_waiting(self.work.store))
-            .and_then(|()| gone.try_for_each(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}"))))
-            .and_then(|()| self.work.store.dirs_gone(&intent.emptied));
-        match cleared {
-            Ok(()) => self.work.store.swept(sweep),
+        let removed = first_error(staged.iter().map(|staged| staged.remove_waiting(store)));
+        let gone = emptied.iter().map(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")));
+        let gone = first_error(gone).and_then(|()| store.dirs_gone(&intent.emptied));
+        match removed.and(gone) {
+            Ok(()) => store.swept(sweep),
             // It is done all the same, and the notes stay: the next start removes what is left.
             Err(err) => log::error!("clear up after a landing: {err}"),
         }
         Ok(landed)
-    }
-}
-
-impl Store {
-    pub(super) fn commit<T>(
-        &self,
-        durability: Durability,
-        work: impl FnOnce(&rusqlite::Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let value = self.database.lock().write(work)?;
-        if durability == Durability::Synced {
-            // Not by the commit itself: others would wait for the disk with it.
-            self.sync()?;
-        }
-        Ok(value)
     }
 }
 
@@ -405,53 +425,107 @@ impl Work<'_> {
         self.staged.last_mut().expect("called right after push")
     }
 
-    fn sync_before_promise(&self, contents: &[StagedContent]) -> Result<()> {
+    fn sync_before_promise(&mut self, contents: &[StagedContent]) -> Result<()> {
         if self.durability == Durability::Cached {
             return Ok(());
         }
         contents.iter().try_for_each(|content| self.store.sync_content(content))?;
-        self.sync_dirs()
+        self.open_dirs()?;
+        self.sync()?;
+        self.open_rewritten()
     }
 
-    fn sync_rewritten(&self) -> Result<()> {
-        let rewritten = self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Rewrite { .. }));
-        for staged in rewritten {
-            let doing = || format!("sync {}", staged.step.path);
-            File::from(staged.place.open(OFlags::RDONLY).doing(doing)?).sync_all().doing(doing)?;
+    /// Directories look as they shall once all is in them, and those in them before them.
+    fn dress_dirs(&self) -> Result<()> {
+        let placed = self.staged.iter().rev().filter(|staged| matches!(staged.step.act, Act::Place { .. }));
+        placed.into_iter().try_for_each(Staged::dress)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.to_sync.iter().try_for_each(|(file, what)| file.sync_all().doing(|| format!("sync {what}")))
+    }
+
+    fn open_rewritten(&mut self) -> Result<()> {
+        for staged in self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Rewrite { .. })) {
+            let what = staged.step.path.to_string();
+            let file = staged.place.open(OFlags::RDONLY).doing(|| format!("open {what}"))?;
+            self.to_sync.push((File::from(file), what));
         }
         Ok(())
     }
 
-    fn sync_dirs(&self) -> Result<()> {
-        let mut synced = std::collections::HashSet::new();
+    fn open_dirs(&mut self) -> Result<()> {
+        let mut opened = std::collections::HashSet::new();
         let staged = self.staged.iter().map(|staged| (&staged.step.path, &staged.place));
         let other = self.staged.iter().filter_map(|staged| Some((&staged.step.path, staged.other.as_ref()?)));
         let made = self.made.iter().map(|made| (&made.path, &made.place));
         for (path, place) in staged.chain(other).chain(made) {
-            let doing = || format!("sync the directory of {path}");
-            let meta = Meta::of(place.dir.as_fd()).doing(doing)?;
-            if synced.insert((meta.device, meta.inode)) {
-                place.sync_dir().doing(doing)?;
+            let what = format!("the directory of {path}");
+            let meta = Meta::of(place.dir.as_fd()).doing(|| format!("stat {what}"))?;
+            if opened.insert((meta.device, meta.inode)) {
+                let dir = place.open_dir().doing(|| format!("open {what}"))?;
+                self.to_sync.push((File::from(dir), what));
             }
         }
         Ok(())
     }
 
-    fn undo(&mut self) -> Result<()> {
-        while self.applied > 0 {
-            self.applied -= 1;
-            self.staged[self.applied].undo(self.store)?;
+    fn apply(&mut self) -> Result<Vec<StepOutcome>> {
+        let mut outcomes = Vec::with_capacity(self.staged.len());
+        for (index, staged) in self.staged.iter().enumerate() {
+            staged.apply(self.store)?;
+            outcomes.push(staged.outcome()?);
+            self.applied = index + 1;
         }
+        Ok(outcomes)
+    }
+
+    /// Everything that can be undone is, whatever else cannot.
+    fn undo(&mut self) -> Result<()> {
+        let store = self.store;
+        if let Err(err) = store.vitally(|| self.undo_steps()) {
+            // Half new, and the intent stays: the next start finishes or undoes it.
+            self.store.halt.halt(&format!("the project is half changed and that could not be undone: {err}"));
+            (self.intent, self.applied) = (None, 0);
+            self.staged.clear();
+            self.made.clear();
+            return Err(err);
+        }
+        let retracted = self.retract();
         let staged = std::mem::take(&mut self.staged);
         // What waits in a directory goes before that directory.
-        staged.iter().rev().try_for_each(|staged| staged.remove_waiting(self.store))?;
-        if let Some(id) = self.intent.take() {
-            self.store.database.lock().write(|tx| journal::retract(tx, id))?;
-        }
+        let removed = first_error(staged.iter().rev().map(|staged| staged.remove_waiting(self.store)));
         let made = std::mem::take(&mut self.made);
         let remove = |made: &Made| remove_if_empty(&made.place).doing(|| format!("remove {}", made.path));
-        made.iter().rev().try_for_each(remove)?;
-        self.store.dirs_gone(&made.into_iter().map(|made| made.path).collect::<Vec<_>>())
+        let gone = first_error(made.iter().rev().map(remove))
+            .and_then(|()| self.store.dirs_gone(&made.into_iter().map(|made| made.path).collect::<Vec<_>>()));
+        retracted.and(removed).and(gone)
+    }
+
+    fn undo_steps(&mut self) -> Result<()> {
+        if self.intent.is_none() {
+            // Nothing was promised, so nothing was applied.
+            return Ok(());
+        }
+        if let Some(next) = self.staged.get(self.applied)
+            && matches!(next.progress()?, Progress::Done | Progress::Torn)
+        {
+            next.undo(self.store)?;
+        }
+        while self.applied > 0 {
+            self.staged[self.applied - 1].undo(self.store)?;
+            self.applied -= 1;
+        }
+        Ok(())
+    }
+
+    fn retract(&mut self) -> Result<()> {
+        let Some(id) = self.intent.take() else { return Ok(()) };
+        let retracted = self.store.vitally(|| self.store.database.lock().write(|tx| journal::retract(tx, id)));
+        if retracted.is_err() {
+            self.store.database.lock().undone.push(id);
+        }
+        retracted
     }
 }
 
@@ -462,6 +536,15 @@ impl Drop for Work<'_> {
             log::error!("undo a landing: {err}");
         }
     }
+}
+
+/// All of them are tried.
+fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
+    let mut first = Ok(());
+    for result in results {
+        first = first.and(result);
+    }
+    first
 }
 
 impl Staged {
@@ -648,8 +731,7 @@ impl Staged {
         let doing = || self.doing("write");
         let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound).map_err(Into::into).doing(doing)?;
         let inode = File::from(self.place.open(OFlags::RDWR).doing(doing)?);
-        inode.set_len(0).doing(doing)?;
-        file::copy_content(&kept, &inode).doing(doing)?;
+        file::overwrite(&kept, &inode).doing(doing)?;
         match &self.new {
             Some(new) if file::digest(new).doing(doing)? == digest => {
                 let meta = Meta::of(new.as_fd()).doing(doing)?;
@@ -660,12 +742,21 @@ impl Staged {
         }
     }
 
-    /// The content is there; that it looks as it should came after it, and perhaps did not come.
+    /// What is there may not look as it should yet: that comes after content, and after all that is in a directory.
     pub fn dress(&self) -> Result<()> {
-        let Act::Rewrite { looks: Some((_, new)), .. } = &self.step.act else { return Ok(()) };
+        let (looks, is_dir) = match &self.step.act {
+            Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
+            Act::Place { looks: Some(new), .. } => (new, true),
+            Act::Rewrite { looks: None, .. } | Act::Place { looks: None, .. } => return Ok(()),
+            Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
+                return Ok(());
+            }
+        };
         let doing = || self.doing("change attributes of");
-        let inode = self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?;
-        new.give(&File::from(inode)).doing(doing)
+        let inode = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
+        looks.give(&inode).doing(doing)?;
+        // Only what is confirmed has directories of its own: it is to be durable.
+        if is_dir { inode.sync_all().doing(doing) } else { Ok(()) }
     }
 
     /// The directory that this step puts at its path, wherever it stands by now.
@@ -896,9 +987,10 @@ fn write_temp(
         NewContent::Dir { like, meta } => {
             waiting.make_dir(Mode::RWXU)?;
             let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
-            file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
-            // Only what is confirmed has directories of its own: it is to be durable.
-            temp.sync_all()?;
+            file::copy_owner(meta, temp.as_fd())?;
+            xattr::copy(like.as_fd(), temp.as_fd())?;
+            // It looks as it shall once all is in it.
+            file::set_mode(temp.as_fd(), meta.mode | 0o700)?;
             Meta::of(temp.as_fd())
         }
         NewContent::Node { meta } => {

@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
-use super::upper::{UpperFile, UpperId};
+use super::upper::UpperId;
 use super::{Context, Error, Result};
 use crate::model::RelPath;
 use crate::sys::RenameFlags;
+use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
@@ -144,11 +145,11 @@ impl StateDirs {
         }
     }
 
-    pub fn create_stage_file(&self, id: UpperId) -> Result<UpperFile> {
+    pub fn create_stage_file(&self, id: UpperId) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = fs::openat(&self.stage, id.to_string(), flags, PRIVATE_FILE).map_err(io::Error::from);
         let file = file.doing(|| format!("make upper file {id} in {}", self.description))?;
-        Ok(UpperFile { id, file: File::from(file) })
+        Ok(File::from(file))
     }
 
     pub fn open_stage_file(&self, id: UpperId) -> Result<File> {
@@ -156,12 +157,25 @@ impl StateDirs {
         let doing = || format!("open upper file {id} in {}", self.description);
         match place.open(OFlags::RDWR) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => open_despite_mode(&place).doing(doing),
+            // What is kept can be read on. Who writes to it is told (`overlay/content.rs`).
+            Err(err) if err.raw_os_error() == Some(libc::EROFS) => {
+                place.open(OFlags::RDONLY).map(File::from).doing(doing)
+            }
             other => other.map(File::from).doing(doing),
         }
     }
 
     pub fn remove_stage_file(&self, id: UpperId) -> Result<()> {
-        remove(&self.stage_place(id)?).doing(|| format!("remove upper file {id} in {}", self.description))
+        // By the directory's own descriptor: that there is none left to be had keeps nothing from going.
+        let remove = |flags| fs::unlinkat(&self.stage, id.to_string(), flags);
+        let removed = match remove(fs::AtFlags::empty()) {
+            Err(rustix::io::Errno::ISDIR) => remove(fs::AtFlags::REMOVEDIR),
+            removed => removed,
+        };
+        match removed {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(err) => Err(err.into()).doing(|| format!("remove upper file {id} in {}", self.description)),
+        }
     }
 
     /// The numbers of all upper files there are.
@@ -169,6 +183,11 @@ impl StateDirs {
         let entries =
             crate::sys::tree::list(self.stage.as_fd()).doing(|| format!("list {}/stage", self.description))?;
         Ok(entries.iter().filter_map(|entry| UpperId::parse(&entry.name)).collect())
+    }
+
+    /// Asks by the directory's own descriptor, which needs none besides.
+    pub fn stage_meta(&self, id: UpperId) -> io::Result<Meta> {
+        Meta::at(self.stage.as_fd(), OsStr::new(&id.to_string()))
     }
 
     pub fn stage_place(&self, id: UpperId) -> Result<Place> {
@@ -245,7 +264,7 @@ fn remove(place: &Place) -> io::Result<()> {
 }
 
 /// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file.
-fn open_despite_mode(place: &Place) -> io::Result<File> {
+pub(super) fn open_despite_mode(place: &Place) -> io::Result<File> {
     let meta = place.stat()?.ok_or(io::ErrorKind::NotFound)?;
     place.set_mode(meta.mode | 0o600)?;
     let file = place.open(OFlags::RDWR).map(File::from);

@@ -17,19 +17,20 @@ mod checkpoint;
 mod content;
 mod database;
 mod events;
+mod halt;
 mod journal;
 mod landing;
 mod layout;
 mod operations;
 mod purge;
 mod recovery;
+mod reserve;
 #[cfg(test)]
 mod tests;
 mod upper;
 mod verdicts;
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -37,8 +38,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::{Digest, RelPath};
-use crate::sys::Mode;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
 pub use anchors::{Anchor, AnchorState, Went};
@@ -51,12 +51,14 @@ pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcom
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
 pub use operations::{DirLooks, Effect, Operation, PathEffect, Version};
 pub use recovery::Recovered;
-pub use upper::{Base, Below, Held, Kept, UpperFile, UpperId, UpperRow, What, Writer};
+pub use upper::{Base, Below, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;
 use database::Database;
+use halt::Halt;
 use purge::Purging;
+use reserve::Reserve;
 
 /// What can go wrong below, with what was being done to which thing.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,8 @@ pub enum Error {
     Unrecorded(Box<Error>),
     #[error("{path} changed below while it was about to be replaced")]
     Conflict { path: String },
+    #[error("nothing is written any more: {0}")]
+    Halted(String),
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -83,15 +87,17 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
-            Self::Database(rusqlite::Error::SqliteFailure(failure, _))
-                if failure.code == rusqlite::ErrorCode::DiskFull =>
-            {
-                libc::ENOSPC
-            }
+            Self::Database(err) if database::is_disk_full(err) => libc::ENOSPC,
             Self::Database(_) | Self::Damaged { .. } => libc::EIO,
             Self::Unrecorded(cause) => cause.errno(),
             Self::Locked { .. } | Self::Conflict { .. } => libc::EBUSY,
+            Self::Halted(_) => libc::EROFS,
         }
+    }
+
+    /// Whether there was no room for it.
+    pub fn is_full(&self) -> bool {
+        matches!(self.errno(), libc::ENOSPC | libc::EDQUOT)
     }
 }
 
@@ -108,12 +114,16 @@ impl<T> Context<T> for io::Result<T> {
 
 pub struct Store {
     dirs: StateDirs,
+    reserve: Reserve,
+    halt: Arc<Halt>,
     /// Ends before the database is closed.
     _checkpointer: Checkpointer,
     /// Guarded by itself; taken last, after every other lock.
     database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
     announced: Mutex<HashSet<RelPath>>,
+    /// Upper files that nobody needs and that could not be removed. A leaf: nothing is taken after it.
+    left_over: Mutex<Vec<UpperId>>,
     /// What a purge while others work must know. Its locks are taken before `database`.
     purging: Purging,
     /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
@@ -124,42 +134,22 @@ impl Store {
     /// Opens the state of a project, making it where there is none.
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let dirs = StateDirs::open(lower, location)?;
-        let database = Arc::new(Mutex::new(Database::open(&dirs)?));
-        let checkpointer = Checkpointer::start(&database)?;
+        let state = dirs.state().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
+        let (reserve, halt) = (Reserve::open(state), Arc::new(Halt::default()));
+        let database = reserve.vitally(|| Database::open(&dirs, &halt))?;
+        let database = Arc::new(Mutex::new(database));
+        let checkpointer = Checkpointer::start(&database, &halt)?;
         Ok(Self {
             dirs,
+            reserve,
+            halt,
             _checkpointer: checkpointer,
             database,
             announced: Mutex::default(),
             purging: Purging::default(),
             boot_noted: Mutex::default(),
+            left_over: Mutex::default(),
         })
-    }
-
-    /// A new file of upper content, empty and private.
-    pub fn create_upper(&self) -> Result<UpperFile> {
-        let id = self.database.lock().next_upper();
-        self.dirs.create_stage_file(id)
-    }
-
-    /// A symlink of upper content.
-    pub fn create_upper_symlink(&self, target: &OsStr) -> Result<UpperId> {
-        let id = self.reserve_upper();
-        let place = self.dirs.stage_place(id)?;
-        place.make_symlink(target).doing(|| format!("make upper symlink {id}"))?;
-        Ok(id)
-    }
-
-    /// A directory, FIFO, socket or device of upper, private until it is given its mode.
-    pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<UpperId> {
-        let id = self.reserve_upper();
-        let place = self.dirs.stage_place(id)?;
-        let made = match kind == FileKind::Directory {
-            true => place.make_dir(Mode::RWXU),
-            false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),
-        };
-        made.doing(|| format!("make upper entry {id}"))?;
-        Ok(id)
     }
 
     /// Where the file or symlink of an upper entry stands.
@@ -170,16 +160,20 @@ impl Store {
     /// What the file system tells of an upper entry's file or symlink.
     pub fn upper_meta(&self, id: UpperId) -> Result<Meta> {
         let doing = || format!("stat upper file {id}");
-        let meta = self.dirs.stage_place(id)?.stat().doing(doing)?;
-        meta.ok_or(io::Error::from_raw_os_error(libc::ENOENT)).doing(doing)
+        self.dirs.stage_meta(id).doing(doing)
     }
 
     pub fn open_upper(&self, id: UpperId) -> Result<File> {
         self.dirs.open_stage_file(id)
     }
 
-    pub fn drop_upper_file(&self, id: UpperId) -> Result<()> {
-        self.dirs.remove_stage_file(id)
+    /// Nothing needs the file of an entry that has gone. One that cannot be removed costs room and nothing else: it is
+    /// removed when the session ends, or by the next start.
+    pub fn drop_upper_file(&self, id: UpperId) {
+        if let Err(err) = self.dirs.remove_stage_file(id) {
+            log::error!("{err}");
+            self.left_over.lock().push(id);
+        }
     }
 
     /// A number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
@@ -202,7 +196,21 @@ impl Store {
     pub fn sync(&self) -> Result<()> {
         // By a descriptor of its own: others commit meanwhile.
         let log = self.database.lock().log_file()?;
-        log.sync_data().doing(|| "sync the database's log".to_owned())
+        halt::sync_log(&log, &self.halt)
+    }
+
+    /// Why nothing may be written any more, when nothing may.
+    pub fn halted(&self) -> Option<String> {
+        self.halt.why()
+    }
+
+    pub fn is_halted(&self) -> bool {
+        self.halt.is_halted()
+    }
+
+    /// Notes who has the project, for messages.
+    pub fn write_holder(&self, note: &HolderNote) -> Result<()> {
+        self.vitally(|| self.dirs.write_holder(note))
     }
 
     /// Moves the write-ahead log into the database file, durably.

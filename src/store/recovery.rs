@@ -38,6 +38,10 @@ impl Recovered {
 
 impl Store {
     pub fn recover(&self, lower: &Tree) -> Result<Recovered> {
+        self.vitally(|| self.recover_once(lower))
+    }
+
+    fn recover_once(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         for (id, intent) in self.load_intents()? {
             self.recover_intent(lower, id, intent, &mut recovered)?;
@@ -49,6 +53,16 @@ impl Store {
         recovered.swept += self.sweep_stage()?;
         recovered.swept += self.sweep_content()?;
         Ok(recovered)
+    }
+
+    /// Removes what landings could not remove, now that nobody lands anything.
+    pub fn clear_up(&self, lower: &Tree) -> Result<()> {
+        let left_over = std::mem::take(&mut *self.left_over.lock());
+        left_over.into_iter().for_each(|id| self.drop_upper_file(id));
+        self.vitally(|| {
+            self.sweep_noted(lower)?;
+            self.remove_doomed(lower)
+        })
     }
 
     fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {
@@ -85,7 +99,10 @@ impl Store {
         let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
         let mut foreign = paths(Progress::Foreign);
         foreign.extend(unreachable);
-        if foreign.is_empty() && self.finish_all(&staged, &progress, &intent).is_ok() {
+        // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
+        // that was undone and could not say so here.
+        let is_begun = staged.is_empty() || progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn));
+        if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress, &intent).is_ok() {
             self.database.lock().write(|tx| {
                 journal::fulfil(tx, id, &intent)?;
                 note_sweep(tx, &waiting)
@@ -111,9 +128,10 @@ impl Store {
         staged.iter().zip(progress).try_for_each(|(staged, progress)| match progress {
             Progress::Todo => staged.apply(self),
             Progress::Torn => self.keep_torn(staged, intent).and_then(|()| staged.write_again(self)),
-            Progress::Done => staged.dress(),
-            Progress::Foreign => Ok(()),
-        })
+            Progress::Done | Progress::Foreign => Ok(()),
+        })?;
+        // What is in a directory before it: it may let nothing in any more then.
+        staged.iter().rev().try_for_each(Staged::dress)
     }
 
     /// What is neither old nor new is most likely half of the new; should it be somebody's edit, it is not lost.
@@ -206,7 +224,9 @@ impl Store {
     pub(super) fn dirs_gone(&self, dirs: &[RelPath]) -> Result<()> {
         match dirs.is_empty() {
             true => Ok(()),
-            false => self.database.lock().write(|tx| dirs.iter().try_for_each(|dir| spare_dir(tx, dir))),
+            false => {
+                self.vitally(|| self.database.lock().write(|tx| dirs.iter().try_for_each(|dir| spare_dir(tx, dir))))
+            }
         }
     }
 

@@ -244,11 +244,11 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
 #[test]
 fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
-    let upper = bench.store().create_upper().unwrap();
+    let upper = bench.store().create_upper().unwrap().new.keep();
     let base = Base::of(Below::Nothing);
-    let row = UpperRow { id: upper.id, names: vec![path("a")], what: What::File, base, held: None };
+    let row = UpperRow { id: upper, names: vec![path("a")], what: What::File, base, held: None };
     bench.store().save_upper(&row).unwrap();
-    bench.store().drop_upper_file(upper.id).unwrap();
+    bench.store().drop_upper_file(upper);
     bench.store().note_boot().unwrap();
     assert!(bench.recover().unwrap().is_nothing());
     assert_eq!(bench.store().load_upper().unwrap(), [row]);

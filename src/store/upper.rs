@@ -6,8 +6,10 @@ use std::fs::File;
 use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Result, Store};
+use super::{Context, Error, Result, Store};
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath, Stamp};
+use crate::sys::Mode;
+use crate::sys::file::FileKind;
 
 /// Names an upper entry and its file in `stage/`. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -33,9 +35,38 @@ impl std::fmt::Display for UpperId {
     }
 }
 
+/// Upper content that no row tells of yet. It goes again unless it is kept.
+#[must_use]
+pub struct NewUpper<'a> {
+    store: &'a Store,
+    id: UpperId,
+    is_kept: bool,
+}
+
+impl NewUpper<'_> {
+    pub fn id(&self) -> UpperId {
+        self.id
+    }
+
+    /// A row tells of it, or an open descriptor is all that is needed.
+    pub fn keep(mut self) -> UpperId {
+        self.is_kept = true;
+        self.id
+    }
+}
+
+impl Drop for NewUpper<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.store.drop_upper_file(self.id);
+        }
+    }
+}
+
 /// A fresh file of upper content.
-pub struct UpperFile {
-    pub id: UpperId,
+#[must_use]
+pub struct UpperFile<'a> {
+    pub new: NewUpper<'a>,
     pub file: File,
 }
 
@@ -149,6 +180,37 @@ pub struct UpperRow {
 }
 
 impl Store {
+    /// A new file of upper content, empty and private.
+    pub fn create_upper(&self) -> Result<UpperFile<'_>> {
+        let id = self.reserve_upper();
+        let file = self.dirs.create_stage_file(id)?;
+        Ok(UpperFile { new: self.new_upper(id), file })
+    }
+
+    /// A symlink of upper content.
+    pub fn create_upper_symlink(&self, target: &OsStr) -> Result<NewUpper<'_>> {
+        let id = self.reserve_upper();
+        let place = self.dirs.stage_place(id)?;
+        place.make_symlink(target).doing(|| format!("make upper symlink {id}"))?;
+        Ok(self.new_upper(id))
+    }
+
+    /// A directory, FIFO, socket or device of upper, private until it is given its mode.
+    pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<NewUpper<'_>> {
+        let id = self.reserve_upper();
+        let place = self.dirs.stage_place(id)?;
+        let made = match kind == FileKind::Directory {
+            true => place.make_dir(Mode::RWXU),
+            false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),
+        };
+        made.doing(|| format!("make upper entry {id}"))?;
+        Ok(self.new_upper(id))
+    }
+
+    fn new_upper(&self, id: UpperId) -> NewUpper<'_> {
+        NewUpper { store: self, id, is_kept: false }
+    }
+
     pub fn load_upper(&self) -> Result<Vec<UpperRow>> {
         let database = self.database.lock();
         let mut statement = database.reader().prepare("SELECT row FROM upper ORDER BY id")?;

@@ -267,6 +267,25 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     }
 }
 
+/// Gives `to` the content of `from` in place of what it has. The room for it is taken first and what is too much goes
+/// last, so that a full disk leaves `to` as it was, and the old content can be written over the new again.
+pub fn overwrite(from: &File, to: &File) -> io::Result<()> {
+    let size = from.metadata()?.len();
+    if size > 0 {
+        match fs::fallocate(to, fs::FallocateFlags::KEEP_SIZE, 0, size) {
+            // A file system that does not know the call is asked for room by the writing itself.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    copy_range_by_hand(from, to, 0, size)?;
+    to.set_len(size)?;
+    match from.metadata()?.len() == size {
+        true => Ok(()),
+        false => Err(io::Error::other("file changed its size while it was copied")),
+    }
+}
+
 /// The next stretch of data at or after `offset`; file systems without holes give it all at once.
 fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if offset >= size {

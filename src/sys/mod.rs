@@ -17,6 +17,7 @@ pub mod sqlite;
 pub mod steps;
 pub mod tree;
 pub mod watch;
+pub mod watchers;
 pub mod xattr;
 
 pub use rustix::fs::{Mode, OFlags, RenameFlags};

@@ -49,6 +49,20 @@ impl Database {
         self.log_pages.store(0, Ordering::Relaxed);
     }
 
+    /// What the kernel said, where an error of this connection comes from a call below.
+    pub fn errno_of(&self, error: &rusqlite::Error) -> Option<i32> {
+        let rusqlite::Error::SqliteFailure(failure, _) = error else { return None };
+        match failure.code {
+            rusqlite::ErrorCode::DiskFull => Some(libc::ENOSPC),
+            rusqlite::ErrorCode::SystemIoFailure | rusqlite::ErrorCode::CannotOpen => {
+                // SAFETY: the handle is open, and nothing else uses the connection meanwhile.
+                let errno = unsafe { ffi::sqlite3_system_errno(self.connection.handle()) };
+                Some(errno).filter(|errno| *errno != 0)
+            }
+            _ => None,
+        }
+    }
+
     /// The log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
     pub fn open_log(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -68,6 +82,12 @@ impl DerefMut for Database {
     fn deref_mut(&mut self) -> &mut Connection {
         &mut self.connection
     }
+}
+
+/// Whether an error says that something could not be made durable.
+pub fn is_failed_sync(error: &rusqlite::Error) -> bool {
+    let rusqlite::Error::SqliteFailure(failure, _) = error else { return false };
+    matches!(failure.extended_code, ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC)
 }
 
 /// Opens the database `name` in `dir`, creating it with mode 0600, and sets how it keeps its data.

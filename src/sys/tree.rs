@@ -225,14 +225,22 @@ impl Place {
         Ok(Place { dir: self.dir.try_clone()?, name: name.into() })
     }
 
+    /// The directory, so that it can be synced.
+    pub fn open_dir(&self) -> io::Result<OwnedFd> {
+        open_itself(self.dir.as_fd())
+    }
+
     /// Makes the directory's entries durable.
     pub fn sync_dir(&self) -> io::Result<()> {
         sync_dir(self.dir.as_fd())
     }
 }
 
-/// `O_PATH` descriptors cannot be synced; the directory is opened anew through itself.
 pub fn sync_dir(dir: BorrowedFd<'_>) -> io::Result<()> {
-    let readable = fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(fs::fsync(readable)?)
+    Ok(fs::fsync(open_itself(dir)?)?)
+}
+
+/// `O_PATH` descriptors cannot be synced; the directory is opened anew through itself.
+fn open_itself(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }

@@ -333,3 +333,127 @@ fn more_changes_than_the_kernel_queues_lose_none() {
     };
     assert!(within(AFTER_A_FLOOD, all), "something is not told");
 }
+
+/// A program that waits for events on something of the view.
+struct Waiting(std::process::Child);
+
+impl Waiting {
+    /// Watches from when this returns.
+    fn on(scratch: &Scratch, view: &View<'_>, path: &str) -> Self {
+        let mut wait = scratch.command("inotifywait");
+        wait.args(["--quiet", "--timeout", "10", "--format", "%e %f"]).current_dir(view.root());
+        wait.args(["-e", "modify", "-e", "attrib", "-e", "create", "-e", "delete", "-e", "move", path]);
+        let child = wait.stdout(std::process::Stdio::piped()).spawn().expect("inotifywait, of Debian's inotify-tools");
+        let pid = child.id();
+        let watches = || {
+            let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process of ours");
+            let notes = descriptors.flatten().filter_map(|note| fs::read_to_string(note.path()).ok());
+            notes.into_iter().any(|note| note.contains("inotify wd:"))
+        };
+        crate::harness::eventually("inotifywait watches", watches);
+        Self(child)
+    }
+
+    /// The event it waited for; panics when none came.
+    #[track_caller]
+    fn event(self, what: &str) -> String {
+        let output = self.0.wait_with_output().expect("inotifywait ends");
+        assert!(output.status.success(), "{what} made no event");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+#[test]
+fn programs_that_watch_the_view_learn_of_what_changes_below() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let lower = scratch.lower();
+    let edit = || scratch.write("src/a.txt", lines(21));
+    let append = || scratch.write("src/a.txt", lines(22));
+    let replace = || {
+        fs::write(lower.join("new~"), "another").expect("written below");
+        fs::rename(lower.join("new~"), lower.join("src/b.txt")).expect("renamed over below");
+    };
+    let create = || scratch.write("src/new.txt", "new");
+    let create_in_dir = || scratch.write("src/new2.txt", "new");
+    let delete = || fs::remove_file(lower.join("src/c.txt")).expect("removed below");
+    let cases: [(&str, &str, &dyn Fn()); 6] = [
+        ("src/a.txt", "an edit of the file", &edit),
+        ("src", "an edit in the directory", &append),
+        ("src", "a file renamed over", &replace),
+        ("src", "a new file", &create),
+        ("src", "another", &create_in_dir),
+        ("src", "a deletion", &delete),
+    ];
+    for (watched, what, act) in cases {
+        let waiting = Waiting::on(&scratch, &view, watched);
+        act();
+        waiting.event(what);
+    }
+}
+
+#[test]
+fn programs_that_watch_the_view_learn_of_confirm_discard_and_rollback() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    for act in ["confirm", "discard"] {
+        view.write("src/a.txt", lines(300));
+        let id = view.only_held().id;
+        let waiting = Waiting::on(&scratch, &view, "src");
+        view.cli(&[act, &id]).ok();
+        assert_eq!(waiting.event(act), "MODIFY a.txt");
+        fs::write(scratch.lower().join("src/a.txt"), lines(20)).expect("as it was");
+        shows("what it was", || view.read("src/a.txt") == lines(20));
+    }
+    view.write("src/b.txt", lines(21));
+    let backups = view.cli(&["backups", "src/b.txt", "--json"]).ok().json();
+    let name = backups["backups"][0]["name"].as_str().expect("a backup").to_owned();
+    let waiting = Waiting::on(&scratch, &view, "src");
+    view.cli(&["rollback", &name]).ok();
+    assert_eq!(waiting.event("rollback"), "MODIFY b.txt");
+}
+
+#[test]
+fn what_tells_watchers_changes_nothing() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let waiting = Waiting::on(&scratch, &view, "src");
+    scratch.write("src/a.txt", lines(21));
+    assert_eq!(waiting.event("an edit"), "MODIFY a.txt");
+    let times =
+        |path: &Path| path.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.ctime_nsec())).expect("stat");
+    assert_eq!(times(&view.path("src/a.txt")), times(&scratch.lower().join("src/a.txt")));
+    let log = view.cli(&["log", "--json"]).ok();
+    assert!(!log.stdout.contains("a.txt"), "{}", log.stdout);
+    assert!(view.held().is_empty() && view.status()["writers"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+fn a_program_s_own_writing_makes_no_events_but_its_own() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let events = scratch.root().join("events");
+    let mut wait = scratch.command("inotifywait");
+    wait.args(["--monitor", "--format", "%e %f", "--outfile"]).arg(&events).current_dir(view.root());
+    wait.args(["-e", "modify", "-e", "attrib", "-e", "create", "-e", "move", "-e", "close_write", "src"]);
+    let mut child = wait.stderr(std::process::Stdio::null()).spawn().expect("inotifywait");
+    let seen = || fs::read_to_string(&events).unwrap_or_default();
+    let pid = child.id();
+    crate::harness::eventually("inotifywait watches", || {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process of ours");
+        descriptors.flatten().any(|note| fs::read_to_string(note.path()).is_ok_and(|note| note.contains("inotify wd:")))
+    });
+    view.write("src/a.txt", lines(21));
+    view.write_by_rename("src/b.txt", lines(21));
+    view.assert_landed("src/a.txt", &lines(21));
+    // What comes after it has passed all that the landings made.
+    scratch.write("src/c.txt", lines(21));
+    crate::harness::eventually("the event of an edit below", || seen().contains("MODIFY c.txt"));
+    child.kill().and_then(|()| child.wait()).expect("inotifywait ends");
+    let after_close = |name: &str| {
+        let seen = seen();
+        let of_it: Vec<&str> = seen.lines().filter(|line| line.ends_with(&format!(" {name}"))).collect();
+        of_it.iter().skip_while(|line| !line.contains("CLOSE_WRITE") && !line.contains("MOVED_TO")).skip(1).count()
+    };
+    assert_eq!((after_close("a.txt"), after_close("b.txt")), (0, 0), "{}", seen());
+}

@@ -239,7 +239,7 @@ fn serve(plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<Socke
 fn serve_device(device: OwnedFd, plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
     let desk = Arc::new(Desk::new(Arc::clone(project)));
     let (overlay, options) = (Arc::clone(&project.overlay), &plan.options);
-    let running = fuse::serve(device, overlay, desk, options.passing(), options.watching);
+    let running = fuse::serve((device, &plan.mountpoint), overlay, desk, options.passing(), options.watching);
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let end = end.clone();
     spawn("session", move || {

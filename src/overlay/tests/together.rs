@@ -31,7 +31,7 @@ fn fifty_held(bench: &Bench) -> Vec<ChangeId> {
 
 fn project(bench: &Bench) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    crash::collect_lower(&bench.dir, "", &mut found);
+    scenarios::collect_lower(&bench.dir, "", &mut found);
     found
 }
 

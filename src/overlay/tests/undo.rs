@@ -9,7 +9,7 @@ use crate::store::Operation;
 
 impl Bench {
     /// What was done last.
-    fn latest(&self) -> Operation {
+    pub(super) fn latest(&self) -> Operation {
         let events = self.view().store().events_since(0).unwrap();
         let last = events.iter().rev().find_map(|event| OperationId::parse(event.operation.as_ref()?));
         self.view().store().operation(last.unwrap()).unwrap().unwrap()
@@ -23,7 +23,7 @@ impl Bench {
         self.view().undo(operation, &UndoHow { force: true, ..UndoHow::default() })
     }
 
-    pub(super) fn undo_latest(&self) -> Vec<Outcome> {
+    fn undo_latest(&self) -> Vec<Outcome> {
         self.undo(&self.latest()).unwrap()
     }
 

@@ -22,7 +22,7 @@ fn offered(view: &View, scratch: &Scratch, line: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn bash_completes_commands_ids_and_backups() {
+fn bash_completes_commands_ids_backups_and_operations() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
     work(&view);
@@ -35,6 +35,8 @@ fn bash_completes_commands_ids_and_backups() {
     assert_eq!(offered(&view, &scratch, &["diff", "no such"]), [""; 0]);
     let backups = offered(&view, &scratch, &["rollback", "notes"]);
     assert!(backups.len() == 1 && backups[0].starts_with("notes.txt."), "{backups:?}");
+    let operations = offered(&view, &scratch, &["undo", ""]);
+    assert!(operations.iter().any(|operation| operation.starts_with("op")), "{operations:?}");
 
     view.unmount();
     let refused = scratch.cli(&["completions", "tcsh"]).exits(2);

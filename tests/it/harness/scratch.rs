@@ -38,6 +38,13 @@ impl Scratch {
         Self { dir: Some(dir), root, lower, program }
     }
 
+    /// Has the project on a file system of its own, which `mount` mounts there. Before anything is in it.
+    pub fn put_disk_below<T>(&mut self, mount: impl FnOnce(&Path) -> T) -> T {
+        let disk = mount(&self.project());
+        self.lower = File::open(self.project()).expect("the project's directory on its disk");
+        disk
+    }
+
     /// None where there is no /dev/fuse and `FETTLE_TEST_SKIP_FUSE=1` allows for it; see `mounted_scratch!`.
     pub fn for_mounting() -> Option<Self> {
         if fuse_is_missing() && std::env::var_os("FETTLE_TEST_SKIP_FUSE").is_some_and(|value| value == "1") {

@@ -1,0 +1,847 @@
+//! What is tried with deaths (`crash.rs`) and with faults below (`faults.rs`): a project made ready, an act, and what there
+//! is before and after it, as programs and people see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+use super::*;
+use crate::overlay::review::Review;
+use crate::protocol::ErrorBody;
+
+/// What a death may leave, and how a fault may end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Everything as before the act or everything as after it.
+    AllOrNothing,
+    /// The same, and a death right after the act forgets that what was made came in this session: it is one call below,
+    /// and its record. What is taken for older is reviewed sooner, not later.
+    Made,
+    /// The act is a close: what was written is in the view, whether it has landed, is held, or was interrupted.
+    Closes,
+    /// The act opens, writes and closes. Refused in the middle, the view has what was written so far.
+    Writes,
+}
+
+pub(super) struct Scenario {
+    pub name: &'static str,
+    pub rule: Rule,
+    pub ready: fn(&mut Bench),
+    pub act: fn(&Bench) -> Acted,
+    /// Content that must be somewhere afterwards: in the view, in the project, held, or among the backups.
+    pub precious: &'static [&'static str],
+}
+
+/// Why an act was refused, as who acted is told.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// Only what a program is told; a person gets words.
+    pub errno: Option<i32>,
+    pub words: String,
+}
+
+pub(super) type Acted = std::result::Result<(), Refusal>;
+
+impl From<Error> for Refusal {
+    fn from(err: Error) -> Self {
+        Self { errno: Some(err.code()), words: err.to_string() }
+    }
+}
+
+impl From<ErrorBody> for Refusal {
+    fn from(err: ErrorBody) -> Self {
+        Self { errno: None, words: err.message }
+    }
+}
+
+/// What there is, as programs and people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Picture {
+    pub lower: BTreeMap<String, String>,
+    pub view: BTreeMap<String, String>,
+    pub held: BTreeSet<String>,
+    /// What paths had, by which they will be judged.
+    pub past: Vec<String>,
+}
+
+fn lines(what: &str, count: usize) -> String {
+    (0..count).map(|number| format!("{what} {number}\n")).collect()
+}
+
+/// Written to and not closed: the close is what is tried.
+fn write_and_leave_open(bench: &Bench, path: &str, content: &str) {
+    let handle = bench.open_for_save(path);
+    bench.view().write(handle, 0, content.as_bytes()).unwrap();
+}
+
+/// Gives what `close(2)` gives; nobody waits for the release.
+fn close_all(bench: &Bench) -> Acted {
+    let handles: Vec<HandleId> = bench.view().state.lock().handles.keys().copied().collect();
+    for handle in handles {
+        let closed = bench.view().flush(handle, &ME);
+        let released = bench.view().release(handle);
+        closed.and(released)?;
+    }
+    Ok(())
+}
+
+fn small(what: &str) -> String {
+    lines(what, 40).replacen(&format!("{what} 7\n"), "small edit\n", 1)
+}
+
+/// The directory of a path, looked up as the kernel does.
+fn parent<'a>(bench: &Bench, path: &'a str) -> Result<(NodeId, &'a OsStr)> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let mut node = ROOT;
+    for part in dir.split('/').filter(|part| !part.is_empty()) {
+        node = bench.view().lookup(node, OsStr::new(part))?.node;
+    }
+    Ok((node, OsStr::new(name)))
+}
+
+fn rename_with(bench: &Bench, one: &str, other: &str, flags: RenameFlags) -> Acted {
+    let ((one_dir, one), (other_dir, other)) = (parent(bench, one)?, parent(bench, other)?);
+    Ok(bench.view().rename(one_dir, one, other_dir, other, flags, &ME)?)
+}
+
+fn rename(bench: &Bench, from: &str, to: &str) -> Acted {
+    rename_with(bench, from, to, RenameFlags::empty())
+}
+
+fn exchange(bench: &Bench, one: &str, other: &str) -> Acted {
+    rename_with(bench, one, other, RenameFlags::EXCHANGE)
+}
+
+/// As `>` does. The descriptor is closed whatever comes.
+fn save(bench: &Bench, path: &str, content: &str) -> Acted {
+    let (dir, name) = parent(bench, path)?;
+    let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+    let handle = match bench.view().lookup(dir, name) {
+        Ok(entry) => bench.view().open(entry.node, flags, &ME)?.handle,
+        Err(err) if err.code() == libc::ENOENT => bench.view().create(dir, name, 0o644, flags, &ME)?.1.handle,
+        Err(err) => return Err(err.into()),
+    };
+    let written = bench.view().write(handle, 0, content.as_bytes());
+    let closed = bench.view().flush(handle, &ME);
+    let released = bench.view().release(handle);
+    written?;
+    closed.and(released)?;
+    Ok(())
+}
+
+fn unlink(bench: &Bench, path: &str) -> Acted {
+    let (dir, name) = parent(bench, path)?;
+    Ok(bench.view().unlink(dir, name, &ME)?)
+}
+
+fn undo_latest(bench: &Bench) -> Acted {
+    bench.view().undo(&bench.latest(), &crate::overlay::UndoHow::default())?;
+    Ok(())
+}
+
+fn mkdir(bench: &Bench, path: &str) -> Acted {
+    let (dir, name) = parent(bench, path)?;
+    bench.view().mkdir(dir, name, 0o755, &ME)?;
+    Ok(())
+}
+
+fn symlink(bench: &Bench, name: &str, target: &str) -> Acted {
+    bench.view().symlink(ROOT, OsStr::new(name), OsStr::new(target), &ME)?;
+    Ok(())
+}
+
+fn roll_back_all(bench: &Bench) -> Acted {
+    let backups = bench.view().store().backups().map_err(Error::from)?;
+    bench.view().rollback(&backups, &RollbackHow::default())?;
+    Ok(())
+}
+
+fn ids(bench: &Bench) -> Vec<ChangeId> {
+    bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect()
+}
+
+fn confirm_all(bench: &Bench) -> Acted {
+    let review = Review::default();
+    let how = ConfirmHow { review, force: false, wait: false, renew: false, expiry: Expiry::Ignore };
+    bench.view().confirm(&ids(bench), &how)?;
+    Ok(())
+}
+
+fn discard_all(bench: &Bench) -> Acted {
+    bench.view().discard(&ids(bench), &Review::default())?;
+    Ok(())
+}
+
+/// Held changes of all kinds: files changed, made and deleted, one in a directory that somebody removes below.
+fn hold_many(bench: &mut Bench, count: usize) {
+    for number in 0..count {
+        let path = format!("d{}/f{number}", number % 3);
+        match number % 3 {
+            0 => {
+                bench.put(&path, &lines("old", 100));
+                bench.save(&path, &lines(&format!("new {number}"), 100));
+            }
+            1 => {
+                std::fs::create_dir_all(bench.lower_path("d1/deep")).unwrap();
+                bench.save(&format!("d1/deep/AGENTS{number}.md"), &format!("made {number}\n"));
+                bench.save("d1/deep/AGENTS.md", &lines("agents", 3));
+            }
+            _ => {
+                bench.put(&path, &lines("gone", 100));
+                bench.unlink(&path);
+            }
+        }
+    }
+    if count > 1 {
+        let made = bench.lower_path("d1/deep");
+        for entry in std::fs::read_dir(&made).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        std::fs::remove_dir(made).unwrap();
+    }
+    bench.remount();
+}
+
+/// A directory in which there are files held, made and untouched, one of them in a directory of its own.
+fn hold_in_directory(bench: &mut Bench) {
+    bench.put("d/a", &lines("old", 100));
+    bench.put("d/sub/b", &lines("old", 100));
+    bench.put("d/gone", &lines("gone", 100));
+    bench.put("d/plain", "plain\n");
+    bench.save("d/a", &lines("new a", 100));
+    bench.save("d/sub/b", &lines("new b", 100));
+    bench.save("d/AGENTS.md", "made\n");
+    bench.save("d/fresh", "fresh\n");
+    bench.unlink("d/gone");
+}
+
+/// A directory in the place of a held deletion, with files, a symlink, a FIFO and a directory in it.
+fn hold_dir_for_file(bench: &mut Bench) {
+    bench.put("f", &lines("gone", 100));
+    bench.unlink("f");
+    bench.mkdir("f");
+    bench.mkdir("f/sub");
+    bench.save("f/x", "made x\n");
+    bench.save("f/sub/y", "made y\n");
+    let dir = bench.node("f").unwrap();
+    bench.view().symlink(dir, OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
+    bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    // It lands last, once what is in it has.
+    let (keep, node) = (SetTime::Keep, bench.node("f/sub").unwrap());
+    let set = SetAttributes { mode: Some(0o555), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    bench.view().set_attributes(node, None, &set, &ME).unwrap();
+}
+
+/// A file of lower with two names.
+fn two_names(bench: &Bench) {
+    bench.put("a", &lines("old", 40));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+}
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "a small edit is closed",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            write_and_leave_open(bench, "a", &small("old"));
+        },
+        act: close_all,
+        precious: &["old 39\n", "small edit\n"],
+    },
+    Scenario {
+        name: "a new file is closed",
+        rule: Rule::Closes,
+        ready: |bench| write_and_leave_open(bench, "a", "new\n"),
+        act: close_all,
+        precious: &["new\n"],
+    },
+    Scenario {
+        name: "a large rewrite is closed",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            write_and_leave_open(bench, "a", &lines("new", 100));
+        },
+        act: close_all,
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a held file is written again",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+            write_and_leave_open(bench, "a", &lines("newer", 100));
+        },
+        act: close_all,
+        precious: &["old 99\n", "newer 99\n"],
+    },
+    Scenario {
+        name: "large content is replaced",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("a", &lines("old", 9000));
+            write_and_leave_open(bench, "a", &lines("old", 9000).replacen("old 7\n", "small edit\n", 1));
+        },
+        act: close_all,
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "a file with two names is written in place",
+        rule: Rule::Closes,
+        ready: |bench| {
+            two_names(bench);
+            write_and_leave_open(bench, "a", &small("old"));
+        },
+        act: close_all,
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "a path is made anew after a rename, and held",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.rename("a", "a~");
+            write_and_leave_open(bench, "a", &lines("new", 100));
+        },
+        act: close_all,
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a small file is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.put("a", "one\n"),
+        act: |bench| unlink(bench, "a"),
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "a large file is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.put("a", &lines("old", 100)),
+        act: |bench| unlink(bench, "a"),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a held file is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| unlink(bench, "a"),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a held deletion is made anew as a symlink",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.unlink("a");
+        },
+        act: |bench| symlink(bench, "a", "b"),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a small edit is renamed over its file",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.save("a.tmp", &small("old"));
+        },
+        act: |bench| rename(bench, "a.tmp", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "an older file is renamed over another",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &small("old"));
+        },
+        act: |bench| rename(bench, "b", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "an older file of the same content is renamed over another",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &lines("old", 40));
+        },
+        act: |bench| rename(bench, "b", "a"),
+        precious: &["old 7\n"],
+    },
+    Scenario {
+        name: "a large rewrite is renamed over its file",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a.tmp", &lines("new", 100));
+        },
+        act: |bench| rename(bench, "a.tmp", "a"),
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a file is renamed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.put("a", "one\n"),
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "a held file is renamed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a held file that was made is renamed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("sub/x", "x\n");
+            bench.save("AGENTS.md", &lines("made", 3));
+        },
+        act: |bench| rename(bench, "AGENTS.md", "sub/plan.md"),
+        precious: &["made 2\n"],
+    },
+    Scenario {
+        name: "a held file is renamed to where its directory had been",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("d/a", &lines("old", 100));
+            bench.save("d/a", &lines("new", 100));
+            bench.rename("d", "e");
+        },
+        act: |bench| rename(bench, "e/a", "d"),
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a directory with held files is renamed",
+        rule: Rule::AllOrNothing,
+        ready: hold_in_directory,
+        act: |bench| rename(bench, "d", "e"),
+        precious: &["new a 99\n", "new b 99\n", "gone 99\n", "made\n", "fresh\n"],
+    },
+    Scenario {
+        name: "a directory with held files is renamed over an empty one",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            std::fs::create_dir(bench.lower_path("e")).unwrap();
+        },
+        act: |bench| rename(bench, "d", "e"),
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
+    },
+    Scenario {
+        name: "a directory is renamed to where another had been",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.put("e/a", &lines("other", 100));
+            bench.save("e/a", &lines("other new", 100));
+            bench.rename("e", "f");
+        },
+        act: |bench| rename(bench, "d/sub", "e"),
+        precious: &["new a 99\n", "new b 99\n", "other new 99\n"],
+    },
+    Scenario {
+        name: "a directory is renamed back",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.rename("d", "e");
+        },
+        act: |bench| rename(bench, "e", "d"),
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
+    },
+    Scenario {
+        name: "two directories with held files change places",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.put("e/x", &lines("old", 100));
+            bench.save("e/x", &lines("new x", 100));
+        },
+        act: |bench| exchange(bench, "d", "e"),
+        precious: &["new a 99\n", "new b 99\n", "new x 99\n"],
+    },
+    Scenario {
+        name: "a held file and a directory with held files change places",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.put("f", &lines("old f", 100));
+            bench.save("f", &lines("new f", 100));
+        },
+        act: |bench| exchange(bench, "f", "d"),
+        precious: &["old f 99\n", "new f 99\n", "new a 99\n", "new b 99\n"],
+    },
+    Scenario {
+        name: "a symlink is made",
+        rule: Rule::Made,
+        ready: |bench| bench.put("a", "one\n"),
+        act: |bench| symlink(bench, "l", "a"),
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "one change is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| hold_many(bench, 1),
+        act: confirm_all,
+        precious: &["old 99\n", "new 0 99\n"],
+    },
+    Scenario {
+        name: "three changes are confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| hold_many(bench, 3),
+        act: confirm_all,
+        precious: &["old 99\n", "new 0 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "ten changes are confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| hold_many(bench, 10),
+        act: confirm_all,
+        precious: &["old 99\n", "new 9 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "a change with a second name is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+            let node = bench.node("a").unwrap();
+            bench.view().link(node, ROOT, OsStr::new("also"), &ME).unwrap();
+        },
+        act: confirm_all,
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a removed directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("d/a", &lines("gone a", 100));
+            bench.put("d/b", &lines("gone b", 100));
+            bench.unlink("d/a");
+            bench.unlink("d/b");
+            bench.view().rmdir(ROOT, OsStr::new("d"), &ME).unwrap();
+        },
+        act: confirm_all,
+        precious: &["gone a 99\n", "gone b 99\n"],
+    },
+    Scenario {
+        name: "a directory is made where a deletion is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("f", &lines("gone", 100));
+            bench.unlink("f");
+        },
+        act: |bench| mkdir(bench, "f"),
+        precious: &["gone 99\n"],
+    },
+    Scenario {
+        name: "a held directory is removed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("f", &lines("gone", 100));
+            bench.unlink("f");
+            bench.mkdir("f");
+        },
+        act: |bench| Ok(bench.rmdir("f")?),
+        precious: &["gone 99\n"],
+    },
+    Scenario {
+        name: "a new file is closed in a held directory",
+        rule: Rule::Closes,
+        ready: |bench| {
+            hold_dir_for_file(bench);
+            write_and_leave_open(bench, "f/new", "new\n");
+        },
+        act: close_all,
+        precious: &["gone 99\n", "made y\n", "new\n"],
+    },
+    Scenario {
+        name: "a held directory is renamed",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: |bench| rename(bench, "f", "g"),
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is renamed to where a deletion is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_dir_for_file(bench);
+            bench.put("g", &lines("other", 100));
+            bench.unlink("g");
+        },
+        act: |bench| rename(bench, "f", "g"),
+        precious: &["gone 99\n", "other 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is confirmed with all that is in it",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: confirm_all,
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "one file in a held directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: |bench| {
+            let how = ConfirmHow { expiry: Expiry::Ignore, ..HOW };
+            bench.view().confirm(&[bench.id_of("f/sub/y")], &how)?;
+            Ok(())
+        },
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "a held directory is discarded",
+        rule: Rule::AllOrNothing,
+        ready: hold_dir_for_file,
+        act: discard_all,
+        precious: &["gone 99\n", "made x\n", "made y\n"],
+    },
+    Scenario {
+        name: "one change is discarded",
+        rule: Rule::AllOrNothing,
+        ready: |bench| hold_many(bench, 1),
+        act: discard_all,
+        precious: &["old 99\n", "new 0 99\n"],
+    },
+    Scenario {
+        name: "all changes are discarded",
+        rule: Rule::AllOrNothing,
+        ready: |bench| hold_many(bench, 10),
+        act: discard_all,
+        precious: &["old 99\n", "new 9 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "a backup is rolled back",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("d/a", &lines("old", 40));
+            bench.save("d/a", &small("old"));
+        },
+        act: roll_back_all,
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "a deleted file is rolled back into a directory that is gone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("d/deep/a", "one\n");
+            bench.unlink("d/deep/a");
+            std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+        },
+        act: roll_back_all,
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "a confirm is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 4);
+            confirm_all(bench).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "a discard is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 4);
+            discard_all(bench).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "the rename of a directory with held files is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.rename("d", "e");
+        },
+        act: undo_latest,
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
+    },
+];
+
+/// Only with faults: several calls of a program, of which each may be refused.
+pub(super) const FAULTY: &[Scenario] = &[
+    Scenario {
+        name: "a file is made and written",
+        rule: Rule::Writes,
+        ready: |bench| bench.put("b", "one\n"),
+        act: |bench| save(bench, "a", "new\n"),
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "a small edit is saved",
+        rule: Rule::Writes,
+        ready: |bench| bench.put("a", &lines("old", 40)),
+        act: |bench| save(bench, "a", &small("old")),
+        precious: &["old 7\n"],
+    },
+    Scenario {
+        name: "a large rewrite is saved",
+        rule: Rule::Writes,
+        ready: |bench| bench.put("a", &lines("old", 100)),
+        act: |bench| save(bench, "a", &lines("new", 100)),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a directory is made",
+        rule: Rule::Made,
+        ready: |bench| bench.put("a", "one\n"),
+        act: |bench| {
+            bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME)?;
+            Ok(())
+        },
+        precious: &["one\n"],
+    },
+];
+
+/// Only in the script: some thousand deaths.
+pub(super) const FIFTY: Scenario = Scenario {
+    name: "fifty changes are confirmed",
+    rule: Rule::AllOrNothing,
+    ready: |bench| hold_many(bench, 50),
+    act: confirm_all,
+    precious: &["old 99\n", "new 48 99\n", "gone 99\n", "agents 2\n"],
+};
+
+impl Scenario {
+    /// Content that was there before the act and is nowhere any more.
+    pub fn lost(&self, bench: &Bench, now: &Picture) -> Vec<&'static str> {
+        let backups = bench.view().store().backups().unwrap();
+        let backups = backups.iter().map(|backup| bench.view().store().content(backup.digest).unwrap().unwrap());
+        let held = bench.held();
+        let held = held.iter().filter_map(|row| Some(bench.view().sides(row).unwrap().new?.content));
+        let kept: Vec<String> =
+            backups.chain(held).map(|content| String::from_utf8_lossy(&content).into_owned()).collect();
+        let everywhere = || now.lower.values().chain(now.view.values()).chain(&kept);
+        let lost = self.precious.iter().filter(|content| !everywhere().any(|found| found.contains(**content)));
+        lost.copied().collect()
+    }
+}
+
+impl Picture {
+    /// What differs from another, for people: a line each, not whole contents.
+    pub fn against(&self, other: &Self) -> String {
+        let mut told = differing("below", &self.lower, &other.lower);
+        told += &differing("in the view", &self.view, &other.view);
+        for (which, these, those) in [("only here", self, other), ("only there", other, self)] {
+            let held = these.held.difference(&those.held).map(String::as_str);
+            let past = these.past.iter().filter(|line| !those.past.contains(line)).map(String::as_str);
+            held.chain(past).for_each(|line| told += &format!("\n    {which}: {line}"));
+        }
+        told
+    }
+
+    pub fn of(bench: &Bench) -> Self {
+        let mut lower = BTreeMap::new();
+        collect_lower(&bench.dir, "", &mut lower);
+        let mut view = BTreeMap::new();
+        collect_view(bench, "", &mut view);
+        let held = |row: UpperRow| {
+            let held = row.held.unwrap();
+            format!("{} {:?} {}", held.id, row.names, held.kind)
+        };
+        Self { lower, view, held: bench.held().into_iter().map(held).collect(), past: past(bench) }
+    }
+}
+
+fn differing(place: &str, these: &BTreeMap<String, String>, those: &BTreeMap<String, String>) -> String {
+    let paths: BTreeSet<&String> = these.keys().chain(those.keys()).collect();
+    let brief = |content: Option<&String>| content.map(|content| content.chars().take(60).collect::<String>());
+    let differing = paths.into_iter().filter(|path| these.get(*path) != those.get(*path));
+    let told =
+        |path: &String| format!("\n    {path} {place}: {:?}, not {:?}", brief(these.get(path)), brief(those.get(path)));
+    differing.map(told).collect()
+}
+
+/// Anchors and renamed directories, without what differs between two projects: inodes and times.
+fn past(bench: &Bench) -> Vec<String> {
+    let state = bench.view().state.lock();
+    let anchors: BTreeMap<&RelPath, &Known> = state.anchors.iter().collect();
+    let anchor = |(path, known): (&RelPath, &Known)| {
+        let had = match &known.anchor {
+            AnchorState::Moved { to, .. } => format!("is at {to}"),
+            AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
+            AnchorState::Nothing => "was free".to_owned(),
+        };
+        let went = known.went.as_ref().map(|went| &went.to);
+        format!("{path} {had}, fresh: {}, from: {:?}, went: {went:?}", known.fresh, known.from)
+    };
+    let moved = state.moved_dirs.iter().map(|(from, to)| format!("{from} -> {to}"));
+    anchors.into_iter().map(anchor).chain(moved).collect()
+}
+
+pub(super) fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if below.is_empty() && name == ".fettle" {
+            continue;
+        }
+        let path = format!("{below}{name}");
+        let meta = std::fs::symlink_metadata(entry.path()).unwrap();
+        let mode = meta.permissions().mode();
+        let what = if meta.is_dir() {
+            collect_lower(&entry.path(), &format!("{path}/"), found);
+            format!("{mode:o}")
+        } else if meta.is_symlink() {
+            format!("-> {}", std::fs::read_link(entry.path()).unwrap().display())
+        } else if meta.file_type().is_fifo() {
+            format!("{mode:o}")
+        } else {
+            format!("{mode:o} {}", std::fs::read_to_string(entry.path()).unwrap())
+        };
+        found.insert(path, what);
+    }
+}
+
+fn collect_view(bench: &Bench, dir: &str, found: &mut BTreeMap<String, String>) {
+    use crate::sys::file::FileKind;
+    let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+    for name in bench.names(dir) {
+        let path = format!("{prefix}{name}");
+        let looked_up = bench.node(&path).and_then(|node| Ok((node, bench.view().attributes(node)?.meta)));
+        let Ok((node, meta)) = looked_up else {
+            // Somebody has removed its directory below.
+            found.insert(path, "out of reach".to_owned());
+            continue;
+        };
+        let what = match meta.kind {
+            FileKind::Directory => {
+                collect_view(bench, &path, found);
+                format!("{:o}", meta.mode)
+            }
+            FileKind::Symlink => format!("-> {}", bench.view().read_symlink(node).unwrap().to_string_lossy()),
+            FileKind::Fifo => format!("{:o}", meta.mode),
+            _ => format!("{:o} {}", meta.mode, bench.read(&path).unwrap()),
+        };
+        found.insert(path, what);
+    }
+}
+
+/// In memory where there is such a place: a death of a process asks nothing of a disk.
+pub(super) fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+/// Past the capture of the test harness: the numbers are part of the result.
+pub(super) fn tell(line: &str) {
+    writeln!(std::io::stderr().lock(), "{line}").unwrap();
+}

@@ -1,0 +1,41 @@
+//! Why nothing may be written any more, when nothing may.
+//!
+//! After some failures nobody knows what the disk has: a change of lower that could neither be recorded nor undone, a
+//! sync that failed. To go on would be to guess. What can be read is read on, and the next start puts it right from the
+//! journal.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{Context, Result};
+
+#[derive(Debug, Default)]
+pub(super) struct Halt {
+    is_halted: AtomicBool,
+    why: Mutex<Option<String>>,
+}
+
+impl Halt {
+    /// The first reason is the one that is told.
+    pub fn halt(&self, why: &str) {
+        log::error!("nothing is written any more: {why}");
+        self.why.lock().get_or_insert_with(|| why.to_owned());
+        self.is_halted.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_halted(&self) -> bool {
+        self.is_halted.load(Ordering::Relaxed)
+    }
+
+    pub fn why(&self) -> Option<String> {
+        self.why.lock().clone()
+    }
+}
+
+/// Makes what was committed durable. The kernel tells of a failure once, and the next sync would hide it (SPEC §10).
+pub(super) fn sync_log(log: &File, halt: &Halt) -> Result<()> {
+    let synced = log.sync_data().doing(|| "sync the database's log".to_owned());
+    synced.inspect_err(|err| halt.halt(&err.to_string()))
+}

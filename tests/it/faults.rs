@@ -1,0 +1,371 @@
+//! What a view does when the disk below it fails: full, read-only, gone, without descriptors; and when its daemon is
+//! stopped for a while. `src/overlay/tests/faults.rs` has each single call fail; here whole disks do.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use crate::harness::script::python;
+use crate::harness::{Scratch, View, eventually, lines, mounted_scratch, with_changed_lines};
+
+/// A file system of its own on a scratch directory's project, or on another directory. Unmounted at the end.
+struct Disk {
+    point: PathBuf,
+}
+
+impl Disk {
+    fn memory(point: &Path, size: &str) -> Self {
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "none", &point.display().to_string()]);
+        Self { point: point.to_owned() }
+    }
+
+    /// ext4 in a file beside it. No journal to speak of, no blocks kept for root: its last block is for everybody.
+    fn ext4(point: &Path, megabytes: u64) -> Self {
+        let image = point.with_extension("img");
+        File::create(&image).and_then(|file| file.set_len(megabytes << 20)).expect("an image");
+        let (image, at) = (image.display().to_string(), point.display().to_string());
+        run("mkfs.ext4", &["-q", "-m", "0", "-O", "^has_journal", &image]);
+        run("mount", &["-o", "loop,errors=remount-ro", &image, &at]);
+        fs::remove_dir(point.join("lost+found")).expect("an empty disk");
+        Self { point: point.to_owned() }
+    }
+
+    /// As if the disk had failed: the kernel makes the file system read-only under whoever has it open.
+    fn fail(&self) {
+        let mounts = fs::read_to_string("/proc/mounts").expect("the mounts");
+        let point = self.point.display().to_string();
+        let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(&point)).expect("the disk is mounted");
+        let device = line.strip_prefix("/dev/").and_then(|line| line.split(' ').next()).expect("a device");
+        // Else what nobody synced would be gone, as after a power cut.
+        run("sync", &["-f", &point]);
+        fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "1").expect("let the disk fail");
+    }
+
+    /// Taken out, checked and put in again.
+    fn repair(&self) {
+        let image = self.point.with_extension("img");
+        run("umount", &[&self.point.display().to_string()]);
+        let checked = Command::new("/usr/sbin/e2fsck").args(["-f", "-y"]).arg(&image).output().expect("e2fsck");
+        assert!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
+        run("mount", &["-o", "loop", &image.display().to_string(), &self.point.display().to_string()]);
+    }
+
+    fn remount(&self, how: &str) {
+        run("mount", &["-o", &format!("remount,{how}"), &self.point.display().to_string()]);
+    }
+}
+
+/// The scratch project may have detached it already.
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let point = self.point.display().to_string();
+        if let Err(err) = Command::new("umount").args(["-q", "-l", &point]).status() {
+            eprintln!("unmount {point}: {err}");
+        }
+    }
+}
+
+#[track_caller]
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output();
+    let output = output.unwrap_or_else(|err| panic!("{program}: {err}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Takes the last byte that there is, in smaller and smaller pieces.
+fn fill(path: &Path) {
+    let mut file = OpenOptions::new().create(true).append(true).open(path).expect("a file that takes all room");
+    for piece in [1 << 20, 64 << 10, 4096, 512, 1] {
+        let bytes = vec![b'x'; piece];
+        loop {
+            match file.write_all(&bytes) {
+                Ok(()) => {}
+                Err(err) if err.kind() == io::ErrorKind::StorageFull => break,
+                Err(err) => panic!("fill the disk: {err}"),
+            }
+        }
+    }
+}
+
+/// Saves in the view as `>` does, and tells which errno the first call gave that failed; `none` where none did.
+fn save(scratch: &Scratch, view: &View<'_>, path: &str, content: &str) -> String {
+    let script = format!(
+        r#"
+def save():
+    fd = os.open({path:?}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.write(fd, {content:?}.encode())
+    except OSError:
+        os.close(fd)
+        raise
+    os.close(fd)
+try:
+    save()
+    print("none")
+except OSError as err:
+    print(errno.errorcode[err.errno])
+"#
+    );
+    python(scratch, view.root(), &script).ok().stdout.trim().to_owned()
+}
+
+/// Without what [`View::unmount`] does besides: it takes away all mounts of the scratch directory, the disks among them.
+#[track_caller]
+fn end(scratch: &Scratch, view: &View<'_>) {
+    let mut unmount = scratch.fettlefs();
+    unmount.current_dir(scratch.root()).arg("-C").arg(view.root()).arg("unmount");
+    let output = unmount.output().expect("the built program runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+}
+
+fn rewritten() -> String {
+    "all new\n".repeat(200)
+}
+
+/// Full to the last block from below, then from inside; killed, and started again; with room again.
+fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(mount);
+    for path in ["edited", "rewritten", "discarded", "deleted"] {
+        scratch.write(path, lines(200));
+    }
+    let view = scratch.mount_at("view");
+    view.write("rewritten", rewritten());
+    // Too large for the database, and so for the room that is kept.
+    view.write("discarded", rewritten().repeat(4000));
+    let held = view.held();
+    assert_eq!(held.len(), 2, "{held:?}");
+    let filler = scratch.project().join("filler");
+    fill(&filler);
+
+    assert_eq!(save(&scratch, &view, "edited", &with_changed_lines(&lines(200), 3)), "ENOSPC");
+    assert_eq!(scratch.read("edited"), lines(200));
+    let inside = "raises('ENOSPC', lambda: [os.write(fd, bytes(65536)) for _ in range(1000)])";
+    let inside = format!("fd = os.open('large', os.O_WRONLY | os.O_CREAT)\n{inside}\nos.close(fd)");
+    // What could be opened could not be filled, and what could not be opened was refused for the same reason.
+    let told = python(&scratch, view.root(), &inside);
+    assert!(told.status == 0 || told.stderr.contains("No space left"), "{}", told.stderr);
+    assert_eq!(scratch.read("edited"), lines(200));
+    assert!(!scratch.lower().join("large").exists(), "half a file has landed");
+
+    // Looking and letting go need no room.
+    assert_eq!(view.held().len(), 2);
+    assert!(view.cli(&["diff", "rewritten"]).ok().stdout.contains("+all new"));
+    view.cli(&["discard", "discarded"]).ok();
+    assert_eq!(view.read("discarded"), lines(200));
+    fs::remove_file(&filler).expect("make room");
+    view.cli(&["rollback", "discarded"]).ok();
+    assert_eq!(scratch.read("discarded"), rewritten().repeat(4000));
+    fill(&filler);
+    view.fsck();
+
+    view.kill_all();
+    let view = scratch.mount_at("view");
+    assert_eq!(view.read("rewritten"), rewritten());
+    assert_eq!(scratch.read("edited"), lines(200));
+    view.fsck();
+    end(&scratch, &view);
+
+    let view = scratch.mount_at("view");
+    fs::remove_file(&filler).expect("make room");
+    view.cli(&["confirm", "rewritten"]).ok();
+    assert_eq!(scratch.read("rewritten"), rewritten());
+    assert_eq!(save(&scratch, &view, "deleted", &with_changed_lines(&lines(200), 3)), "none");
+    view.assert_landed("deleted", &with_changed_lines(&lines(200), 3));
+    let left = |name: &str| name.starts_with(".fettle-tmp");
+    let names = fs::read_dir(scratch.lower()).expect("the project").map(|entry| entry.expect("an entry").file_name());
+    assert_eq!(names.filter(|name| left(&name.to_string_lossy())).count(), 0);
+    view.unmount();
+}
+
+#[test]
+fn a_full_disk_in_memory_stops_writers_and_nothing_else() {
+    on_a_full_disk(|point| Disk::memory(point, "48m"));
+}
+
+#[test]
+fn a_full_ext4_stops_writers_and_nothing_else() {
+    on_a_full_disk(|point| Disk::ext4(point, 64));
+}
+
+#[test]
+fn what_a_close_could_not_judge_lands_when_there_is_room_again() {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(|point| Disk::memory(point, "16m"));
+    scratch.write("a", lines(200));
+    let view = scratch.mount_at("view");
+    let filler = scratch.project().join("filler");
+    // Written while there is room, closed when there is none.
+    let script = format!(
+        r#"
+fd = os.open("a", os.O_RDWR)
+os.write(fd, b"LINE")
+subprocess.run(["dd", "if=/dev/zero", "of={}", "bs=4096", "status=none"], stderr=subprocess.DEVNULL)
+try:
+    os.close(fd)
+    print("none")
+except OSError as err:
+    print(errno.errorcode[err.errno])
+"#,
+        filler.display()
+    );
+    assert_eq!(python(&scratch, view.root(), &script).ok().stdout.trim(), "ENOSPC");
+    let edited = lines(200).replacen("line", "LINE", 1);
+    assert_eq!((view.read("a"), scratch.read("a")), (edited.clone(), lines(200)));
+    let status = view.status();
+    assert_eq!(status["writers"][0]["path"], "a", "{status}");
+    assert!(view.cli(&["status"]).ok().stdout.contains("could not be judged yet"));
+    fs::remove_file(&filler).expect("make room");
+    view.status();
+    view.assert_landed("a", &edited);
+    view.unmount();
+}
+
+#[test]
+fn a_project_that_becomes_read_only_is_read_on_and_keeps_what_is_held() {
+    let mut scratch = mounted_scratch!();
+    let disk = scratch.put_disk_below(|point| Disk::memory(point, "16m"));
+    scratch.write("a", lines(200));
+    scratch.write("b", lines(200));
+    let state = scratch.root().join("state");
+    let view = scratch.mounting().at("view").env("FETTLE_STATE_DIR", &state).start();
+    view.write("b", rewritten());
+    disk.remount("ro");
+    let edited = with_changed_lines(&lines(200), 3);
+    assert_eq!(save(&scratch, &view, "a", &edited), "EROFS");
+    assert_eq!((view.read("a"), scratch.read("a")), (edited.clone(), lines(200)));
+    let refused = view.sh("mkdir d");
+    assert!(refused.status != 0 && refused.stderr.contains("Read-only file system"), "{}", refused.stderr);
+    let refused = view.cli(&["confirm", "b"]);
+    assert!(refused.status == 1 && refused.stderr.contains("Read-only file system"), "{}", refused.stderr);
+    assert_eq!(view.only_held().path, "b");
+    disk.remount("rw");
+    view.cli(&["confirm", "b"]).ok();
+    view.cli(&["status"]).ok();
+    view.assert_landed("a", &edited);
+    view.assert_landed("b", &rewritten());
+    view.unmount();
+}
+
+#[test]
+fn a_state_directory_that_becomes_read_only_stops_writing_and_not_reading() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(200));
+    let state = scratch.root().join("state");
+    fs::create_dir(&state).expect("a place for the state");
+    let disk = Disk::ext4(&state, 16);
+    let mount = || scratch.mounting().at("view").env("FETTLE_STATE_DIR", &state).start();
+    let view = mount();
+    view.write("a", rewritten());
+    disk.fail();
+    assert_eq!(save(&scratch, &view, "new", "new\n"), "EROFS");
+    assert!(!view.has("new") && !scratch.has("new"));
+    assert_eq!((view.read("a"), scratch.read("a")), (rewritten(), lines(200)));
+    assert_eq!(view.only_held().path, "a");
+    let refused = view.cli(&["confirm", "a"]);
+    assert!(refused.status == 1 && refused.stderr.contains("Read-only file system"), "{}", refused.stderr);
+    assert_eq!(scratch.read("a"), lines(200));
+    end(&scratch, &view);
+    disk.repair();
+    let view = mount();
+    assert_eq!(view.read("a"), rewritten());
+    view.cli(&["confirm", "a"]).ok();
+    assert_eq!(scratch.read("a"), rewritten());
+    view.unmount();
+}
+
+#[test]
+fn a_directory_that_is_removed_below_takes_what_was_held_in_it_nowhere() {
+    let scratch = mounted_scratch!();
+    scratch.write("d/sub/a", lines(200));
+    scratch.write("d/sub/b", lines(200));
+    let view = scratch.mount_at("view");
+    view.write("d/sub/a", rewritten());
+    // Written and not closed while its directory goes.
+    let script = format!(
+        r#"
+fd = os.open("d/sub/b", os.O_RDWR)
+os.write(fd, b"LINE")
+subprocess.run(["rm", "-r", "{}"], check=True)
+os.close(fd)
+"#,
+        scratch.lower().join("d").display()
+    );
+    python(&scratch, view.root(), &script).ok();
+    assert!(!scratch.has("d"));
+    let status = view.status();
+    let held: Vec<&str> =
+        status["held"].as_array().into_iter().flatten().filter_map(|held| held["path"].as_str()).collect();
+    assert!(held.contains(&"d/sub/a") && held.contains(&"d/sub/b"), "{status}");
+    view.fsck();
+    view.write("other", "other\n");
+    assert_eq!(scratch.read("other"), "other\n");
+    view.cli(&["confirm", "--force", "d/sub/a"]).ok();
+    assert_eq!(scratch.read("d/sub/a"), rewritten());
+    view.cli(&["discard", "d/sub/b"]).ok();
+    view.unmount();
+}
+
+/// Opens more files than there are descriptors; who is refused is told so, and what was open goes on.
+#[test]
+fn without_descriptors_left_who_opens_is_told_and_all_goes_on() {
+    let scratch = mounted_scratch!();
+    for number in 0..100 {
+        scratch.write(format!("f{number}"), lines(20));
+    }
+    let view = scratch.mount_at("view");
+    let daemon = Pid::from_raw(view.daemon_pid());
+    let open = fs::read_dir(format!("/proc/{}/fd", view.daemon_pid())).expect("its descriptors").count() as u64;
+    let limits = fs::read_to_string(format!("/proc/{}/limits", view.daemon_pid())).expect("its limits");
+    let limits = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let maximum = limits.split_whitespace().nth(4).and_then(|word| word.parse().ok());
+    let few = Rlimit { current: Some(open + 30), maximum };
+    let before = rustix::process::prlimit(daemon, Resource::Nofile, few).expect("limit the daemon");
+    let script = r#"
+opened, refused = [], 0
+for number in range(100):
+    try:
+        opened.append(os.open("f%d" % number, os.O_RDWR))
+    except OSError as err:
+        assert err.errno in (errno.EMFILE, errno.ENFILE), err
+        refused += 1
+assert opened and refused, (len(opened), refused)
+assert os.read(opened[0], 6) == b"line 1"
+for fd in opened:
+    os.close(fd)
+print(len(opened))
+"#;
+    python(&scratch, view.root(), script).ok();
+    rustix::process::prlimit(daemon, Resource::Nofile, before).expect("give its descriptors back");
+    view.write("f99", lines(21));
+    view.assert_landed("f99", &lines(21));
+    view.unmount();
+}
+
+#[test]
+fn a_daemon_that_is_stopped_for_a_while_goes_on_where_it_was() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(200));
+    let view = scratch.mount_at("view");
+    let pid = view.daemon_pid();
+    let daemon = Pid::from_raw(pid).expect("a pid");
+    rustix::process::kill_process(daemon, Signal::STOP).expect("stop the daemon");
+    let mut writer = scratch.command("sh");
+    writer.env("VIEW", view.root()).args(["-c", "cd \"$VIEW\" && echo new > new && echo more >> a"]);
+    let mut writer = writer.spawn().expect("a writer");
+    // Longer than the second for which attributes are valid, and than the watchdog takes to start another.
+    let waited = crate::harness::within(std::time::Duration::from_secs(3), || {
+        writer.try_wait().expect("ask for the writer").is_some()
+    });
+    assert!(!waited, "it was served by a stopped daemon");
+    rustix::process::kill_process(daemon, Signal::CONT).expect("let the daemon go on");
+    assert!(writer.wait().expect("the writer").success());
+    view.assert_landed("new", "new\n");
+    view.assert_landed("a", &format!("{}more\n", lines(200)));
+    assert_eq!(view.daemon_pid(), pid, "the watchdog took it for dead");
+    view.unmount();
+}
