@@ -68,6 +68,9 @@ impl Overlay {
             }
             self.tell_changed(path, true);
         }
+        // They are held by now, whatever the disk says.
+        let synced = self.store.sync();
+        synced.map_err(|err| failed(&returned[0].row.names[0], &err.into()))?;
         Ok(outcomes)
     }
 
@@ -194,19 +197,15 @@ impl Overlay {
             epilogue.events.push(event.doing([PathEffect::new(path, Effect::HeldAgain { id })]));
             epilogue.save.push(row.clone());
         }
-        let recorded = {
-            let mut state = self.state.lock();
-            for one in returned {
-                let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
-                if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(&one.row) {
-                    return Err(Error::Errno(libc::EBUSY));
-                }
+        let mut state = self.state.lock();
+        for one in returned {
+            let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
+            if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(&one.row) {
+                return Err(Error::Errno(libc::EBUSY));
             }
-            let recorded = self.store.record_operation(&epilogue)?;
-            returned.iter().for_each(|one| state.returned(one));
-            recorded
-        };
-        self.store.sync()?;
+        }
+        let recorded = self.store.record_operation(&epilogue)?;
+        returned.iter().for_each(|one| state.returned(one));
         Ok(recorded)
     }
 

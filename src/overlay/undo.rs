@@ -303,13 +303,13 @@ impl Overlay {
         let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
         let events = vec![undone_event(self, path, operation, how).doing(effects)];
         let done = act(self).and_then(|anchors| {
-            let recorded = self.store.record_operation(&Epilogue { anchors, events, ..Epilogue::default() })?;
-            self.store.sync()?;
-            Ok(recorded)
+            Ok(self.store.record_operation(&Epilogue { anchors, events, ..Epilogue::default() })?)
         });
         let undone = done.map_err(|err| not_undone(path, &err))?;
         outcome.operation = undone.map(|undone| undone.to_string());
         self.tell_changed(path, true);
+        // It is undone by now, whatever the disk says.
+        self.store.sync().map_err(|err| failed(path, &err.into()))?;
         Ok(vec![outcome])
     }
 
