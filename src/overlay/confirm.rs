@@ -207,8 +207,20 @@ impl Overlay {
                 false => Err(refuse(None)),
             };
         }
-        let base = change.row.base.content.filter(|kept| !kept.symlink);
-        let base = base.map(|kept| self.store.content(kept.digest)).transpose();
+        self.merge_texts(path, change.row.base.content, present, new, refuse)
+    }
+
+    /// What two have made of the same text, each in his own lines (SPEC §9). `refuse` is told the hunks that clash, where
+    /// it is for hunks that they cannot be merged.
+    pub(super) fn merge_texts(
+        &self,
+        path: &RelPath,
+        base: Option<Kept>,
+        present: &Side,
+        new: &Side,
+        refuse: impl Fn(Option<String>) -> ErrorBody,
+    ) -> Reviewed<Side> {
+        let base = base.filter(|kept| !kept.symlink).map(|kept| self.store.content(kept.digest)).transpose();
         let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
         let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
             return Err(refuse(None));
@@ -224,7 +236,7 @@ impl Overlay {
     }
 
     /// Merged content as a file that can be landed, with the metadata of what lower has.
-    pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+    fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
         let fault = |err: Error| failed(path, &err);
         let upper = self.store.create_upper().map_err(|err| fault(err.into()))?;

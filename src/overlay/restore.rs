@@ -14,7 +14,6 @@ use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
 use super::undo::UndoHow;
 use super::{Error, Known, Overlay, Result, State};
-use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
@@ -277,19 +276,7 @@ impl Overlay {
             ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
         };
         let Left::Content(Some(left)) = &reversal.left else { return Err(refuse(None)) };
-        let base = left.content.filter(|kept| !kept.symlink).map(|kept| self.store.content(kept.digest)).transpose();
-        let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
-        let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
-            return Err(refuse(None));
-        };
-        let text = |bytes: &[u8]| diff::classify(Some(bytes)) == diff::Side::Text;
-        if !(text(&base) && text(ours) && text(theirs) && present.is_file() && new.is_file()) {
-            return Err(refuse(None));
-        }
-        match diff::merge(&base, ours, theirs) {
-            Merge::Clean(merged) => self.merged_side(path, &merged),
-            Merge::Conflict { hunks } => Err(refuse(Some(hunks))),
-        }
+        self.merge_texts(path, left.content, present, &new, refuse)
     }
 
     fn land_restored(&self, plan: &mut Plan<'_>, operation: &Operation, how: &UndoHow) -> Result<Landed> {

@@ -6,9 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::harness::{Scratch, View, lines, mounted_scratch, within};
+use crate::harness::{Scratch, Stopped, View, lines, mounted_scratch, within};
 
 /// How late a change below may show where nobody opens anything (SPEC §2).
 const PROMPTLY: Duration = Duration::from_secs(1);
@@ -50,23 +48,6 @@ fn shows(what: &str, condition: impl FnMut() -> bool) {
 
 fn size(view: &View<'_>, path: &str) -> Option<u64> {
     view.path(path).symlink_metadata().ok().map(|meta| meta.len())
-}
-
-/// Stops a process, and lets it go on whatever happens.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pid: i32) -> Self {
-        let pid = Pid::from_raw(pid).expect("a pid");
-        kill_process(pid, Signal::STOP).expect("a process can be stopped");
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill_process(self.0, Signal::CONT).expect("a stopped process can go on");
-    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Scratch, View, lines, mounted_scratch};
+use crate::harness::{Scratch, Stopped, View, lines, mounted_scratch};
 use crate::semantics::{in_view, scripts};
 
 /// What a store into a passing file writes, and no judged file may have.
@@ -29,23 +29,6 @@ fn either_way(check: impl Fn(&Scratch, &View<'_>)) {
         let view = scratch.mounting().flag("--window=0").flag("-o").flag(word).start();
         assert_eq!(view.status()["passthrough"], word == "passthrough");
         check(&scratch, &view);
-    }
-}
-
-/// Stops a process, and lets it go on whatever happens.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pid: i32) -> Self {
-        let pid = Pid::from_raw(pid).expect("a pid");
-        kill_process(pid, Signal::STOP).expect("a process can be stopped");
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill_process(self.0, Signal::CONT).expect("a stopped process can go on");
     }
 }
 

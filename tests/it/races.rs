@@ -129,8 +129,8 @@ fn no_byte_written_below_is_lost_to_a_rename_that_lands() {
     view.unmount();
 }
 
-#[test]
-fn no_byte_written_below_is_lost_to_a_confirm() {
+/// `confirm`: the command and its flags. Applied, merged, or refused as a conflict: with 0 or 5.
+fn race_with_a_confirm(confirm: &[&str]) {
     let scratch = mounted_scratch!();
     let view = mounted(&scratch);
     let large = with_changed_lines(&lines(60), 50);
@@ -139,9 +139,8 @@ fn no_byte_written_below_is_lost_to_a_confirm() {
         let held = view.held();
         held.iter().find(|held| held.path == path).expect("it is held").id.clone()
     };
-    // Applied, merged, or refused as a conflict: with 0 or 5.
     let confirm = |path: &str, id: &str| {
-        let confirmed = view.cli(&["confirm", id]);
+        let confirmed = view.cli(&[confirm, &[id]].concat());
         assert!(matches!(confirmed.status, 0 | 5), "{path}: {confirmed:?}");
         if confirmed.status == 5 {
             view.cli(&["discard", id]).ok();
@@ -152,24 +151,13 @@ fn no_byte_written_below_is_lost_to_a_confirm() {
 }
 
 #[test]
+fn no_byte_written_below_is_lost_to_a_confirm() {
+    race_with_a_confirm(&["confirm"]);
+}
+
+#[test]
 fn no_byte_written_below_is_lost_to_a_forced_confirm() {
-    let scratch = mounted_scratch!();
-    let view = mounted(&scratch);
-    let large = with_changed_lines(&lines(60), 50);
-    let hold = |path: &str| {
-        view.write(path, &large);
-        let held = view.held();
-        held.iter().find(|held| held.path == path).expect("it is held").id.clone()
-    };
-    let confirm = |path: &str, id: &str| {
-        let confirmed = view.cli(&["confirm", "--force", id]);
-        assert!(matches!(confirmed.status, 0 | 5), "{path}: {confirmed:?}");
-        if confirmed.status == 5 {
-            view.cli(&["discard", id]).ok();
-        }
-    };
-    race(&scratch, &view, hold, confirm);
-    view.unmount();
+    race_with_a_confirm(&["confirm", "--force"]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 pub use normalise::normalise;
 pub use output::{Held, Output};
-pub use processes::kill;
+pub use processes::{Stopped, kill};
 pub use scratch::Scratch;
 pub use tree::Tree;
 pub use view::{Mounting, View};

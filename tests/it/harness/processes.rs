@@ -81,3 +81,20 @@ pub fn kill(pid: i32) {
 pub fn all_gone(pids: &[i32]) -> bool {
     within(PATIENCE, || !pids.iter().any(|pid| is_alive(*pid)))
 }
+
+/// Stops a process, and lets it go on whatever happens.
+pub struct Stopped(Pid);
+
+impl Stopped {
+    pub fn new(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid).expect("a pid");
+        rustix::process::kill_process(pid, Signal::STOP).expect("a process can be stopped");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        rustix::process::kill_process(self.0, Signal::CONT).expect("a stopped process can go on");
+    }
+}
