@@ -165,12 +165,10 @@ impl Nodes {
 
     /// The path of a node by its first name; `ENOENT` for one that has none any more.
     pub fn path(&self, id: NodeId) -> Result<RelPath> {
+        self.get(id)?;
         let mut names: Vec<&OsStr> = Vec::new();
-        let mut at = id;
-        while at != ROOT {
-            let (parent, name) = self.get(at)?.names.first().ok_or(Error::Errno(libc::ENOENT))?;
-            names.push(name);
-            at = *parent;
+        if !self.climb(id, &mut names) {
+            return Err(Error::Errno(libc::ENOENT));
         }
         let mut bytes = Vec::new();
         for name in names.iter().rev() {
@@ -180,6 +178,18 @@ impl Nodes {
             bytes.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(*name));
         }
         RelPath::parse(&bytes).map_err(|_| Error::Errno(libc::ENOENT))
+    }
+
+    /// Adds the names from a node up to the root. A name in a directory that has gone leads nowhere.
+    fn climb<'a>(&'a self, id: NodeId, names: &mut Vec<&'a OsStr>) -> bool {
+        if id == ROOT {
+            return true;
+        }
+        let Some(node) = self.nodes.get(&id) else { return false };
+        node.names.iter().any(|(parent, name)| {
+            names.push(name);
+            self.climb(*parent, names) || names.pop().is_none()
+        })
     }
 
     /// Each path of a node, the first first.
@@ -279,6 +289,7 @@ impl Nodes {
             return;
         }
         self.unname(parent, name);
+        let former = self.nodes.get(&id).filter(|node| node.kind == FileKind::Directory).map(|node| node.names.clone());
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.push((parent, name.to_owned()));
             // It may have been without a name for a moment, in an exchange.
@@ -290,6 +301,8 @@ impl Nodes {
                 parent.children += 1;
             }
         }
+        // A directory has one name: somebody has renamed it below, and what is in it is found by the new one.
+        former.into_iter().flatten().for_each(|(parent, name)| self.unname(parent, &name));
     }
 
     /// Takes a name away; a node without any lives on only for who has it open.

@@ -27,6 +27,9 @@ const ASKED: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
 
+/// A rename makes two events, the first of which may be read before there is the second.
+const OTHER_HALF: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
 /// One queue of events and the watches that fill it.
 pub struct Watches {
     queue: OwnedFd,
@@ -98,9 +101,20 @@ impl Watches {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
         let mut reader = inotify::Reader::new(self.queue.as_fd(), &mut buffer);
         let mut seen = Vec::new();
+        let mut half_renamed = false;
         loop {
             match reader.next() {
-                Ok(event) => seen.extend(told(&event)),
+                Ok(event) => {
+                    half_renamed = event.events().contains(ReadFlags::MOVED_FROM);
+                    seen.extend(told(&event));
+                }
+                // Where the name came to is told next, unless that is not watched.
+                Err(rustix::io::Errno::AGAIN) if std::mem::take(&mut half_renamed) => {
+                    match poll(&mut asked, Some(&OTHER_HALF)) {
+                        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                        Err(err) => return Err(err.into()),
+                    }
+                }
                 Err(rustix::io::Errno::AGAIN) => return Ok(seen),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(err) => return Err(err.into()),
