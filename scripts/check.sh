@@ -39,7 +39,6 @@ losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
-inotifywait  inotify-tools
 chattr       e2fsprogs
 ps           procps
 '
