@@ -133,8 +133,11 @@ impl Overlay {
         if landed && let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? {
             return Ok(meta);
         }
-        if self.state.lock().uppers.held_dir(path) == Some(id) {
-            let (made, _) = self.state.lock().uppers.dirs_in(path);
+        let dirs_made = {
+            let state = self.state.lock();
+            (state.uppers.held_dir(path) == Some(id)).then(|| state.uppers.dirs_in(path).0)
+        };
+        if let Some(made) = dirs_made {
             return Ok(Meta { links: made.saturating_add(2), ..self.store.upper_meta(id)? });
         }
         // Names of the inode below may have come and gone since it was first written.

@@ -13,7 +13,7 @@ use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{AnchorState, DirLooks, Effect, Epilogue, EventDraft, Operation, PathEffect, Writer};
+use crate::store::{Anchor, AnchorState, DirLooks, Effect, Epilogue, EventDraft, Operation, PathEffect, Writer};
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::{Mode, OFlags};
 
@@ -98,12 +98,7 @@ impl Overlay {
             return Err(not_empty());
         }
         self.act(path, operation, how, Some(Effect::DirRemoved(DirLooks::of(&was))), |overlay| {
-            let place = overlay.lower.place(path)?;
-            place.remove_dir()?;
-            place.sync_dir()?;
-            let mut state = overlay.state.lock();
-            state.unnamed_at(path, &was);
-            Ok(state.left(path).into_iter().collect())
+            overlay.remove_below(path, &was)
         })
         .map_err(|err| if err.code == ErrorCode::WriteFailed && self.is_full(path) { not_empty() } else { err })
     }
@@ -152,14 +147,7 @@ impl Overlay {
         if matches!(was.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
             return Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place"));
         }
-        self.act(path, operation, how, None, |overlay| {
-            let place = overlay.lower.place(path)?;
-            place.unlink()?;
-            place.sync_dir()?;
-            let mut state = overlay.state.lock();
-            state.unnamed_at(path, &was);
-            Ok(state.left(path).into_iter().collect())
-        })
+        self.act(path, operation, how, None, |overlay| overlay.remove_below(path, &was))
     }
 
     fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
@@ -294,7 +282,7 @@ impl Overlay {
         operation: &Operation,
         how: &UndoHow,
         effects: impl IntoIterator<Item = Effect>,
-        act: impl FnOnce(&Self) -> Result<Vec<crate::store::Anchor>>,
+        act: impl FnOnce(&Self) -> Result<Vec<Anchor>>,
     ) -> Reviewed<Vec<Outcome>> {
         let mut outcome = structure_outcome(path);
         if how.review.dry_run {
@@ -311,6 +299,20 @@ impl Overlay {
         // It is undone by now, whatever the disk says.
         self.store.sync().map_err(|err| failed(path, &err.into()))?;
         Ok(vec![outcome])
+    }
+
+    /// Takes an entry without content out of lower, durably. Gives the anchor that this leaves.
+    fn remove_below(&self, path: &RelPath, was: &Meta) -> Result<Vec<Anchor>> {
+        let place = self.lower.place(path)?;
+        if was.is_dir() {
+            place.remove_dir()?
+        } else {
+            place.unlink()?
+        }
+        place.sync_dir()?;
+        let mut state = self.state.lock();
+        state.unnamed_at(path, was);
+        Ok(state.left(path).into_iter().collect())
     }
 
     fn stat_below(&self, path: &RelPath) -> Reviewed<Option<Meta>> {
