@@ -39,6 +39,7 @@ losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
+inotifywait  inotify-tools
 chattr       e2fsprogs
 ps           procps
 '

@@ -32,6 +32,9 @@ pub enum Access {
     Write,
 }
 
+/// `__FMODE_EXEC` in the kernel's include/linux/fs.h: among the flags of an `execve`, and of no `open(2)`.
+const FMODE_EXEC: u32 = 0x20;
+
 /// What of `open(2)`'s flags matters to the view.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFlags {
@@ -59,6 +62,16 @@ impl OpenFlags {
         self.access == Access::Write || self.truncates()
     }
 
+    /// The kernel opens it to run it.
+    fn executes(self) -> bool {
+        self.raw.bits() & FMODE_EXEC != 0
+    }
+
+    /// Empties a file without write access, which the kernel denies to a running program's file only afterwards.
+    fn truncates_unasked(self) -> bool {
+        self.access == Access::Read && self.truncates()
+    }
+
     pub(super) fn without_truncation(self) -> Self {
         Self { raw: self.raw - OFlags::TRUNC, ..self }
     }
@@ -78,6 +91,8 @@ pub(super) struct Handle {
     pub access: Access,
     pub node: NodeId,
     pub opener: Writer,
+    /// A program runs from it.
+    executes: bool,
     /// Written since it was last judged.
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
@@ -281,6 +296,7 @@ impl Overlay {
                 Access::Read if !flags.truncates() => caller.writer(),
                 Access::Read | Access::Write => caller.opener(),
             },
+            executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
             opened: Mutex::new(opened),
@@ -290,6 +306,16 @@ impl Overlay {
         let id = HandleId(state.handle_last);
         state.handles.insert(id, Arc::new(handle));
         id
+    }
+
+    /// With write access the kernel itself refuses before it asks us, and so it does for `O_TRUNC` alone, but after the
+    /// open, which has emptied the file by then.
+    pub(super) fn check_text_busy(&self, node: NodeId, flags: OpenFlags) -> Result<()> {
+        let is_run = |handle: &Arc<Handle>| handle.node == node && handle.executes;
+        if flags.truncates_unasked() && self.state.lock().handles.values().any(is_run) {
+            return Err(Error::Errno(libc::ETXTBSY));
+        }
+        Ok(())
     }
 
     pub(super) fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {

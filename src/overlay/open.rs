@@ -43,6 +43,7 @@ impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         if flags.may_change() {
             self.check_may_write(caller)?;
+            self.check_text_busy(node, flags)?;
         }
         let (open, below) = loop {
             let (path, action) = match self.path_for_open(node) {

@@ -6,10 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Scratch, Stopped, View, lines, mounted_scratch, within};
+use crate::harness::{Scratch, Stopped, View, eventually, lines, mounted_scratch, within};
 
 /// How late a change below may show where nobody opens anything (SPEC §2).
 const PROMPTLY: Duration = Duration::from_secs(1);
+/// The same where the machine has something to catch up with.
+const AFTER_A_FLOOD: Duration = Duration::from_secs(8);
 
 /// A project with files in two directories, one of them ignored by git, all of which the kernel has looked at.
 fn warm(scratch: &Scratch) -> View<'_> {
@@ -281,4 +283,149 @@ fn without_watches_changes_below_show_within_a_second_too() {
         fs::remove_file(scratch.lower().join("src/deep/c.txt")).expect("removed below");
         late("a deletion", &mut || !view.has("src/deep/c.txt"));
     }
+}
+
+#[test]
+fn more_changes_than_the_kernel_queues_lose_none() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let queued = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("the kernel's limit");
+    let queued: usize = queued.trim().parse().expect("a number");
+    let stopped = Stopped::new(view.daemon_pid());
+    // In turns: the kernel makes one of two that are the same.
+    let logs = ["src/b.txt", "src/c.txt"]
+        .map(|path| fs::OpenOptions::new().append(true).open(scratch.lower().join(path)).expect("a log below"));
+    for turn in 0..=queued {
+        std::io::Write::write_all(&mut &logs[turn % 2], b"x").expect("append below");
+    }
+    // These no event tells of.
+    scratch.write("src/a.txt", lines(33));
+    scratch.write("src/new.txt", "new");
+    fs::remove_file(scratch.lower().join("src/deep/a.txt")).expect("removed below");
+    fs::rename(scratch.lower().join("src/deep"), scratch.lower().join("src/deeper")).expect("renamed below");
+    drop(stopped);
+    let all = || {
+        size(&view, "src/a.txt") == Some(lines(33).len() as u64)
+            && view.has("src/new.txt")
+            && !view.has("src/deep")
+            && view.has("src/deeper/b.txt")
+            && !view.has("src/deeper/a.txt")
+            && size(&view, "src/b.txt") == fs::metadata(scratch.lower().join("src/b.txt")).ok().map(|meta| meta.len())
+    };
+    assert!(within(AFTER_A_FLOOD, all), "something is not told");
+}
+
+/// A program that watches something of the view.
+struct Watcher {
+    child: std::process::Child,
+    seen: std::path::PathBuf,
+}
+
+impl Watcher {
+    /// Watches from when this returns.
+    fn on(scratch: &Scratch, view: &View<'_>, path: &str) -> Self {
+        let seen = scratch.root().join(format!("seen-{}", path.replace('/', "-")));
+        let mut wait = scratch.command("inotifywait");
+        wait.args(["--monitor", "--quiet", "--format", "%e %f", "--outfile"]).arg(&seen).current_dir(view.root());
+        wait.args(["-e", "modify,attrib,create,delete,move,close_write", path]);
+        let watcher = Self { child: wait.spawn().expect("inotifywait, of Debian's inotify-tools"), seen };
+        let descriptors = format!("/proc/{}/fdinfo", watcher.child.id());
+        eventually("inotifywait watches", || {
+            let notes = fs::read_dir(&descriptors).expect("a process of ours").flatten();
+            notes.filter_map(|note| fs::read_to_string(note.path()).ok()).any(|note| note.contains("inotify wd:"))
+        });
+        watcher
+    }
+
+    /// The events so far, in order.
+    fn seen(&self) -> Vec<String> {
+        let seen = fs::read_to_string(&self.seen).expect("what inotifywait writes");
+        seen.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn sees(&self, event: &str, what: &str) {
+        eventually(&format!("{event:?}, of {what}"), || self.seen().iter().any(|seen| seen == event));
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("inotifywait ends");
+    }
+}
+
+#[test]
+fn programs_that_watch_the_view_learn_of_what_changes_below() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let lower = scratch.lower();
+    let (of_file, of_dir) = (Watcher::on(&scratch, &view, "src/a.txt"), Watcher::on(&scratch, &view, "src"));
+    scratch.write("src/a.txt", lines(21));
+    of_file.sees("MODIFY", "an edit of the file");
+    of_dir.sees("MODIFY a.txt", "an edit in the directory");
+    fs::write(lower.join("new~"), "another").expect("written below");
+    fs::rename(lower.join("new~"), lower.join("src/b.txt")).expect("renamed over below");
+    of_dir.sees("MODIFY b.txt", "a file renamed over");
+    scratch.write("src/new.txt", "new");
+    of_dir.sees("MODIFY new.txt", "a new file");
+    // Nothing else tells of a directory that a name is gone.
+    drop(of_dir);
+    let of_dir = Watcher::on(&scratch, &view, "src/deep");
+    fs::remove_file(lower.join("src/deep/c.txt")).expect("removed below");
+    eventually("an event of a deletion", || !of_dir.seen().is_empty());
+}
+
+#[test]
+fn programs_that_watch_the_view_learn_of_confirm_discard_and_rollback() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    view.write("src/b.txt", lines(21));
+    view.write("src/a.txt", lines(300));
+    view.write("src/c.txt", lines(300));
+    let held = view.held();
+    let id_of = |path: &str| held.iter().find(|held| held.path == path).expect("held").id.clone();
+    let watcher = Watcher::on(&scratch, &view, "src");
+    view.cli(&["confirm", &id_of("src/a.txt")]).ok();
+    watcher.sees("MODIFY a.txt", "a confirm");
+    view.cli(&["discard", &id_of("src/c.txt")]).ok();
+    watcher.sees("MODIFY c.txt", "a discard");
+    let backups = view.cli(&["backups", "src/b.txt", "--json"]).ok().json();
+    view.cli(&["rollback", backups["backups"][0]["name"].as_str().expect("a backup")]).ok();
+    watcher.sees("MODIFY b.txt", "a rollback");
+    assert_eq!(watcher.seen().iter().filter(|seen| !seen.starts_with("MODIFY ")).count(), 0, "{:?}", watcher.seen());
+}
+
+#[test]
+fn what_tells_watchers_changes_nothing() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let watcher = Watcher::on(&scratch, &view, "src");
+    scratch.write("src/a.txt", lines(21));
+    watcher.sees("MODIFY a.txt", "an edit");
+    let times =
+        |path: &Path| path.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.ctime_nsec())).expect("stat");
+    assert_eq!(times(&view.path("src/a.txt")), times(&scratch.lower().join("src/a.txt")));
+    let log = view.cli(&["log", "--json"]).ok();
+    assert!(!log.stdout.contains("a.txt"), "{}", log.stdout);
+    assert!(view.held().is_empty() && view.status()["writers"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+fn a_program_s_own_writing_makes_no_events_but_its_own() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let watcher = Watcher::on(&scratch, &view, "src");
+    view.write("src/a.txt", lines(21));
+    view.write_by_rename("src/b.txt", lines(21));
+    view.assert_landed("src/a.txt", &lines(21));
+    // What comes after it has passed all that the landings made.
+    scratch.write("src/c.txt", lines(21));
+    watcher.sees("MODIFY c.txt", "an edit below");
+    let seen = watcher.seen();
+    let after_close = |name: &str| {
+        let of_it: Vec<_> = seen.iter().filter(|event| event.ends_with(&format!(" {name}"))).collect();
+        of_it.iter().skip_while(|line| !line.contains("CLOSE_WRITE") && !line.contains("MOVED_TO")).skip(1).count()
+    };
+    assert_eq!((after_close("a.txt"), after_close("b.txt")), (0, 0), "{seen:?}");
 }
