@@ -312,6 +312,9 @@ impl Overlay {
                     applied.epilogue().save.extend(taken.into_iter().filter(|row| !landed.contains(&row.id)));
                 }
                 state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
+                if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
+                    state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
+                }
             }
             for dir in dirs {
                 state.uppers.remove(dir.row.id);
