@@ -26,7 +26,7 @@ use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::tree::{Place, Tree, is_absent};
+use crate::sys::tree::{Dirs, Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags, RenameFlags, xattr};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
@@ -106,6 +106,7 @@ struct Work<'a> {
     store: &'a Store,
     durability: Durability,
     staged: Vec<Staged>,
+    dirs: Dirs,
     /// How many of `staged`, from the first, have been applied; of the next one nobody knows after an error.
     applied: usize,
     intent: Option<i64>,
@@ -148,7 +149,8 @@ impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
         let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
-        let work = Work { store, durability, staged, applied: 0, intent: None, made, emptied, to_sync };
+        let dirs = Dirs::default();
+        let work = Work { store, durability, staged, dirs, applied: 0, intent: None, made, emptied, to_sync };
         Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
@@ -159,11 +161,11 @@ impl<'a> Landing<'a> {
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
-        let place = place_among(&self.work.staged, tree, path)?;
+        let place = place_among(&self.work.staged, &mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
-        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let waiting = place.sibling(&temp.0);
         let secure = |temp: &File| self.work.durability.secure(temp, expect.is_some());
         let meta = match write_temp(&waiting, new, secure) {
             Ok(meta) => meta,
@@ -184,10 +186,10 @@ impl<'a> Landing<'a> {
     }
 
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_below(&mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
         let temp = new_temp();
-        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let waiting = place.sibling(&temp.0);
         self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp } }, place);
         self.work.last().waiting = Some(waiting);
         Ok(())
@@ -224,7 +226,7 @@ impl<'a> Landing<'a> {
 
     fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
         let step = Step { path: path.clone(), expect, act };
-        let staged = Staged::reopen(tree, step, &self.work.staged)?;
+        let staged = Staged::reopen(tree, step, &self.work.staged, &mut self.work.dirs)?;
         self.work.staged.push(staged);
         Ok(())
     }
@@ -250,7 +252,7 @@ impl<'a> Landing<'a> {
 
     fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
         let doing = || format!("make {dir}");
-        let place = tree.place(dir).doing(doing)?;
+        let place = place_below(&mut self.work.dirs, tree, dir)?;
         self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
         // Noted and not made is harmless: what is not there cannot be removed.
         let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
@@ -272,11 +274,10 @@ impl<'a> Landing<'a> {
 
     /// The directory goes when the landing is done, unless somebody else has put something into it.
     pub fn remove_dir(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
-        match tree.place(path) {
-            Err(err) if is_absent(&err) => Ok(()),
+        match place_below(&mut self.work.dirs, tree, path) {
+            Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(()),
             place => {
-                let place = place.doing(|| format!("open the directory of {path}"))?;
-                self.work.emptied.push((path.clone(), place));
+                self.work.emptied.push((path.clone(), place?));
                 Ok(())
             }
         }
@@ -284,7 +285,7 @@ impl<'a> Landing<'a> {
 
     /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first.
     pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_below(&mut self.work.dirs, tree, path)?;
         let doing = || format!("stat {path}");
         let looks = Some((Looks::of(old).doing(doing)?, Looks::of(new).doing(doing)?));
         let (old, kept) = (self.work.store.stage_content(old)?, self.work.store.stage_content(new)?);
@@ -550,12 +551,11 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
 impl Staged {
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `before` puts
     /// there.
-    pub fn reopen(tree: &Tree, step: Step, before: &[Staged]) -> Result<Self> {
-        let doing = || format!("open the directory of {}", step.path);
-        let place = place_among(before, tree, &step.path)?;
-        let other = step.other().map(|other| place_among(before, tree, other)).transpose()?;
+    pub fn reopen(tree: &Tree, step: Step, before: &[Staged], dirs: &mut Dirs) -> Result<Self> {
+        let place = place_among(before, dirs, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(before, dirs, tree, other)).transpose()?;
         let waiting = match &step.act {
-            Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
+            Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
@@ -941,12 +941,17 @@ fn placed_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
 }
 
 /// Where `path` is, or is going to be when `staged` have been applied.
-fn place_among(staged: &[Staged], tree: &Tree, path: &RelPath) -> Result<Place> {
-    let dir = placed_dir(staged, &path.parent().unwrap_or_default())?;
-    match (dir, path.name()) {
-        (Some(dir), Some(name)) => Ok(Place { dir, name: name.to_owned() }),
+fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    let place = || match (placed_dir(staged, &path.parent().unwrap_or_default())?, path.name()) {
+        (Some(dir), Some(name)) => Ok(Place { dir: dir.into(), name: name.to_owned() }),
         (_, _) => tree.place(path).doing(|| format!("open the directory of {path}")),
-    }
+    };
+    dirs.place(path, place)
+}
+
+/// Where `path` is.
+fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    dirs.place(path, || tree.place(path).doing(|| format!("open the directory of {path}")))
 }
 
 /// A rename changes ctime, so it does not count here.
