@@ -216,6 +216,16 @@ fn hold_in_directory(bench: &mut Bench) {
     bench.unlink("d/gone");
 }
 
+/// A directory with one in it, removed: all of it waits for review.
+fn remove_nested_directory(bench: &mut Bench) {
+    bench.put("d/a", &lines("gone a", 100));
+    bench.put("d/sub/b", &lines("gone b", 100));
+    bench.unlink("d/a");
+    bench.unlink("d/sub/b");
+    bench.rmdir("d/sub").unwrap();
+    bench.rmdir("d").unwrap();
+}
+
 /// A directory in the place of a held deletion, with files, a symlink, a FIFO and a directory in it.
 fn hold_dir_for_file(bench: &mut Bench) {
     bench.put("f", &lines("gone", 100));
@@ -531,6 +541,26 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             bench.unlink("d/a");
             bench.unlink("d/b");
             bench.view().rmdir(ROOT, OsStr::new("d"), &ME).unwrap();
+        },
+        act: confirm_all,
+        precious: &["gone a 99\n", "gone b 99\n"],
+    },
+    Scenario {
+        name: "a file in the place of a removed directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            remove_nested_directory(bench);
+            bench.save("d", &lines("instead", 3));
+        },
+        act: confirm_all,
+        precious: &["gone a 99\n", "gone b 99\n", "instead 2\n"],
+    },
+    Scenario {
+        name: "a symlink in the place of a removed directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            remove_nested_directory(bench);
+            symlink(bench, "d", "e").unwrap();
         },
         act: confirm_all,
         precious: &["gone a 99\n", "gone b 99\n"],
