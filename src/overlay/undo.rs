@@ -5,6 +5,7 @@
 //! held again ([`super::hold_again`]); each of the other acts is one call below, or one landing of its own.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsFd;
 
 use super::rename::End;
@@ -210,6 +211,7 @@ impl Overlay {
         self.check_parent(from)?;
         let event = undone_event(self, from, operation, how);
         let event = event.doing([PathEffect::new(from, Effect::Renamed { from: path.clone(), onto: None })]);
+        let dirs = self.dirs_of([from, path])?;
         let renamed = self.at_both(path, from, &how.review.by, |there, home| {
             match (there.exists(), home.exists() || home.upper().is_some()) {
                 (true, false) => {}
@@ -227,7 +229,7 @@ impl Overlay {
             }
             Ok(Ok(undone))
         });
-        self.after_move(how, [from, path], renamed)
+        self.after_move(how, ([from, path], dirs), renamed)
     }
 
     fn undo_exchange(
@@ -241,6 +243,7 @@ impl Overlay {
         self.check_may_land(with, &how.review.by)?;
         let event = undone_event(self, path, operation, how);
         let event = event.doing([PathEffect::new(path, Effect::Exchanged { with: with.clone() })]);
+        let dirs = self.dirs_of([path, with])?;
         let exchanged = self.at_both(path, with, &how.review.by, |one, other| {
             if !one.exists() || !other.exists() {
                 return Ok(Err(refused_at(path, ErrorCode::Conflict, "one of the two is not there any more")));
@@ -250,14 +253,24 @@ impl Overlay {
                 false => self.exchange_back(one, other, event.clone()).map(Ok),
             }
         });
-        self.after_move(how, [path, with], exchanged)
+        self.after_move(how, ([path, with], dirs), exchanged)
+    }
+
+    /// The directories whose names will have changed. Opened before: after it nothing but the disk may be in the way.
+    fn dirs_of(&self, paths: [&RelPath; 2]) -> Reviewed<[File; 2]> {
+        let open = |path: &RelPath| {
+            let dir = self.lower.place(path).and_then(|place| place.open_dir());
+            dir.map(File::from).map_err(|err| failed(path, &err.into()))
+        };
+        self.store.open_log().map_err(|err| failed(paths[0], &err.into()))?;
+        Ok([open(paths[0])?, open(paths[1])?])
     }
 
     /// The end of a rename that is undone: durable, told, and answered for.
     fn after_move(
         &self,
         how: &UndoHow,
-        paths: [&RelPath; 2],
+        (paths, dirs): ([&RelPath; 2], [File; 2]),
         moved: Result<Reviewed<Option<OperationId>>>,
     ) -> Reviewed<Vec<Outcome>> {
         let undone = moved.map_err(|err| not_undone(paths[0], &err))??;
@@ -265,11 +278,12 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
-        let sync = || -> Result<()> {
-            paths.iter().try_for_each(|path| self.lower.place(path)?.sync_dir())?;
-            Ok(self.store.sync()?)
-        };
-        sync().map_err(|err| failed(paths[0], &err))?;
+        let synced = dirs.iter().try_for_each(File::sync_all).map_err(Error::from);
+        if let Err(err) = synced.and_then(|()| Ok(self.store.sync()?)) {
+            // It is undone, and nobody knows for how long.
+            self.stop_writing(&format!("sync the directory of {}: {err}", paths[0]));
+            return Err(failed(paths[0], &err));
+        }
         outcome.operation = undone.map(|undone| undone.to_string());
         paths.iter().for_each(|path| self.tell_changed(path, true));
         Ok(vec![outcome])
@@ -290,7 +304,7 @@ impl Overlay {
         }
         let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
         let events = vec![undone_event(self, path, operation, how).doing(effects)];
-        let done = act(self).and_then(|anchors| {
+        let done = self.store.open_log().map_err(Error::from).and_then(|()| act(self)).and_then(|anchors| {
             Ok(self.store.record_operation(&Epilogue { anchors, events, ..Epilogue::default() })?)
         });
         let undone = done.map_err(|err| not_undone(path, &err))?;

@@ -422,7 +422,11 @@ impl Applied<'_> {
         // directory goes before that directory.
         let removed = first_error(staged.iter().rev().map(|staged| staged.remove_waiting(store)));
         let gone = emptied.iter().map(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")));
-        let gone = first_error(gone).and_then(|()| store.dirs_gone(&intent.emptied));
+        let gone = first_error(gone).and_then(|()| match removed.is_ok() {
+            true => store.dirs_gone(&intent.emptied),
+            // One in which something of ours still waits has not gone: its note stays, too.
+            false => Ok(()),
+        });
         match removed.and(gone) {
             Ok(()) => store.swept(sweep),
             // It is done all the same, and the notes stay: the next start removes what is left.

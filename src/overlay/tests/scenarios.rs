@@ -695,6 +695,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
     },
     Scenario {
+        name: "the exchange of directories with held files is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.put("e/x", &lines("old", 100));
+            bench.save("e/x", &lines("new x", 100));
+            exchange(bench, "d", "e").unwrap();
+        },
+        act: undo_latest,
+        precious: &["new a 99\n", "new b 99\n", "new x 99\n"],
+    },
+    Scenario {
         name: "the rename of a directory with held files is undone",
         rule: Rule::AllOrNothing,
         ready: |bench| {
