@@ -16,7 +16,7 @@ use crate::sys::process;
 /// How long a release that the kernel is about to send is waited for.
 const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
 /// The same where only most signs say that it will: a child may have inherited the descriptor.
-const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
+pub(super) const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
 
 impl Overlay {
     /// Settles what nobody writes any more, waiting for writers up to `wait`.
@@ -127,7 +127,12 @@ impl Overlay {
         self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.is_judged_at(node));
     }
 
-    fn wait_while(&self, state: &mut MutexGuard<'_, State>, max: Duration, condition: impl Fn(&State) -> bool) {
+    pub(super) fn wait_while(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        max: Duration,
+        condition: impl Fn(&State) -> bool,
+    ) {
         let deadline = Instant::now() + max;
         while condition(state) {
             if self.changed.wait_until(state, deadline).timed_out() {

@@ -68,7 +68,7 @@ impl OpenFlags {
     }
 
     /// Empties a file without write access, which the kernel denies to a running program's file only afterwards.
-    fn truncates_unasked(self) -> bool {
+    pub(super) fn truncates_unasked(self) -> bool {
         self.access == Access::Read && self.truncates()
     }
 
@@ -308,22 +308,16 @@ impl Overlay {
         id
     }
 
-    /// With write access the kernel itself refuses before it asks us, and so it does for `O_TRUNC` alone, but after the
-    /// open, which has emptied the file by then.
-    pub(super) fn check_text_busy(&self, node: NodeId, flags: OpenFlags) -> Result<()> {
-        let is_run = |handle: &Arc<Handle>| handle.node == node && handle.executes;
-        if flags.truncates_unasked() && self.state.lock().handles.values().any(is_run) {
-            return Err(Error::Errno(libc::ETXTBSY));
-        }
-        Ok(())
-    }
-
     pub(super) fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
         self.state.lock().handles.get(&id).cloned().ok_or(Error::Errno(libc::EBADF))
     }
 }
 
 impl State {
+    pub(super) fn is_run(&self, node: NodeId) -> bool {
+        self.handles.values().any(|handle| handle.node == node && handle.executes)
+    }
+
     /// What is open on a node, whoever opened it.
     pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
         let node = self.nodes.get(node).ok()?;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::content::drop_set_id;
 use super::error::Context;
+use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Access, Backing, HandleId, OpenFile, OpenFlags, Target};
 use super::heritage::Heritage;
 use super::lookup::Origin;
@@ -43,7 +44,9 @@ impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         if flags.may_change() {
             self.check_may_write(caller)?;
-            self.check_text_busy(node, flags)?;
+        }
+        if flags.truncates_unasked() {
+            self.check_text_busy(node)?;
         }
         let (open, below) = loop {
             let (path, action) = match self.path_for_open(node) {
@@ -75,6 +78,15 @@ impl Overlay {
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
+    }
+
+    /// With write access the kernel itself refuses before it asks us. So it does for `O_TRUNC` alone, but after the open,
+    /// which has emptied the file by then.
+    fn check_text_busy(&self, node: NodeId) -> Result<()> {
+        let mut state = self.state.lock();
+        // The program may have ended, and its release be under way.
+        self.wait_while(&mut state, WAIT_FOR_CLOSE, |state| state.is_run(node));
+        if state.is_run(node) { Err(Error::Errno(libc::ETXTBSY)) } else { Ok(()) }
     }
 
     fn open_passed(

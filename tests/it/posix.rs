@@ -316,7 +316,10 @@ lines = get("log").splitlines(); assert len(lines) == len(set(lines)) == 400, le
     a_program_that_runs_is_not_written: r#"
 sh("cp /bin/sleep s; chmod 755 s"); p = subprocess.Popen(["./s", "60"])
 while os.readlink("/proc/%d/exe" % p.pid).rsplit("/", 1)[-1] != "s": pass
-raises("ETXTBSY", os.open, "s", os.O_WRONLY); p.kill(); p.wait(); f = os.open("s", os.O_WRONLY); raises("ETXTBSY", os.execv, "./s", ["s", "0"]); os.close(f)
+for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC): raises("ETXTBSY", os.open, "s", flags)
+raises("ETXTBSY", os.truncate, "s", 0); assert get("s") == get("/bin/sleep") and p.poll() is None; p.kill(); p.wait()
+f = os.open("s", os.O_WRONLY); raises("ETXTBSY", os.execv, "./s", ["s", "0"]); os.close(f)
+os.close(os.open("s", os.O_RDONLY | os.O_TRUNC)); assert get("s") == b""
 "#;
     thousands_of_files_are_open_at_once: r#"
 import resource
