@@ -212,6 +212,9 @@ pub(super) struct Intent {
     /// Directories that go when all is done, unless there is still something in them.
     #[serde(default)]
     pub emptied: Vec<RelPath>,
+    /// Directories that were made for it: they stay, also with nothing in them.
+    #[serde(default)]
+    pub made: Vec<RelPath>,
 }
 
 impl Intent {
@@ -252,6 +255,7 @@ pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<L
     let named: Vec<_> = intent.backups.iter().map(|backup| &backup.path).zip(&names).collect();
     let operation = intent.epilogue.write(tx, &named)?;
     intent.emptied.iter().try_for_each(|dir| recovery::doom_dir(tx, dir))?;
+    intent.made.iter().try_for_each(|dir| recovery::spare_dir(tx, dir))?;
     retract(tx, id)?;
     Ok(Landed { backups: names, operation })
 }

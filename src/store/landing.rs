@@ -198,6 +198,7 @@ impl<'a> Landing<'a> {
         Ok(meta)
     }
 
+    /// The entry goes. A directory must be empty by then, but for what goes by steps after this one.
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
         let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
         self.work.store.note_boot()?;
@@ -341,7 +342,8 @@ impl<'a> Landing<'a> {
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
-        let intent = Intent { steps, backups, epilogue, emptied };
+        let made = work.made.iter().map(|made| made.path.clone()).collect();
+        let intent = Intent { steps, backups, epilogue, emptied, made };
         work.sync_before_promise(&contents)?;
         let store = work.store;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
@@ -400,7 +402,7 @@ impl Applied<'_> {
         // Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the
         // intent makes recovery finish.
         let staged = std::mem::take(&mut self.work.staged);
-        let made = std::mem::take(&mut self.work.made);
+        self.work.made.clear();
         let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
@@ -408,7 +410,6 @@ impl Applied<'_> {
         let store = self.work.store;
         let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
-            made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };
         let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
@@ -497,13 +498,14 @@ impl Work<'_> {
             outcomes.push(staged.outcome()?);
             self.applied = index + 1;
         }
-        self.check_supplanted()?;
+        self.check_emptied()?;
         Ok(outcomes)
     }
 
     /// What was not there when it was planned is somebody's, who does not want the directory to go.
-    fn check_supplanted(&self) -> Result<()> {
-        for staged in self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Supplant { .. })) {
+    fn check_emptied(&self) -> Result<()> {
+        let goes = |staged: &&Staged| matches!(staged.step.act, Act::Supplant { .. } | Act::Remove { .. });
+        for staged in self.staged.iter().filter(goes) {
             let Some(dir) = staged.own_dir()? else { continue };
             let at = |path: &RelPath| path.rebase(&RelPath::root(), &staged.step.path);
             let goes = |path: &RelPath| self.emptied.iter().any(|(emptied, _)| at(path).as_ref() == Some(emptied));
@@ -807,7 +809,7 @@ impl Staged {
     fn own_dir(&self) -> Result<Option<OwnedFd>> {
         let inode = match (&self.step.act, self.step.expect) {
             (Act::Place { inode, .. }, _) => *inode,
-            (Act::Supplant { .. }, Some(expect)) => expect.inode,
+            (Act::Supplant { .. } | Act::Remove { .. }, Some(expect)) => expect.inode,
             (_, _) => return Ok(None),
         };
         let doing = || self.doing("open");

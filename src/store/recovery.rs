@@ -102,7 +102,10 @@ impl Store {
         foreign.extend(unreachable);
         // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
         // that was undone and could not say so here.
-        let is_begun = staged.is_empty() || progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn));
+        let is_begun = match staged.is_empty() {
+            true => are_there(lower, &intent.made)?,
+            false => progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn)),
+        };
         if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress, &intent).is_ok() {
             self.database.lock().write(|tx| {
                 journal::fulfil(tx, id, &intent)?;
@@ -255,6 +258,16 @@ impl Store {
         }
         Ok(swept)
     }
+}
+
+/// Whether directories that were made for a landing have not been taken away again, by its undoing.
+fn are_there(lower: &Tree, made: &[RelPath]) -> Result<bool> {
+    for dir in made {
+        if !lower.exists(dir).doing(|| format!("stat {dir}"))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 pub(super) fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {

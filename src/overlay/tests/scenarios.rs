@@ -238,9 +238,13 @@ fn hold_dir_for_file(bench: &mut Bench) {
     bench.view().symlink(dir, OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
     bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
     // It lands last, once what is in it has.
-    let (keep, node) = (SetTime::Keep, bench.node("f/sub").unwrap());
-    let set = SetAttributes { mode: Some(0o555), uid: None, gid: None, size: None, atime: keep, mtime: keep };
-    bench.view().set_attributes(node, None, &set, &ME).unwrap();
+    chmod(bench, "f/sub", 0o555);
+}
+
+fn chmod(bench: &Bench, path: &str, mode: u32) {
+    let keep = SetTime::Keep;
+    let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
 }
 
 /// A file of lower with two names.
@@ -693,6 +697,33 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: undo_latest,
         precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "the making of a directory is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.mkdir("d"),
+        act: undo_latest,
+        precious: &[],
+    },
+    Scenario {
+        name: "the removal of a directory is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            std::fs::create_dir(bench.lower_path("d")).unwrap();
+            bench.rmdir("d").unwrap();
+        },
+        act: undo_latest,
+        precious: &[],
+    },
+    Scenario {
+        name: "new permissions are undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", "one\n");
+            chmod(bench, "a", 0o600);
+        },
+        act: undo_latest,
+        precious: &["one\n"],
     },
     Scenario {
         name: "the exchange of directories with held files is undone",
