@@ -126,6 +126,7 @@ pub(super) struct Nodes {
     children: HashMap<(NodeId, OsString), NodeId>,
     by_lower: HashMap<InodeKey, NodeId>,
     watched: HashMap<WatchId, NodeId>,
+    names_left: Vec<(NodeId, OsString)>,
     /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
     kept: HashMap<InodeKey, NodeId>,
     synthetic_next: u64,
@@ -143,6 +144,7 @@ impl Nodes {
             children: HashMap::new(),
             by_lower: HashMap::from([(meta.key(), ROOT)]),
             watched: HashMap::new(),
+            names_left: Vec::new(),
             kept: HashMap::new(),
             synthetic_next: SYNTHETIC_FIRST,
             device: meta.device,
@@ -302,7 +304,17 @@ impl Nodes {
             }
         }
         // A directory has one name: somebody has renamed it below, and what is in it is found by the new one.
-        former.into_iter().flatten().for_each(|(parent, name)| self.unname(parent, &name));
+        for (parent, name) in former.into_iter().flatten() {
+            self.unname(parent, &name);
+            if self.watch_of(parent).is_some() {
+                self.names_left.push((parent, name));
+            }
+        }
+    }
+
+    /// Names that directories have lost by being found elsewhere, each given once: the kernel may still find them there.
+    pub fn take_names_left(&mut self) -> Vec<(NodeId, OsString)> {
+        std::mem::take(&mut self.names_left)
     }
 
     /// Takes a name away; a node without any lives on only for who has it open.

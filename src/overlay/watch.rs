@@ -88,8 +88,8 @@ enum Differs {
     Nowhere,
     /// It stands no longer for this node.
     Entry(NodeId),
-    /// The kernel may believe that there is nothing.
-    Appeared,
+    /// Another than the kernel may believe, or nothing, or something after all.
+    Unknown,
     /// Of this node, whose attributes the kernel must forget, and what it has cached of the content.
     Attributes(NodeId),
     Content(NodeId, Cached),
@@ -138,6 +138,9 @@ impl Overlay {
                 }
             }
         }
+        // Who looks for such a directory by its new name makes the kernel move it; by the old one it would go on.
+        let left = self.state.lock().nodes.take_names_left();
+        left.iter().for_each(|(parent, name)| self.tell_difference(*parent, name, &Differs::Unknown));
         dirs.into_iter().for_each(|dir| self.forget_attributes(dir));
         later
     }
@@ -175,7 +178,7 @@ impl Overlay {
                         // Renamed, or one more name: what is open goes on under it.
                         state.nodes.resolve(parent, name, &meta, Some(lower));
                     }
-                    Differs::Appeared
+                    Differs::Unknown
                 }
                 (Some(node), Some((meta, lower))) if state.nodes.stands_for(node, meta.kind, lower) => {
                     state.differs(node, &meta, matches!(origin, Origin::Lower(_)))
@@ -197,7 +200,7 @@ impl Overlay {
                 self.forget_attributes(*node);
                 self.tell_watchers(parent, name);
             }
-            Differs::Appeared => {
+            Differs::Unknown => {
                 self.tell(|observer| observer.entry_doubted(parent, name));
                 self.tell_watchers(parent, name);
             }
