@@ -200,7 +200,10 @@ impl Overlay {
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
-        // Asked before the source of a rename goes: after that nothing but the disk may be in the way.
+        // Asked and opened before the source of a rename goes: after that nothing but the disk may be in the way.
+        if job.synced {
+            self.store.open_log()?;
+        }
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         self.remove_along(job)?;
         let mut state = self.state.lock();
