@@ -80,7 +80,8 @@ impl Overlay {
         self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
         if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
-            return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
+            let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
+            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
         let edited = if how.force { None } else { self.edited_since(path, &mut present)? };
         let merged = edited.map(|known| self.merge_edited(backup, path, known, &present)).transpose()?;
