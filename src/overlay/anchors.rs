@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::Backing;
+use super::known::Anchors;
 use super::lookup::Origin;
 use super::{Known, Overlay, Result, State, Went};
 use crate::model::{RelPath, Stamp};
@@ -100,7 +101,6 @@ impl Known {
     fn replaced_at(&self, place: &RelPath, kept: Kept) -> Option<Self> {
         let is_there = matches!(&self.anchor, AnchorState::Moved { to, .. } if to == place);
         let went_there = self.went.as_ref().is_some_and(|went| went.to == *place);
-        // Asked of every anchor at each landing: nearly all of them have nothing to do with the place.
         if !is_there && !went_there {
             return None;
         }
@@ -132,7 +132,7 @@ impl State {
             Some(kept) => AnchorState::Content(kept),
             None => AnchorState::Nothing,
         };
-        let came_with_dir = self.left_in_moved_dir(path).filter(|_| !self.anchors.contains_key(path));
+        let came_with_dir = self.left_in_moved_dir(path).filter(|_| !self.anchors.contains(path));
         let unknown = match &came_with_dir {
             Some(from) => Known { fresh: true, from: Some(from.clone()), ..Known::nothing() },
             None => Known::of(first),
@@ -156,7 +156,7 @@ impl State {
         let with_dir = came_with_dir(&self.anchors, &self.moved_dirs, path);
         let with_dir = with_dir.map(|from| Known::of(AnchorState::Content(kept)).as_anchor(&from));
         let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, kept)?.as_anchor(from));
-        self.anchors.iter().filter_map(pinned).chain(with_dir).collect()
+        self.anchors.of_place(path).filter_map(pinned).chain(with_dir).collect()
     }
 
     /// Anchors that a landing has brought, once lower has changed.
@@ -168,10 +168,11 @@ impl State {
 
     /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
     pub(super) fn pin_anchor(&mut self, path: &RelPath, kept: Kept) {
-        if let Some(known) = self.anchors.get_mut(path)
+        if let Some(known) = self.anchors.get(path)
             && matches!(known.anchor, AnchorState::Moved { .. })
         {
-            known.anchor = AnchorState::Content(kept);
+            let known = Known { anchor: AnchorState::Content(kept), ..known.clone() };
+            self.anchors.insert(path.clone(), known);
         }
     }
 
@@ -193,7 +194,7 @@ impl State {
 
     /// Whether something has come to a path in this session, by itself or with a directory.
     pub(super) fn came_here(&self, path: &RelPath) -> bool {
-        self.anchors.contains_key(path) || self.left_in_moved_dir(path).is_some()
+        self.anchors.contains(path) || self.left_in_moved_dir(path).is_some()
     }
 
     /// The same where nothing is left at the other name: what the view shows there came in this session.
@@ -267,7 +268,7 @@ impl State {
         let was = self.anchors.get(source).cloned().unwrap_or_else(moved);
         let known = followed(&was).unwrap_or(was);
         let left = Known { fresh: false, from: None, went: Some(Went { to: to.clone(), stamp }), ..known };
-        let others = self.anchors.iter().filter(|(path, _)| *path != source);
+        let others = self.anchors.of_place(source).filter(|(path, _)| *path != source);
         let others = others.filter_map(|(path, known)| Some(followed(known)?.as_anchor(path)));
         let came_from = came_with_dir(&self.anchors, &self.moved_dirs, source);
         let came_from = came_from.map(|path| moved().as_anchor(&path));
@@ -323,14 +324,14 @@ impl State {
 
     /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name.
     pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath) -> Vec<Anchor> {
-        let mut now = self.anchors.clone();
+        let mut now = self.anchors.to_map();
         move_dir(&mut now, from, to);
         self.changed_to(now)
     }
 
     /// Two directories in each other's place, by way of a third name, which nobody can use.
     pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath) -> Vec<Anchor> {
-        let mut now = self.anchors.clone();
+        let mut now = self.anchors.to_map();
         exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, from, to));
         let between = between();
         now.retain(|path, _| !path.is_within(&between));
@@ -345,7 +346,7 @@ impl State {
     /// A directory takes the path of a file, of which nothing is forgotten by that; the file, if it is `below`, takes that
     /// of the directory.
     pub(super) fn anchors_exchanged(&self, file: &RelPath, dir: &RelPath, below: Option<&Meta>) -> Vec<Anchor> {
-        let mut now = self.anchors.clone();
+        let mut now = self.anchors.to_map();
         let known = now.remove(file);
         move_dir(&mut now, dir, file);
         now.remove(file);
@@ -353,7 +354,8 @@ impl State {
         if let Some(meta) = below {
             let mut moved_dirs = self.moved_dirs.clone();
             moved_dirs.push((dir.clone(), file.clone()));
-            let moved = moved_file(&now, &moved_dirs, (file, dir), meta);
+            let anchors = now.iter().map(|(path, known)| (path.clone(), known.clone())).collect();
+            let moved = moved_file(&anchors, &moved_dirs, (file, dir), meta);
             now.extend(moved);
         }
         self.changed_to(now)
@@ -406,7 +408,7 @@ fn between() -> RelPath {
 
 /// What is known anew once what was at `from`, which is `meta`, is at `to`.
 fn moved_file(
-    anchors: &HashMap<RelPath, Known>,
+    anchors: &Anchors,
     moved_dirs: &[(RelPath, RelPath)],
     (from, to): (&RelPath, &RelPath),
     meta: &Meta,
@@ -423,7 +425,7 @@ fn moved_file(
     let mut target = known(to, if is_home { moved.clone() } else { AnchorState::Nothing });
     let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
     (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
-    let others = anchors.iter().filter(|(path, _)| *path != from && *path != to);
+    let others = anchors.of_place(from).filter(|(path, _)| *path != from && *path != to);
     let others = others.filter_map(|(path, known)| Some((path.clone(), known.retargeted(from, to, None)?)));
     let both = [(from.clone(), source), (to.clone(), target)];
     let both = both.map(|(path, known)| (path, known.retargeted(from, to, None).unwrap_or(known)));
@@ -480,11 +482,7 @@ fn left_in_moved_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Optio
 }
 
 /// The same, where nothing else is known of that path: what happens to the file now must be known of it.
-fn came_with_dir(
-    anchors: &HashMap<RelPath, Known>,
-    moved_dirs: &[(RelPath, RelPath)],
-    path: &RelPath,
-) -> Option<RelPath> {
+fn came_with_dir(anchors: &Anchors, moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
     let made_here = anchors.get(path).is_some_and(Known::is_fresh);
-    left_in_moved_dir(moved_dirs, path).filter(|was| !made_here && !anchors.contains_key(was))
+    left_in_moved_dir(moved_dirs, path).filter(|was| !made_here && !anchors.contains(was))
 }

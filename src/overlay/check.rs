@@ -63,12 +63,12 @@ impl Overlay {
         };
         let kept = self.store.load_anchors()?;
         let kept: HashMap<&RelPath, &Anchor> = kept.iter().map(|anchor| (&anchor.path, anchor)).collect();
-        for (path, known) in &state.anchors {
+        for (path, known) in state.anchors.iter() {
             if kept.get(path) != Some(&&known.as_anchor(path)) {
                 tell(path.to_string(), format!("had {known:?} in the view, {:?} in the database", kept.get(path)));
             }
         }
-        for path in kept.keys().filter(|path| !state.anchors.contains_key(path)) {
+        for path in kept.keys().filter(|path| !state.anchors.contains(path)) {
             tell(path.to_string(), format!("had {:?} in the database, nothing in the view", kept[path]));
         }
         let moved = self.store.load_moved_dirs()?;

@@ -32,6 +32,7 @@ mod head;
 mod heritage;
 mod hold;
 mod hold_again;
+mod known;
 mod land;
 mod lookup;
 mod namespace;
@@ -86,6 +87,7 @@ pub use undo::UndoHow;
 pub use watch::Holds;
 
 use handles::Handle;
+use known::Anchors;
 use nodes::Nodes;
 
 use uppers::Uppers;
@@ -164,7 +166,7 @@ struct State {
     handle_last: u64,
     /// What landed a moment ago.
     windows: Windows,
-    anchors: HashMap<RelPath, Known>,
+    anchors: Anchors,
     /// Directories renamed in this session, oldest first, so that what lay in them can be found again.
     moved_dirs: Vec<(RelPath, RelPath)>,
     /// What fettlefs itself last knew of paths it touched.
@@ -381,7 +383,7 @@ impl Overlay {
     fn needed_content(&self) -> HashSet<Digest> {
         let state = self.state.lock();
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
-        let anchors = state.anchors.values().filter_map(|known| match &known.anchor {
+        let anchors = state.anchors.iter().filter_map(|(_, known)| match &known.anchor {
             AnchorState::Content(kept) => Some(kept.digest),
             AnchorState::Nothing | AnchorState::Moved { .. } => None,
         });
@@ -398,7 +400,7 @@ impl State {
             handles: HashMap::new(),
             handle_last: 0,
             windows: Windows::default(),
-            anchors: HashMap::new(),
+            anchors: Anchors::default(),
             moved_dirs: Vec::new(),
             seen: HashMap::new(),
             epoch: 0,

@@ -112,7 +112,7 @@ impl Overlay {
     }
 
     fn note_first(&self, state: &mut State, path: &RelPath, first: Kept) -> Result<()> {
-        if state.anchors.contains_key(path) {
+        if state.anchors.contains(path) {
             return Ok(());
         }
         let known = Known::of(AnchorState::Content(first));
