@@ -10,11 +10,11 @@ use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
-use crate::model::{BackupKind, ChangeId, ChangeKind, OperationId, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landed, Landing,
-    PathEffect, UpperId, UpperRow, What, Writer,
+    self, Anchor, AnchorState, Applied, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landed,
+    Landing, PathEffect, Promised, UpperRow, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -34,13 +34,21 @@ pub struct ConfirmHow {
     pub expiry: Expiry,
 }
 
-/// One change on its way into lower.
+/// One change on its way into lower. Its sides are open only while it is staged, but for what was merged, which has no
+/// other place.
 struct Landable {
     taken: Taken,
     new: Side,
     present: Side,
     done: Done,
     backup: Option<Kept>,
+}
+
+impl Landable {
+    fn close(&mut self) {
+        self.new = std::mem::take(&mut self.new).closed();
+        self.present = std::mem::take(&mut self.present).closed();
+    }
 }
 
 impl Overlay {
@@ -75,36 +83,26 @@ impl Overlay {
                 .inspect_err(|err| self.record_refusal(EventName::ConfirmFailed, change, &err.message))?;
             landables.push(landable);
         }
-        // What takes the place of a directory comes when the directory is empty, and a directory before what is in it.
-        let replaces_dir =
-            |landable: &Landable| landable.present.kind == Some(FileKind::Directory) && !landable.new.is_dir();
+        // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
+        let replaces_dir = |landable: &Landable| landable.present.is_dir() && !landable.new.is_dir();
         let depth = |landable: &Landable| match landable.new.is_dir() {
             true => landable.taken.row.names[0].components().count(),
             false => usize::MAX,
         };
         // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
         let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
-        landables.sort_by_key(|landable| (replaces_dir(landable), depth(landable), writes_in_place(landable)));
+        landables.sort_by_key(|landable| (!replaces_dir(landable), depth(landable), writes_in_place(landable)));
         let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let late = landables.partition_point(|landable| !replaces_dir(landable));
-        let (first, late) = landables.split_at_mut(late);
-        let replaced = late.iter().map(|landable| &landable.taken.row.names[0]);
-        let emptied: Vec<RelPath> = dirs.iter().map(|dir| &dir.row.names[0]).chain(replaced).cloned().collect();
         let refused = |err| match err {
             Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
             other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
         };
-        let Landed { backups: mut names, operation } =
-            self.land_all(first, (&dirs, &emptied), None, &how.review.by).map_err(refused)?;
-        if !late.is_empty() {
-            late.iter_mut().for_each(|landable| landable.present = Side::default());
-            let landed = self.land_all(late, (&[], &[]), operation, &how.review.by).map_err(refused)?;
-            names.extend(landed.backups);
-        }
-        let mut names = names.into_iter();
+        let landed = self.land_all(&mut landables, &dirs, &how.review.by).map_err(refused)?;
+        let Landed { backups, operation } = landed;
+        let mut names = backups.into_iter();
         let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
             outcome.backup = landable.backup.and_then(|_| names.next());
             outcome.operation = operation.map(|operation| operation.to_string());
@@ -151,11 +149,25 @@ impl Overlay {
             self.check_way(path)?;
         }
         let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
-        if as_based || how.force {
-            return Ok(Landable { taken: taken(change), new, present, done: Done::Applied, backup: None });
+        let (new, done) = match as_based || how.force {
+            true => (new.closed(), Done::Applied),
+            false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
+        };
+        Ok(Landable { taken: taken(change), new, present: present.closed(), done, backup: None })
+    }
+
+    /// Opens what was closed since it was checked, if it still is what it was.
+    fn reopen(&self, landable: &mut Landable) -> Result<()> {
+        let Landable { taken, new, present, done, .. } = landable;
+        if *done == Done::Applied && (new.is_file() || new.is_dir()) {
+            *new = new.reopened(self.row_side(&taken.row)?).ok_or(Error::Errno(libc::EBUSY))?;
         }
-        let merged = self.merged(change, &mut new, &mut present)?;
-        Ok(Landable { taken: taken(change), new: merged, present, done: Done::Merged, backup: None })
+        if present.is_file() {
+            let path = &taken.row.names[0];
+            let conflict = || store::Error::Conflict { path: path.to_string() };
+            *present = present.reopened(self.present_side(path)?).ok_or_else(conflict)?;
+        }
+        Ok(())
     }
 
     /// Directories that are gone are made anew; where a file has taken the place of one, nothing can land.
@@ -253,76 +265,84 @@ impl Overlay {
         write().map_err(fault)
     }
 
-    /// One landing for all of them, after which the directories of `emptied` go too. Part of `operation`, if that has
-    /// begun.
-    fn land_all(
-        &self,
-        landables: &mut [Landable],
-        (dirs, emptied): (&[&Taken], &[RelPath]),
-        operation: Option<OperationId>,
-        by: &Writer,
-    ) -> Result<Landed> {
-        let mut landing = Landing::new(&self.store, Durability::Synced);
-        let mut epilogue = Epilogue::default();
-        for landable in landables.iter_mut() {
-            let mut names = landable.taken.row.names.iter();
-            names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
-            self.stage_confirmed(landable, &mut landing, by)?;
-            let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
-            self.confirmed_epilogue(landable, made, &mut epilogue, by)?;
-        }
-        for dir in dirs {
-            epilogue.events.push(self.confirmed_dir(dir, by)?);
-        }
-        if let Some(operation) = operation {
-            let named = |event: EventDraft| event.with(|event| event.operation = Some(operation.to_string()));
-            epilogue.events = epilogue.events.into_iter().map(named).collect();
-        }
-        let elsewhere: Vec<Anchor> = {
-            let state = self.state.lock();
-            let replaced =
-                landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
-            let moved = replaced.flat_map(|(path, kept)| state.anchors_moved_to(path, kept));
-            // What is reviewed itself is known by that.
-            let is_reviewed = |anchor: &Anchor| epilogue.anchors.iter().any(|reviewed| reviewed.path == anchor.path);
-            moved.filter(|anchor| !is_reviewed(anchor)).collect()
-        };
+    /// One landing for all of them, with which the directories of `dirs` go too.
+    fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<Landed> {
+        let (landing, mut epilogue) = self.stage_all(landables, dirs, by)?;
+        let elsewhere = self.anchors_elsewhere(landables, &epilogue);
         epilogue.anchors.extend(elsewhere.iter().cloned());
-        emptied.iter().try_for_each(|dir| landing.remove_dir(&self.lower, dir))?;
-        for dir in dirs {
-            epilogue.drop.push(dir.row.id);
-            epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
-        }
-        let landed: Vec<UpperId> = epilogue.drop.clone();
-        let promised = landing.promise(epilogue)?;
-        let applied = {
-            let mut state = self.state.lock();
-            for landable in landables.iter() {
-                if !state.is_as_taken(&landable.taken) {
-                    drop(state);
-                    return Err(Error::Errno(libc::EBUSY));
-                }
-            }
-            let mut applied = promised.apply()?;
-            state.know(elsewhere);
-            for landable in landables.iter_mut() {
-                let meta = applied.meta_of(&landable.taken.row.names[0]);
-                if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
-                    let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
-                    applied.epilogue().save.extend(taken.into_iter().filter(|row| !landed.contains(&row.id)));
-                }
-                state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
-            }
-            for dir in dirs {
-                state.uppers.remove(dir.row.id);
-            }
-            applied
-        };
+        let applied = self.apply_all(landing.promise(epilogue)?, landables, dirs, elsewhere)?;
         let landed = applied.finish()?;
         for landable in landables.iter() {
             self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
         }
         Ok(landed)
+    }
+
+    fn stage_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<(Landing<'_>, Epilogue)> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        for landable in landables.iter_mut() {
+            self.reopen(landable)?;
+            if landable.new.exists() {
+                let mut names = landable.taken.row.names.iter();
+                names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
+            }
+            self.stage_confirmed(landable, &mut landing, by)?;
+            let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
+            self.confirmed_epilogue(landable, made, &mut epilogue, by)?;
+            landable.close();
+        }
+        for dir in dirs {
+            landing.remove_dir(&self.lower, &dir.row.names[0])?;
+            epilogue.events.push(self.confirmed_dir(dir, by)?);
+            epilogue.drop.push(dir.row.id);
+            epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
+        }
+        Ok((landing, epilogue))
+    }
+
+    /// Of what is replaced, older content may be known to have been renamed there: it is kept now. What is reviewed itself
+    /// is known by that.
+    fn anchors_elsewhere(&self, landables: &[Landable], epilogue: &Epilogue) -> Vec<Anchor> {
+        let state = self.state.lock();
+        let replaced = landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
+        let moved = replaced.flat_map(|(path, kept)| state.anchors_moved_to(path, kept));
+        let is_reviewed = |anchor: &Anchor| epilogue.anchors.iter().any(|reviewed| reviewed.path == anchor.path);
+        moved.filter(|anchor| !is_reviewed(anchor)).collect()
+    }
+
+    /// Lower and what is known of it change together; `EBUSY` where one of them was written to meanwhile.
+    fn apply_all<'a>(
+        &self,
+        promised: Promised<'a>,
+        landables: &mut [Landable],
+        dirs: &[&Taken],
+        elsewhere: Vec<Anchor>,
+    ) -> Result<Applied<'a>> {
+        let mut state = self.state.lock();
+        if !landables.iter().all(|landable| state.is_as_taken(&landable.taken)) {
+            drop(state);
+            return Err(Error::Errno(libc::EBUSY));
+        }
+        let mut applied = promised.apply()?;
+        state.know(elsewhere);
+        for landable in landables.iter_mut() {
+            let meta = applied.meta_of(&landable.taken.row.names[0]);
+            if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                let dropped = &applied.epilogue().drop;
+                let taken: Vec<UpperRow> = taken.into_iter().filter(|row| !dropped.contains(&row.id)).collect();
+                applied.epilogue().save.extend(taken);
+            }
+            state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
+            if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
+                state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
+            }
+        }
+        for dir in dirs {
+            state.uppers.remove(dir.row.id);
+        }
+        Ok(applied)
     }
 
     fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {

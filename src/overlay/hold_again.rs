@@ -9,7 +9,7 @@ use super::undo::{UndoHow, already, undone_event};
 use super::{Error, Overlay, Result, State};
 use crate::model::{OperationId, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
-use crate::store::{self, Below, Effect, Epilogue, Operation, PathEffect, UpperId, UpperRow, Version, What};
+use crate::store::{self, Below, Effect, Epilogue, NewUpper, Operation, PathEffect, UpperRow, Version, What};
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One change on its way back into the view.
@@ -20,10 +20,11 @@ struct Returning<'a> {
     below: Option<Meta>,
 }
 
-/// The same, with its content in upper again.
-struct Returned {
+/// The same, with its content in upper again: that goes unless it is held.
+struct Returned<'a> {
     row: UpperRow,
     below: Option<Meta>,
+    content: Option<NewUpper<'a>>,
 }
 
 impl Overlay {
@@ -45,32 +46,23 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let mut returned = Vec::new();
-        let bring_back = |one| {
-            returned.push(self.bring_back(one)?);
-            Ok(())
+        let refused = |err: Error| {
+            let code = if err.code() == libc::EBUSY { ErrorCode::Conflict } else { ErrorCode::WriteFailed };
+            ErrorBody::new(code, format!("nothing was undone: {err}"))
         };
-        let brought = returning.iter().try_for_each(bring_back);
-        let done = brought.and_then(|()| self.record_returned(&returned, operation, how));
-        let undone = match done {
-            Ok(undone) => undone,
-            Err(err) => {
-                self.drop_returned(&returned);
-                let code = if err.code() == libc::EBUSY { ErrorCode::Conflict } else { ErrorCode::WriteFailed };
-                return Err(ErrorBody::new(code, format!("nothing was undone: {err}")));
-            }
-        };
-        for (outcome, one) in outcomes.iter_mut().zip(&returned) {
+        self.store.open_log().map_err(|err| refused(err.into()))?;
+        let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>().map_err(refused)?;
+        let (rows, undone) = self.record_returned(returned, operation, how).map_err(refused)?;
+        for (outcome, row) in outcomes.iter_mut().zip(&rows) {
             outcome.operation = undone.map(|undone| undone.to_string());
-            let path = &one.row.names[0];
-            if one.row.what == What::File {
-                self.rebind(path, one.row.id);
+            let path = &row.names[0];
+            if row.what == What::File {
+                self.rebind(path, row.id);
             }
             self.tell_changed(path, true);
         }
         // They are held by now, whatever the disk says.
-        let synced = self.store.sync();
-        synced.map_err(|err| failed(&returned[0].row.names[0], &err.into()))?;
+        self.store.sync().map_err(|err| failed(&rows[0].names[0], &err.into()))?;
         Ok(outcomes)
     }
 
@@ -126,41 +118,42 @@ impl Overlay {
     }
 
     /// Its content as an upper entry, on disk.
-    fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned> {
+    fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
         let Returning { row, content, below } = returning;
         let path = &row.names[0];
         let doing = || format!("bring back {path}");
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
         let mut row = UpperRow { held, ..(*row).clone() };
-        row.id = match (&row.what, *content) {
-            (What::Whiteout, _) => self.store.reserve_upper(),
-            (What::Dir, Some(version)) => self.make_upper_dir(version).doing_in(doing)?,
+        let new = match (&row.what, *content) {
+            (What::Whiteout, _) => None,
+            (What::Dir, Some(version)) => Some(self.make_upper_dir(version).doing_in(doing)?),
             (What::File | What::Symlink, Some(version)) => {
                 let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
                 let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
-                self.write_upper(&kept.ok_or_else(gone).doing(doing)?, version, &row.what).doing_in(doing)?
+                Some(self.write_upper(&kept.ok_or_else(gone).doing(doing)?, version, &row.what).doing_in(doing)?)
             }
             (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
         };
+        row.id = new.as_ref().map_or_else(|| self.store.reserve_upper(), NewUpper::id);
         // The base may have been let go of with the change.
         if let Some(content) = self.present_side(path)?.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }
-        Ok(Returned { row, below: *below })
+        Ok(Returned { row, below: *below, content: new })
     }
 
-    fn make_upper_dir(&self, version: &Version) -> Result<UpperId> {
+    fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {
         let new = self.store.create_upper_node(FileKind::Directory, 0)?;
         let place = self.store.upper_place(new.id())?;
         place.set_owner(Some(version.uid), Some(version.gid))?;
         place.set_mode(version.mode)?;
         place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         place.sync_dir()?;
-        Ok(new.keep())
+        Ok(new)
     }
 
-    fn write_upper(&self, content: &std::fs::File, version: &Version, what: &What) -> Result<UpperId> {
+    fn write_upper(&self, content: &std::fs::File, version: &Version, what: &What) -> Result<NewUpper<'_>> {
         use std::os::unix::ffi::OsStrExt;
         let owner = (Some(version.uid), Some(version.gid));
         if *what == What::Symlink {
@@ -170,7 +163,7 @@ impl Overlay {
             place.set_owner(owner.0, owner.1)?;
             place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
             place.sync_dir()?;
-            return Ok(new.keep());
+            return Ok(new);
         }
         let upper = self.store.create_upper()?;
         let fd = upper.file.as_fd();
@@ -180,17 +173,17 @@ impl Overlay {
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
         self.store.upper_place(upper.new.id())?.sync_dir()?;
-        Ok(upper.new.keep())
+        Ok(upper.new)
     }
 
     fn record_returned(
         &self,
-        returned: &[Returned],
+        returned: Vec<Returned<'_>>,
         operation: &Operation,
         how: &UndoHow,
-    ) -> Result<Option<OperationId>> {
+    ) -> Result<(Vec<UpperRow>, Option<OperationId>)> {
         let mut epilogue = Epilogue::default();
-        for Returned { row, .. } in returned {
+        for Returned { row, .. } in &returned {
             let path = &row.names[0];
             let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
@@ -198,21 +191,15 @@ impl Overlay {
             epilogue.save.push(row.clone());
         }
         let mut state = self.state.lock();
-        for one in returned {
+        for one in &returned {
             let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
             if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(&one.row) {
                 return Err(Error::Errno(libc::EBUSY));
             }
         }
         let recorded = self.store.record_operation(&epilogue)?;
-        returned.iter().for_each(|one| state.returned(one));
-        Ok(recorded)
-    }
-
-    fn drop_returned(&self, returned: &[Returned]) {
-        for one in returned.iter().filter(|one| one.row.what != What::Whiteout) {
-            self.store.drop_upper_file(one.row.id);
-        }
+        let rows = returned.into_iter().map(|one| state.returned(one)).collect();
+        Ok((rows, recorded))
     }
 }
 
@@ -235,14 +222,18 @@ impl State {
         row.names.iter().any(|name| self.uppers.at(name).is_some())
     }
 
-    fn returned(&mut self, one: &Returned) {
+    fn returned(&mut self, one: Returned<'_>) -> UpperRow {
+        let Returned { row, below, content } = one;
         self.epoch += 1;
-        let path = &one.row.names[0];
-        match (&one.row.what, one.below) {
-            (What::Whiteout, Some(was)) => self.unnamed_at(path, &was),
+        match (&row.what, below) {
+            (What::Whiteout, Some(was)) => self.unnamed_at(&row.names[0], &was),
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
         }
-        self.uppers.restore(one.row.clone());
+        self.uppers.restore(row.clone());
+        if let Some(content) = content {
+            content.keep();
+        }
+        row
     }
 }
 

@@ -159,29 +159,40 @@ impl Overlay {
             }
             (Some(FileKind::Regular), Some(file), _) => {
                 let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
-                landing.place(&self.lower, path, expect, &NewContent::File { file, like: file, meta })?;
+                self.stage_new(change, &NewContent::File { file, like: file, meta }, landing)?;
             }
             (Some(FileKind::Directory), ..) if present.kind == Some(FileKind::Directory) => {
                 // Somebody has made it below meanwhile.
             }
             (Some(FileKind::Directory), ..) => {
                 let (like, meta) = new.dir.as_deref().zip(new.meta).ok_or(Error::Errno(libc::EIO))?;
-                landing.place(&self.lower, path, expect, &NewContent::Dir { like, meta })?;
+                self.stage_new(change, &NewContent::Dir { like, meta }, landing)?;
             }
             (Some(kind), ..) if kind.is_special() => {
                 let meta = new.meta.ok_or(Error::Errno(libc::EIO))?;
-                landing.place(&self.lower, path, expect, &NewContent::Node { meta })?;
+                self.stage_new(change, &NewContent::Node { meta }, landing)?;
             }
             (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
                 let times = new.meta.map(|meta| (meta.atime, meta.mtime));
                 let target = std::ffi::OsStr::from_bytes(new.text());
-                landing.place(&self.lower, path, expect, &NewContent::Symlink { target, uid, gid, times })?;
+                self.stage_new(change, &NewContent::Symlink { target, uid, gid, times }, landing)?;
             }
             (None, _, Some(expect)) => landing.remove(&self.lower, path, expect)?,
             (None, _, None) => {}
         }
         Ok(replaced)
+    }
+
+    fn stage_new(&self, change: &Replacement<'_>, new: &NewContent<'_>, landing: &mut Landing<'_>) -> Result<()> {
+        let Replacement { path, present, .. } = change;
+        let expect = present.meta.map(|meta| meta.stamp());
+        match expect.filter(|_| present.is_dir()) {
+            // Its contents go by steps of their own.
+            Some(dir) => landing.supplant(&self.lower, path, dir, new)?,
+            None => landing.place(&self.lower, path, expect, new)?,
+        };
+        Ok(())
     }
 
     fn landed_epilogue(
@@ -251,7 +262,7 @@ impl Overlay {
         } else {
             state.seen.remove(&comparison.path);
         }
-        state.landed(job, meta.as_ref());
+        state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 
     fn tell_landed(&self, path: &RelPath) {

@@ -264,6 +264,8 @@ impl Overlay {
         match self.remove_source(from, whiteout, meta, upper) {
             Err(err) if err.is_fault() => {
                 log::error!("remove {}, which was renamed: {err}", from.path);
+                // Else the source would be back after a kill, beside the target.
+                self.mark_dirty(whiteout)?;
                 if let Some(hiding) = self.state.lock().uppers.get_mut(whiteout) {
                     hiding.left = true;
                 }

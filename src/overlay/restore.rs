@@ -366,7 +366,7 @@ impl Overlay {
     }
 
     /// Whoever has it open for writing would go on showing what he wrote.
-    fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
+    pub(super) fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
         let writer = self.state.lock().open_unheld(path);
         writer.map_or(Ok(()), |pid| Err(super::review::busy_open(path, pid)))
     }
@@ -436,7 +436,7 @@ impl Plan<'_> {
 
 impl State {
     /// Who has a file open for writing that is not held, if anybody does.
-    fn open_unheld(&self, path: &RelPath) -> Option<u32> {
+    pub(super) fn open_unheld(&self, path: &RelPath) -> Option<u32> {
         let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id))?;
         if upper.row.held.is_some() {
             return self.writer_of(path);

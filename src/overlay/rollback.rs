@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::error::Context;
 use super::handles::Backing;
 use super::land::backup_of;
-use super::review::{Review, Reviewed, conflict, failed};
+use super::review::{Review, Reviewed, conflict, failed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, State, open_lower};
-use crate::model::{BackupKind, RelPath};
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::model::{BackupKind, Digest, RelPath};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
 use crate::store::{
     self, AnchorState, Backup, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, NewContent,
     PathEffect, Version, Writer,
@@ -28,47 +28,113 @@ pub struct RollbackHow {
     pub force: bool,
 }
 
+/// One path on its way back.
+struct Rolling<'a> {
+    backup: &'a Backup,
+    path: &'a RelPath,
+    present: Side,
+    /// What is to be there instead of the backup's content: that, with what somebody has edited since.
+    merged: Option<Side>,
+    /// What it comes instead of, which is kept in its turn.
+    replaced: Option<Kept>,
+}
+
 impl Overlay {
-    /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn.
+    /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn. What somebody
+    /// has edited since is merged where that can be done, as an undo does (SPEC §9).
     pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
-        let mut landing = Landing::new(&self.store, Durability::Synced);
-        let mut epilogue = Epilogue::default();
-        let mut outcomes = Vec::new();
-        let mut replaced = Vec::new();
-        for backup in backups {
-            let path = how.to.as_ref().unwrap_or(&backup.path);
-            let present = self.check_rollback(path, how)?;
-            let mut outcome = Outcome::new(Done::Restored, path.clone());
-            outcome.from = Some(backup.name.clone());
-            outcome.size = Some(backup.size);
-            let mut effects = Vec::new();
-            if !how.review.dry_run {
-                let (kept, effect) = self.stage_rollback(backup, path, &present, how, &mut landing)?;
-                effects.extend(landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)));
-                effects.push(PathEffect::new(path, effect));
-                if let Some(kept) = kept {
-                    replaced.push(outcomes.len());
-                    // What had been renamed to here is not here any more.
-                    epilogue.anchors.extend(self.state.lock().anchors_moved_to(path, kept));
-                }
-            }
-            let restored = Kept { digest: backup.digest, symlink: backup.symlink };
-            epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(path));
-            epilogue.events.push(self.rolled_back_event(backup, path, how).doing(effects));
-            outcomes.push(outcome);
-        }
+        let rolling = backups.iter().map(|backup| self.check_rollback(backup, how));
+        let mut rolling = rolling.collect::<Reviewed<Vec<Rolling<'_>>>>()?;
+        let mut outcomes: Vec<Outcome> = rolling.iter().map(Rolling::outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let whole = |err: store::Error| match err {
-            store::Error::Conflict { path } => conflict(&path, "it changed below at this very moment"),
+        let Landed { backups, operation } = self.land_rolled_back(&mut rolling, how).map_err(|err| match err {
+            Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
             other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {other}")),
+        })?;
+        let kept = rolling.iter().zip(&mut outcomes).filter(|(one, _)| one.replaced.is_some());
+        for ((_, outcome), name) in kept.zip(backups) {
+            outcome.backup = Some(name);
+        }
+        for outcome in &mut outcomes {
+            outcome.operation = operation.map(|operation| operation.to_string());
+            self.rebase_held(&outcome.path).map_err(|err| failed(&outcome.path, &err))?;
+            self.tell_changed(&outcome.path, true);
+        }
+        Ok(outcomes)
+    }
+
+    /// What is at a path that may be rolled back, and what is to be there.
+    fn check_rollback<'a>(&self, backup: &'a Backup, how: &'a RollbackHow) -> Reviewed<Rolling<'a>> {
+        let path = how.to.as_ref().unwrap_or(&backup.path);
+        self.check_may_land(path, &how.review.by)?;
+        self.check_not_open(path)?;
+        if self.is_in_held_dir(path) {
+            return Err(refused_at(
+                path,
+                ErrorCode::Conflict,
+                "its directory waits for review: confirm or discard that first",
+            ));
+        }
+        self.check_way(path)?;
+        let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
+        if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
+            let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
+            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
+        }
+        let edited = if how.force { None } else { self.edited_since(path, &mut present)? };
+        let merged = edited.map(|known| self.merge_edited(backup, path, known, &present)).transpose()?;
+        Ok(Rolling { backup, path, present, merged, replaced: None })
+    }
+
+    /// What fettlefs last put at a path, where somebody has edited that since.
+    fn edited_since(&self, path: &RelPath, present: &mut Side) -> Reviewed<Option<Digest>> {
+        let known = self.known_digest(path).map_err(|err| failed(path, &err))?;
+        let now = present.digest().map_err(|err| failed(path, &err.into()))?;
+        Ok(known.filter(|known| now.is_some_and(|now| now != *known)))
+    }
+
+    /// The backup's content with what somebody has done to `known` since. Of another file nothing can be merged; and where
+    /// the backup is what is known, what he has done is all that would go.
+    fn merge_edited(&self, backup: &Backup, path: &RelPath, known: Digest, present: &Side) -> Reviewed<Side> {
+        let refuse = |detail: Option<String>| {
+            let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
+            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
         };
+        if backup.symlink || backup.path != *path || backup.digest == known {
+            return Err(refuse(None));
+        }
+        let old = self.store.content_file(backup.digest).map_err(|err| failed(path, &err.into()))?;
+        let Some(old) = old else { return Err(refuse(None)) };
+        let old = Side::of_file(old).map_err(|err| failed(path, &err.into()))?;
+        self.merge_texts(path, Some(Kept { digest: known, symlink: false }), present, &old, refuse)
+    }
+
+    fn land_rolled_back(&self, rolling: &mut [Rolling<'_>], how: &RollbackHow) -> Result<Landed> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        for one in rolling.iter_mut() {
+            let effect = self.stage_rollback(one, how, &mut landing)?;
+            let mut effects: Vec<PathEffect> =
+                landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
+            effects.push(PathEffect::new(one.path, effect));
+            let restored = one.restored()?;
+            if let Some(kept) = one.replaced {
+                // What had been renamed to here is not here any more.
+                epilogue.anchors.extend(self.state.lock().anchors_moved_to(one.path, kept));
+            }
+            epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(one.path));
+            epilogue.events.push(self.rolled_back_event(one, restored, how).doing(effects));
+        }
         let anchors = epilogue.anchors.clone();
-        let promised = landing.promise(epilogue).map_err(whole)?;
+        let promised = landing.promise(epilogue)?;
         let applied = {
             let mut state = self.state.lock();
-            let applied = promised.apply().map_err(whole)?;
+            if rolling.iter().any(|one| state.open_unheld(one.path).is_some()) {
+                return Err(Error::Errno(libc::EBUSY));
+            }
+            let applied = promised.apply()?;
             state.know(anchors);
             for outcome in &applied.outcomes {
                 state.restored(&outcome.path, outcome.meta.as_ref());
@@ -76,64 +142,27 @@ impl Overlay {
             }
             applied
         };
-        let Landed { backups, operation } = applied.finish().map_err(whole)?;
-        for (index, name) in replaced.into_iter().zip(backups) {
-            outcomes[index].backup = Some(name);
-        }
-        for outcome in &mut outcomes {
-            outcome.operation = operation.map(|operation| operation.to_string());
-        }
-        for outcome in &outcomes {
-            self.rebase_held(&outcome.path).map_err(|err| failed(&outcome.path, &err))?;
-            self.tell_changed(&outcome.path, true);
-        }
-        Ok(outcomes)
+        Ok(applied.finish()?)
     }
 
-    /// What is at a path that may be rolled back.
-    fn check_rollback(&self, path: &RelPath, how: &RollbackHow) -> Reviewed<Side> {
-        self.check_may_land(path, &how.review.by)?;
-        if self.is_in_held_dir(path) {
-            let refusal = conflict(&path.to_string(), "its directory waits for review: confirm or discard that first");
-            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
-        }
-        self.check_way(path)?;
-        let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
-        if !how.force {
-            self.check_untouched(path, &mut present)?;
-        }
-        match present.kind {
-            None | Some(FileKind::Regular | FileKind::Symlink) => Ok(present),
-            Some(_) => {
-                let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
-                Err(ErrorBody { path: Some(path.clone()), ..refusal })
-            }
-        }
-    }
-
-    /// What is replaced, which is kept in its turn; and what that does.
-    fn stage_rollback(
-        &self,
-        backup: &Backup,
-        path: &RelPath,
-        present: &Side,
-        how: &RollbackHow,
-        landing: &mut Landing<'_>,
-    ) -> Reviewed<(Option<Kept>, Effect)> {
-        let fault = |err: Error| failed(path, &err);
-        landing.make_parents(&self.lower, path).map_err(|err| fault(err.into()))?;
-        let kept = present.stage(&self.store).map_err(|err| fault(err.into()))?;
-        let mut replaced = None;
-        if let Some(content) = kept {
-            replaced = Some(Kept { digest: content.digest, symlink: present.is_symlink() });
+    /// Keeps what is replaced, in its turn. Gives what that does.
+    fn stage_rollback(&self, one: &mut Rolling<'_>, how: &RollbackHow, landing: &mut Landing<'_>) -> Result<Effect> {
+        let Rolling { path, present, .. } = one;
+        landing.make_parents(&self.lower, path)?;
+        if let Some(content) = present.stage(&self.store)? {
+            one.replaced = Some(Kept { digest: content.digest, symlink: present.is_symlink() });
             let made = backup_of(path, present, &content, BackupKind::RolledBack, &how.review.by);
             landing.keep(content, made);
         }
-        let expect = present.meta.map(|meta| meta.stamp());
-        let meta = self.place_backup(backup, path, expect, present, landing).map_err(fault)?;
-        let restored = Kept { digest: backup.digest, symlink: backup.symlink };
-        let after = Some(Version::of(&meta, Some(restored)));
-        Ok((replaced, Effect::Content { before: present.version(replaced), after, shared: false }))
+        let meta = self.place_backup(one, landing)?;
+        if let Some(merged) = one.merged.as_ref()
+            && let Some(content) = merged.stage(&self.store)?
+        {
+            // What is compared with later must be there even when the file is replaced from outside.
+            self.store.keep_content(&content)?;
+        }
+        let after = Some(Version::of(&meta, Some(one.restored()?)));
+        Ok(Effect::Content { before: one.present.version(one.replaced), after, shared: false })
     }
 
     /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
@@ -145,24 +174,23 @@ impl Overlay {
         }
     }
 
-    fn rolled_back_event(&self, backup: &Backup, path: &RelPath, how: &RollbackHow) -> EventDraft {
-        self.event(EventName::RolledBack, path).with(|event| {
+    fn rolled_back_event(&self, one: &Rolling<'_>, restored: Kept, how: &RollbackHow) -> EventDraft {
+        self.event(EventName::RolledBack, one.path).with(|event| {
             (event.pid, event.uid) = (Some(how.review.by.pid), Some(how.review.by.uid));
-            event.sha256 = Some(backup.digest);
-            event.bytes = Some(backup.size);
-            event.message = Some(backup.name.clone());
+            event.sha256 = Some(restored.digest);
+            event.bytes = Some(one.size());
+            event.message = Some(one.backup.name.clone());
         })
     }
 
-    fn place_backup(
-        &self,
-        backup: &Backup,
-        path: &RelPath,
-        expect: Option<crate::model::Stamp>,
-        present: &Side,
-        landing: &mut Landing<'_>,
-    ) -> Result<Meta> {
+    fn place_backup(&self, one: &Rolling<'_>, landing: &mut Landing<'_>) -> Result<Meta> {
         use std::os::unix::ffi::OsStrExt;
+        let Rolling { backup, path, present, merged, .. } = one;
+        let expect = present.meta.map(|meta| meta.stamp());
+        if let Some(file) = merged.as_ref().and_then(|side| side.file.as_deref()) {
+            let meta = Meta::of(file.as_fd())?;
+            return Ok(landing.place(&self.lower, path, expect, &NewContent::File { file, like: file, meta })?);
+        }
         let kept = self.store.content_file(backup.digest)?;
         let kept = kept.ok_or(Error::Errno(libc::ENOENT))?;
         if backup.symlink {
@@ -182,21 +210,8 @@ impl Overlay {
         Ok(landing.place(&self.lower, path, expect, &NewContent::File { file: &kept, like, meta })?)
     }
 
-    /// A file that somebody else edited after fettlefs last wrote it is not rolled back over his work.
-    fn check_untouched(&self, path: &RelPath, present: &mut Side) -> Reviewed<()> {
-        let known = self.known_digest(path).map_err(|err| failed(path, &err))?;
-        let digest = present.digest().map_err(|err| failed(path, &err.into()))?;
-        match (known, digest) {
-            (Some(known), Some(digest)) if known != digest => {
-                let error = conflict(&path.to_string(), "it was edited since; --force keeps that as a backup");
-                Err(ErrorBody { path: Some(path.clone()), ..error })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The hash of what fettlefs last put at a path.
-    fn known_digest(&self, path: &RelPath) -> Result<Option<crate::model::Digest>> {
+    fn known_digest(&self, path: &RelPath) -> Result<Option<Digest>> {
         let seen = self.state.lock().seen.get(path).and_then(|seen| seen.digest);
         match seen {
             Some(digest) => Ok(Some(digest)),
@@ -227,6 +242,27 @@ impl Overlay {
         let id = row.id;
         self.state.lock().uppers.set_row(row);
         self.settle(id, &Writer::default()).map(|_| ())
+    }
+}
+
+impl Rolling<'_> {
+    fn size(&self) -> u64 {
+        self.merged.as_ref().map_or(self.backup.size, |merged| merged.size)
+    }
+
+    /// The content that the path has then.
+    fn restored(&mut self) -> Result<Kept> {
+        let backup = Kept { digest: self.backup.digest, symlink: self.backup.symlink };
+        let merged = self.merged.as_mut().map(Side::kept).transpose();
+        Ok(merged.doing(|| format!("hash {}", self.path))?.flatten().unwrap_or(backup))
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome::new(Done::Restored, self.path.clone());
+        outcome.from = Some(self.backup.name.clone());
+        outcome.size = Some(self.size());
+        outcome.note = self.merged.as_ref().map(|_| Note::Merged);
+        outcome
     }
 }
 

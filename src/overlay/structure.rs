@@ -89,7 +89,7 @@ impl Overlay {
             FileKind::Regular | FileKind::Symlink => {
                 Ok(Creation::Held(Waiting { because: Vec::new(), over: Some(id) }))
             }
-            // What takes the place of a directory lands by itself, which a node cannot.
+            // What takes the place of a directory is judged by its content, which a node does not have.
             FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
                 Err(Error::Errno(libc::EBUSY))
             }

@@ -5,15 +5,19 @@
 //! held again ([`super::hold_again`]); each of the other acts is one call below, or one landing of its own.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsFd;
 
 use super::rename::End;
-use super::review::{Review, Reviewed, failed, refused_at};
+use super::review::{Review, Reviewed, conflict, failed, refused_at};
 use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
-use crate::store::{Anchor, AnchorState, DirLooks, Effect, Epilogue, EventDraft, Operation, PathEffect, Writer};
+use crate::store::{
+    self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, Operation,
+    PathEffect, Writer,
+};
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::{Mode, OFlags};
 
@@ -23,6 +27,24 @@ pub struct UndoHow {
     pub review: Review,
     /// Also over what somebody else wrote since; that is kept.
     pub force: bool,
+}
+
+/// What becomes of an entry without content.
+enum Reversed {
+    /// What is there now.
+    Goes(Meta),
+    /// A directory.
+    ComesBack(DirLooks),
+}
+
+impl Reversed {
+    fn effect(&self, path: &RelPath) -> Option<PathEffect> {
+        let effect = match self {
+            Self::Goes(was) => was.is_dir().then(|| Effect::DirRemoved(DirLooks::of(was)))?,
+            Self::ComesBack(_) => Effect::DirMade,
+        };
+        Some(PathEffect::new(path, effect))
+    }
 }
 
 impl Overlay {
@@ -89,23 +111,14 @@ impl Overlay {
     fn undo_mkdir(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
         self.check_may_land(path, &how.review.by)?;
         let Some(was) = self.stat_below(path)? else { return Err(already(operation)) };
-        let not_empty = || refused_at(path, ErrorCode::Conflict, "the directory is not empty");
         if !was.is_dir() {
             return Err(refused_at(path, ErrorCode::Conflict, "it is not a directory any more"));
         }
         let is_empty = self.lower.list(path).map_err(|err| failed(path, &err.into()))?.is_empty();
         if !is_empty || !self.state.lock().uppers.within(path).is_empty() {
-            return Err(not_empty());
+            return Err(refused_at(path, ErrorCode::Conflict, "the directory is not empty"));
         }
-        self.act(path, operation, how, Some(Effect::DirRemoved(DirLooks::of(&was))), |overlay| {
-            overlay.remove_below(path, &was)
-        })
-        .map_err(|err| if err.code == ErrorCode::WriteFailed && self.is_full(path) { not_empty() } else { err })
-    }
-
-    /// Somebody has put something into it at this very moment.
-    fn is_full(&self, path: &RelPath) -> bool {
-        self.lower.list(path).is_ok_and(|entries| !entries.is_empty())
+        self.reverse_structure(path, &Reversed::Goes(was), operation, how)
     }
 
     fn undo_rmdir(
@@ -127,18 +140,7 @@ impl Overlay {
             }
             None => {}
         }
-        self.act(path, operation, how, Some(Effect::DirMade), |overlay| {
-            let place = overlay.lower.place(path)?;
-            place.make_dir(Mode::from_raw_mode(0o700))?;
-            place.set_owner(Some(looks.uid), Some(looks.gid))?;
-            place.set_mode(looks.mode)?;
-            place.sync_dir()?;
-            let mut state = overlay.state.lock();
-            state.epoch += 1;
-            let known = state.anchors.entry(path.clone()).or_insert_with(Known::nothing);
-            (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, None, None);
-            Ok(vec![known.as_anchor(path)])
-        })
+        self.reverse_structure(path, &Reversed::ComesBack(looks), operation, how)
     }
 
     fn undo_mknod(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
@@ -147,7 +149,58 @@ impl Overlay {
         if matches!(was.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
             return Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place"));
         }
-        self.act(path, operation, how, None, |overlay| overlay.remove_below(path, &was))
+        self.reverse_structure(path, &Reversed::Goes(was), operation, how)
+    }
+
+    /// Makes an entry without content, or takes one away: one landing.
+    fn reverse_structure(
+        &self,
+        path: &RelPath,
+        reversed: &Reversed,
+        operation: &Operation,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Outcome>> {
+        let mut outcome = structure_outcome(path);
+        if how.review.dry_run {
+            return Ok(vec![outcome]);
+        }
+        let event = undone_event(self, path, operation, how).doing(reversed.effect(path));
+        let landed = self.land_reversed(path, reversed, event).map_err(|err| match err {
+            Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
+            other => not_undone(path, &other),
+        })?;
+        outcome.operation = landed.operation.map(|undone| undone.to_string());
+        self.tell_changed(path, true);
+        Ok(vec![outcome])
+    }
+
+    fn land_reversed(&self, path: &RelPath, reversed: &Reversed, event: EventDraft) -> Result<Landed> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let anchor = match reversed {
+            Reversed::Goes(was) => {
+                landing.remove(&self.lower, path, was.stamp())?;
+                self.state.lock().anchor_left(path)
+            }
+            Reversed::ComesBack(looks) => {
+                landing.make_dir(&self.lower, path, *looks)?;
+                Some(self.state.lock().anchor_made(path))
+            }
+        };
+        let anchors: Vec<Anchor> = anchor.into_iter().collect();
+        let events = vec![event];
+        let promised = landing.promise(Epilogue { anchors: anchors.clone(), events, ..Epilogue::default() })?;
+        let applied = {
+            let mut state = self.state.lock();
+            let applied = promised.apply()?;
+            state.epoch += 1;
+            if let Reversed::Goes(was) = reversed {
+                state.unnamed_at(path, was);
+                state.left(path);
+            }
+            state.know(anchors);
+            applied
+        };
+        Ok(applied.finish()?)
     }
 
     fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
@@ -178,23 +231,56 @@ impl Overlay {
         }
         let mode_effect = mode.map(|mode| Effect::Mode { before: now.mode, after: mode });
         let owner_effect = owner.map(|owner| Effect::Owner { before: (now.uid, now.gid), after: owner });
-        self.act(path, operation, how, mode_effect.into_iter().chain(owner_effect), |overlay| {
-            let place = overlay.lower.place(path)?;
-            // The owner first: a new one takes set-id bits away.
-            if let Some((uid, gid)) = owner {
-                place.set_owner(Some(uid), Some(gid))?;
+        let effects = mode_effect.into_iter().chain(owner_effect).map(|effect| PathEffect::new(path, effect));
+        let event = undone_event(self, path, operation, how).doing(effects);
+        let mut outcome = structure_outcome(path);
+        if how.review.dry_run {
+            return Ok(vec![outcome]);
+        }
+        let undone = self.set_back(path, &now, (mode, owner), event).map_err(|err| not_undone(path, &err))?;
+        outcome.operation = undone.map(|undone| undone.to_string());
+        self.tell_changed(path, true);
+        Ok(vec![outcome])
+    }
+
+    /// Gives an entry that looks like `now` the permissions and owner that it had, durably. One call each, and their
+    /// record: what cannot be recorded is taken back.
+    fn set_back(
+        &self,
+        path: &RelPath,
+        now: &Meta,
+        (mode, owner): (Option<u32>, Option<(u32, u32)>),
+        event: EventDraft,
+    ) -> Result<Option<OperationId>> {
+        self.store.open_log()?;
+        let place = self.lower.place(path)?;
+        let fd = place.open(OFlags::PATH)?;
+        let is_symlink = now.kind == FileKind::Symlink;
+        let inode = (!is_symlink).then(|| file::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)).transpose()?;
+        // The owner first: a new one takes set-id bits away.
+        let set = |mode: Option<u32>, owner: Option<(u32, u32)>| -> Result<()> {
+            owner.map_or(Ok(()), |(uid, gid)| place.set_owner(Some(uid), Some(gid)))?;
+            Ok(mode.map_or(Ok(()), |mode| place.set_mode(mode))?)
+        };
+        let record = || Ok(self.store.record_operation(&Epilogue { events: vec![event], ..Epilogue::default() })?);
+        let undone = match set(mode, owner).and_then(|()| record()) {
+            Ok(undone) => undone,
+            Err(err) => {
+                set(mode.map(|_| now.mode), owner.map(|_| (now.uid, now.gid)))?;
+                return Err(err);
             }
-            if let Some(mode) = mode {
-                place.set_mode(mode)?;
-            }
-            let fd = place.open(OFlags::PATH)?;
-            if !matches!(now.kind, FileKind::Symlink) {
-                file::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?.sync_all()?;
-            }
-            let after = Meta::of(fd.as_fd())?;
-            overlay.state.lock().touched(path, &now.stamp(), &after);
-            Ok(Vec::new())
-        })
+        };
+        self.state.lock().touched(path, &now.stamp(), &Meta::of(fd.as_fd())?);
+        let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
+        self.durable(path, synced)?;
+        Ok(undone)
+    }
+
+    /// What is done is on disk when this returns, its record included. Where it is not nobody knows for how long it is
+    /// done: nothing is written any more.
+    fn durable(&self, path: &RelPath, synced: Result<()>) -> Result<()> {
+        let synced = synced.and_then(|()| Ok(self.store.sync()?));
+        synced.inspect_err(|err| self.stop_writing(&format!("sync {path}, which was undone: {err}")))
     }
 
     fn undo_rename(
@@ -210,6 +296,7 @@ impl Overlay {
         self.check_parent(from)?;
         let event = undone_event(self, from, operation, how);
         let event = event.doing([PathEffect::new(from, Effect::Renamed { from: path.clone(), onto: None })]);
+        let dirs = self.dirs_of([from, path])?;
         let renamed = self.at_both(path, from, &how.review.by, |there, home| {
             match (there.exists(), home.exists() || home.upper().is_some()) {
                 (true, false) => {}
@@ -227,7 +314,7 @@ impl Overlay {
             }
             Ok(Ok(undone))
         });
-        self.after_move(how, [from, path], renamed)
+        self.after_move(how, ([from, path], dirs), renamed)
     }
 
     fn undo_exchange(
@@ -241,6 +328,7 @@ impl Overlay {
         self.check_may_land(with, &how.review.by)?;
         let event = undone_event(self, path, operation, how);
         let event = event.doing([PathEffect::new(path, Effect::Exchanged { with: with.clone() })]);
+        let dirs = self.dirs_of([path, with])?;
         let exchanged = self.at_both(path, with, &how.review.by, |one, other| {
             if !one.exists() || !other.exists() {
                 return Ok(Err(refused_at(path, ErrorCode::Conflict, "one of the two is not there any more")));
@@ -250,14 +338,24 @@ impl Overlay {
                 false => self.exchange_back(one, other, event.clone()).map(Ok),
             }
         });
-        self.after_move(how, [path, with], exchanged)
+        self.after_move(how, ([path, with], dirs), exchanged)
+    }
+
+    /// The directories whose names will have changed. Opened before: after it nothing but the disk may be in the way.
+    fn dirs_of(&self, paths: [&RelPath; 2]) -> Reviewed<[File; 2]> {
+        let open = |path: &RelPath| {
+            let dir = self.lower.place(path).and_then(|place| place.open_dir());
+            dir.map(File::from).map_err(|err| failed(path, &err.into()))
+        };
+        self.store.open_log().map_err(|err| failed(paths[0], &err.into()))?;
+        Ok([open(paths[0])?, open(paths[1])?])
     }
 
     /// The end of a rename that is undone: durable, told, and answered for.
     fn after_move(
         &self,
         how: &UndoHow,
-        paths: [&RelPath; 2],
+        (paths, dirs): ([&RelPath; 2], [File; 2]),
         moved: Result<Reviewed<Option<OperationId>>>,
     ) -> Reviewed<Vec<Outcome>> {
         let undone = moved.map_err(|err| not_undone(paths[0], &err))??;
@@ -265,54 +363,11 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
-        let sync = || -> Result<()> {
-            paths.iter().try_for_each(|path| self.lower.place(path)?.sync_dir())?;
-            Ok(self.store.sync()?)
-        };
-        sync().map_err(|err| failed(paths[0], &err))?;
+        let synced = dirs.iter().try_for_each(File::sync_all).map_err(Error::from);
+        self.durable(paths[0], synced).map_err(|err| failed(paths[0], &err))?;
         outcome.operation = undone.map(|undone| undone.to_string());
         paths.iter().for_each(|path| self.tell_changed(path, true));
         Ok(vec![outcome])
-    }
-
-    /// One call below, and its record; both are on disk when this returns. `act` gives the anchors that it has changed.
-    fn act(
-        &self,
-        path: &RelPath,
-        operation: &Operation,
-        how: &UndoHow,
-        effects: impl IntoIterator<Item = Effect>,
-        act: impl FnOnce(&Self) -> Result<Vec<Anchor>>,
-    ) -> Reviewed<Vec<Outcome>> {
-        let mut outcome = structure_outcome(path);
-        if how.review.dry_run {
-            return Ok(vec![outcome]);
-        }
-        let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
-        let events = vec![undone_event(self, path, operation, how).doing(effects)];
-        let done = act(self).and_then(|anchors| {
-            Ok(self.store.record_operation(&Epilogue { anchors, events, ..Epilogue::default() })?)
-        });
-        let undone = done.map_err(|err| not_undone(path, &err))?;
-        outcome.operation = undone.map(|undone| undone.to_string());
-        self.tell_changed(path, true);
-        // It is undone by now, whatever the disk says.
-        self.store.sync().map_err(|err| failed(path, &err.into()))?;
-        Ok(vec![outcome])
-    }
-
-    /// Takes an entry without content out of lower, durably. Gives the anchor that this leaves.
-    fn remove_below(&self, path: &RelPath, was: &Meta) -> Result<Vec<Anchor>> {
-        let place = self.lower.place(path)?;
-        if was.is_dir() {
-            place.remove_dir()?
-        } else {
-            place.unlink()?
-        }
-        place.sync_dir()?;
-        let mut state = self.state.lock();
-        state.unnamed_at(path, was);
-        Ok(state.left(path).into_iter().collect())
     }
 
     fn stat_below(&self, path: &RelPath) -> Reviewed<Option<Meta>> {
@@ -366,6 +421,12 @@ impl Overlay {
 }
 
 impl State {
+    /// What is known of a directory that is made anew at a path.
+    fn anchor_made(&self, path: &RelPath) -> Anchor {
+        let known = self.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
+        Known { fresh: known.anchor == AnchorState::Nothing, from: None, went: None, ..known }.as_anchor(path)
+    }
+
     /// As after an `unlink` or `rmdir` of the path.
     pub(super) fn unnamed_at(&mut self, path: &RelPath, was: &Meta) {
         self.epoch += 1;

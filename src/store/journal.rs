@@ -106,6 +106,9 @@ pub(super) enum Act {
     },
     /// The entry goes; it waits under the temporary name.
     Remove { temp: Temp },
+    /// The entry under the temporary name takes the place of a directory, which waits there with what is in it: later
+    /// steps take that out.
+    Supplant { temp: Temp, inode: u64 },
     /// The inode stays and gets new content, which is kept; so is the old. For files with several names.
     Rewrite {
         old: Digest,
@@ -165,7 +168,7 @@ impl Step {
     pub fn other(&self) -> Option<&RelPath> {
         match &self.act {
             Act::Move { to } | Act::Relocate { to, .. } | Act::Exchange { to, .. } | Act::Link { of: to } => Some(to),
-            Act::Place { .. } | Act::Remove { .. } | Act::Rewrite { .. } => None,
+            Act::Place { .. } | Act::Remove { .. } | Act::Supplant { .. } | Act::Rewrite { .. } => None,
         }
     }
 
@@ -209,6 +212,9 @@ pub(super) struct Intent {
     /// Directories that go when all is done, unless there is still something in them.
     #[serde(default)]
     pub emptied: Vec<RelPath>,
+    /// Directories that were made for it: they stay, also with nothing in them.
+    #[serde(default)]
+    pub made: Vec<RelPath>,
 }
 
 impl Intent {
@@ -217,7 +223,7 @@ impl Intent {
         let rewritten = self.steps.iter().flat_map(|step| match &step.act {
             Act::Rewrite { old, new, .. } => vec![*old, *new],
             Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
-            Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
+            Act::Supplant { .. } | Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
         let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.state {
             AnchorState::Content(kept) => Some(kept.digest),
@@ -249,6 +255,7 @@ pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<L
     let named: Vec<_> = intent.backups.iter().map(|backup| &backup.path).zip(&names).collect();
     let operation = intent.epilogue.write(tx, &named)?;
     intent.emptied.iter().try_for_each(|dir| recovery::doom_dir(tx, dir))?;
+    intent.made.iter().try_for_each(|dir| recovery::spare_dir(tx, dir))?;
     retract(tx, id)?;
     Ok(Landed { backups: names, operation })
 }

@@ -15,6 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 
 use super::backups::{self, Backup};
 use super::content::StagedContent;
@@ -26,7 +27,7 @@ use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::tree::{Place, Tree, is_absent};
+use crate::sys::tree::{self, Dirs, Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags, RenameFlags, xattr};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
@@ -106,6 +107,7 @@ struct Work<'a> {
     store: &'a Store,
     durability: Durability,
     staged: Vec<Staged>,
+    dirs: Dirs,
     /// How many of `staged`, from the first, have been applied; of the next one nobody knows after an error.
     applied: usize,
     intent: Option<i64>,
@@ -122,13 +124,13 @@ struct Work<'a> {
 pub(super) struct Staged {
     pub step: Step,
     place: Place,
-    /// Where a [`Act::Place`] or [`Act::Remove`] has its temporary name.
+    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name.
     waiting: Option<Place>,
     /// The second path of a step that names two.
     other: Option<Place>,
     /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
     new: Option<File>,
-    /// What a [`Act::Place`] has made, as nobody has touched it; none at recovery.
+    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery.
     placed: Option<Stamp>,
 }
 
@@ -148,7 +150,8 @@ impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
         let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
-        let work = Work { store, durability, staged, applied: 0, intent: None, made, emptied, to_sync };
+        let dirs = Dirs::default();
+        let work = Work { store, durability, staged, dirs, applied: 0, intent: None, made, emptied, to_sync };
         Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
@@ -159,11 +162,31 @@ impl<'a> Landing<'a> {
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
-        let place = place_among(&self.work.staged, tree, path)?;
+        let looks = match new {
+            NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
+            NewContent::File { .. } | NewContent::Symlink { .. } | NewContent::Node { .. } => None,
+        };
+        self.stage_new((tree, path), expect, new, |temp, inode| Act::Place { temp, inode, looks })
+    }
+
+    /// The same where a directory is, which goes. What is in it must go by steps after this one, or by [`Self::remove_dir`]:
+    /// whatever else is there makes it a conflict. All in one, so that a path that was a directory is never free.
+    pub fn supplant(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &NewContent<'_>) -> Result<Meta> {
+        self.stage_new((tree, path), Some(expect), new, |temp, inode| Act::Supplant { temp, inode })
+    }
+
+    fn stage_new(
+        &mut self,
+        (tree, path): (&Tree, &RelPath),
+        expect: Option<Stamp>,
+        new: &NewContent<'_>,
+        act: impl FnOnce(Temp, u64) -> Act,
+    ) -> Result<Meta> {
+        let place = place_among(&self.work.staged, &mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
-        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let waiting = place.sibling(&temp.0);
         let secure = |temp: &File| self.work.durability.secure(temp, expect.is_some());
         let meta = match write_temp(&waiting, new, secure) {
             Ok(meta) => meta,
@@ -172,22 +195,18 @@ impl<'a> Landing<'a> {
                 return Err(cause).doing(|| format!("write {path}"));
             }
         };
-        let looks = match new {
-            NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
-            NewContent::File { .. } | NewContent::Symlink { .. } | NewContent::Node { .. } => None,
-        };
-        let act = Act::Place { temp, inode: meta.inode, looks };
-        self.work.push(Step { path: path.clone(), expect, act }, place);
+        self.work.push(Step { path: path.clone(), expect, act: act(temp, meta.inode) }, place);
         let staged = self.work.last();
         (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
         Ok(meta)
     }
 
+    /// The entry goes. A directory must be empty by then, but for what goes by steps after this one.
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_below(&mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
         let temp = new_temp();
-        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let waiting = place.sibling(&temp.0);
         self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp } }, place);
         self.work.last().waiting = Some(waiting);
         Ok(())
@@ -224,7 +243,7 @@ impl<'a> Landing<'a> {
 
     fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
         let step = Step { path: path.clone(), expect, act };
-        let staged = Staged::reopen(tree, step, &self.work.staged)?;
+        let staged = Staged::reopen(tree, step, &self.work.staged, &mut self.work.dirs)?;
         self.work.staged.push(staged);
         Ok(())
     }
@@ -250,7 +269,7 @@ impl<'a> Landing<'a> {
 
     fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
         let doing = || format!("make {dir}");
-        let place = tree.place(dir).doing(doing)?;
+        let place = place_below(&mut self.work.dirs, tree, dir)?;
         self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
         // Noted and not made is harmless: what is not there cannot be removed.
         let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
@@ -267,16 +286,15 @@ impl<'a> Landing<'a> {
 
     /// Whether a step puts a directory at `path`.
     fn places(&self, path: &RelPath) -> Result<bool> {
-        Ok(placed_dir(&self.work.staged, path)?.is_some())
+        Ok(own_dir(&self.work.staged, path)?.is_some())
     }
 
     /// The directory goes when the landing is done, unless somebody else has put something into it.
     pub fn remove_dir(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
-        match tree.place(path) {
-            Err(err) if is_absent(&err) => Ok(()),
+        match place_below(&mut self.work.dirs, tree, path) {
+            Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(()),
             place => {
-                let place = place.doing(|| format!("open the directory of {path}"))?;
-                self.work.emptied.push((path.clone(), place));
+                self.work.emptied.push((path.clone(), place?));
                 Ok(())
             }
         }
@@ -284,7 +302,7 @@ impl<'a> Landing<'a> {
 
     /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first.
     pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_below(&mut self.work.dirs, tree, path)?;
         let doing = || format!("stat {path}");
         let looks = Some((Looks::of(old).doing(doing)?, Looks::of(new).doing(doing)?));
         let (old, kept) = (self.work.store.stage_content(old)?, self.work.store.stage_content(new)?);
@@ -326,7 +344,8 @@ impl<'a> Landing<'a> {
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
-        let intent = Intent { steps, backups, epilogue, emptied };
+        let made = work.made.iter().map(|made| made.path.clone()).collect();
+        let intent = Intent { steps, backups, epilogue, emptied, made };
         work.sync_before_promise(&contents)?;
         let store = work.store;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
@@ -385,7 +404,7 @@ impl Applied<'_> {
         // Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the
         // intent makes recovery finish.
         let staged = std::mem::take(&mut self.work.staged);
-        let made = std::mem::take(&mut self.work.made);
+        self.work.made.clear();
         let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
@@ -393,7 +412,6 @@ impl Applied<'_> {
         let store = self.work.store;
         let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
-            made.iter().try_for_each(|made| super::recovery::spare_dir(tx, &made.path))?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };
         let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
@@ -403,10 +421,15 @@ impl Applied<'_> {
             store.halt.halt(&err.to_string());
             err
         })?;
-        // A crash from here on leaves only temporary names and emptied directories, which the notes tell.
-        let removed = first_error(staged.iter().map(|staged| staged.remove_waiting(store)));
+        // A crash from here on leaves only temporary names and emptied directories, which the notes tell. What waits in a
+        // directory goes before that directory.
+        let removed = first_error(staged.iter().rev().map(|staged| staged.remove_waiting(store)));
         let gone = emptied.iter().map(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")));
-        let gone = first_error(gone).and_then(|()| store.dirs_gone(&intent.emptied));
+        let gone = first_error(gone).and_then(|()| match removed.is_ok() {
+            true => store.dirs_gone(&intent.emptied),
+            // One in which something of ours still waits has not gone: its note stays, too.
+            false => Ok(()),
+        });
         match removed.and(gone) {
             Ok(()) => store.swept(sweep),
             // It is done all the same, and the notes stay: the next start removes what is left.
@@ -477,7 +500,24 @@ impl Work<'_> {
             outcomes.push(staged.outcome()?);
             self.applied = index + 1;
         }
+        self.check_emptied()?;
         Ok(outcomes)
+    }
+
+    /// What was not there when it was planned is somebody's, who does not want the directory to go.
+    fn check_emptied(&self) -> Result<()> {
+        let goes = |staged: &&Staged| matches!(staged.step.act, Act::Supplant { .. } | Act::Remove { .. });
+        for staged in self.staged.iter().filter(goes) {
+            let Some(dir) = staged.own_dir()? else { continue };
+            let at = |path: &RelPath| path.rebase(&RelPath::root(), &staged.step.path);
+            let goes = |path: &RelPath| self.emptied.iter().any(|(emptied, _)| at(path).as_ref() == Some(emptied));
+            let found = Tree::from_root(dir).and_then(|dir| foreign_in(&dir, &RelPath::root(), &goes));
+            if let Some(path) = found.doing(|| staged.doing("look into"))? {
+                let path = at(&path).unwrap_or_default();
+                return Err(Error::Conflict { path: path.to_string() });
+            }
+        }
+        Ok(())
     }
 
     /// Everything that can be undone is, whatever else cannot.
@@ -550,12 +590,11 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
 impl Staged {
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `before` puts
     /// there.
-    pub fn reopen(tree: &Tree, step: Step, before: &[Staged]) -> Result<Self> {
-        let doing = || format!("open the directory of {}", step.path);
-        let place = place_among(before, tree, &step.path)?;
-        let other = step.other().map(|other| place_among(before, tree, other)).transpose()?;
+    pub fn reopen(tree: &Tree, step: Step, before: &[Staged], dirs: &mut Dirs) -> Result<Self> {
+        let place = place_among(before, dirs, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(before, dirs, tree, other)).transpose()?;
         let waiting = match &step.act {
-            Act::Place { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0).doing(doing)?),
+            Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
@@ -565,7 +604,7 @@ impl Staged {
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Place { .. } => self.swap_in(self.waiting()),
+            Act::Place { .. } | Act::Supplant { .. } => self.swap_in(self.waiting()),
             Act::Remove { .. } => self.move_out(self.waiting()),
             Act::Rewrite { new, looks, .. } => {
                 self.check_expected()?;
@@ -595,12 +634,14 @@ impl Staged {
     pub fn undo(&self, store: &Store) -> Result<()> {
         let doing = || self.doing("undo");
         match &self.step.act {
-            Act::Place { .. } if self.step.expect.is_some() => match self.swap_back(self.waiting())? {
-                Back::AsItWas => Ok(()),
-                // The old content is nowhere else, and no intent tells of it any more.
-                Back::Foreign => self.keep_waiting(store, self.waiting()),
-            },
-            Act::Place { .. } => self.take_back(self.waiting()),
+            Act::Place { .. } | Act::Supplant { .. } if self.step.expect.is_some() => {
+                match self.swap_back(self.waiting())? {
+                    Back::AsItWas => Ok(()),
+                    // The old content is nowhere else, and no intent tells of it any more.
+                    Back::Foreign => self.keep_waiting(store, self.waiting()),
+                }
+            }
+            Act::Place { .. } | Act::Supplant { .. } => self.take_back(self.waiting()),
             Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
                 // Somebody has made something in its place.
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
@@ -632,7 +673,12 @@ impl Staged {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(self.conflict()),
             other => other.doing(doing)?,
         }
-        if is_same_entry(waiting, &expect).doing(doing)? {
+        let is_expected = match self.step.act {
+            // What is in it is looked at once all that is to go has gone.
+            Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
+            _ => is_same_entry(waiting, &expect).doing(doing)?,
+        };
+        if is_expected {
             return Ok(());
         }
         // Somebody put something else there between the check and the rename: it goes back, untouched.
@@ -685,7 +731,7 @@ impl Staged {
         match (&self.placed, &self.step.act) {
             (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
             // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
-            (_, Act::Place { inode, .. }) => meta.inode == *inode,
+            (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
             (_, _) => false,
         }
     }
@@ -748,9 +794,8 @@ impl Staged {
             Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
             Act::Place { looks: Some(new), .. } => (new, true),
             Act::Rewrite { looks: None, .. } | Act::Place { looks: None, .. } => return Ok(()),
-            Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
-                return Ok(());
-            }
+            Act::Remove { .. } | Act::Supplant { .. } | Act::Link { .. } => return Ok(()),
+            Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } => return Ok(()),
         };
         let doing = || self.doing("change attributes of");
         let inode = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
@@ -759,9 +804,13 @@ impl Staged {
         if is_dir { inode.sync_all().doing(doing) } else { Ok(()) }
     }
 
-    /// The directory that this step puts at its path, wherever it stands by now.
-    fn placed_dir(&self) -> Result<Option<OwnedFd>> {
-        let Act::Place { inode, .. } = self.step.act else { return Ok(None) };
+    /// The directory that this step puts at its path, or takes from there, wherever it stands by now.
+    fn own_dir(&self) -> Result<Option<OwnedFd>> {
+        let inode = match (&self.step.act, self.step.expect) {
+            (Act::Place { inode, .. }, _) => *inode,
+            (Act::Supplant { .. } | Act::Remove { .. }, Some(expect)) => expect.inode,
+            (_, _) => return Ok(None),
+        };
         let doing = || self.doing("open");
         for place in std::iter::once(&self.place).chain(&self.waiting) {
             let is_it = |meta: &Meta| meta.is_dir() && meta.inode == inode;
@@ -805,39 +854,32 @@ impl Staged {
     fn keep_waiting(&self, store: &Store, waiting: &Place) -> Result<()> {
         let doing = || self.doing("keep what somebody wrote at");
         let Some(meta) = waiting.stat().doing(doing)? else { return Ok(()) };
-        let content = match meta.kind {
-            FileKind::Regular => {
-                let file = waiting.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
-                store.stage_content(&file)?
+        match meta.kind {
+            FileKind::Directory => self.keep_within(store, &self.step.path, waiting),
+            _ => keep_foreign(store, &self.step.path, waiting, &meta),
+        }
+    }
+
+    /// The same for what is in a directory, so that it can go: that is empty afterwards, but for temporary names.
+    fn keep_within(&self, store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
+        let doing = || self.doing("keep what somebody wrote in");
+        let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
+        for entry in tree::list(dir.as_fd()).doing(doing)? {
+            let place = Place { dir: Arc::clone(&dir), name: entry.name };
+            let (Ok(path), Some(meta)) = (path.join(&place.name), place.stat().doing(doing)?) else { continue };
+            match meta.kind {
+                _ if super::is_temp_name(&place.name) => {}
+                FileKind::Directory => {
+                    self.keep_within(store, &path, &place)?;
+                    remove_if_empty(&place).doing(doing)?;
+                }
+                _ => {
+                    keep_foreign(store, &path, &place, &meta)?;
+                    place.unlink().doing(doing)?;
+                }
             }
-            FileKind::Symlink => StagedContent::of(waiting.read_symlink().doing(doing)?.into_vec()),
-            // Nothing whose content could be lost.
-            _ => return Ok(()),
-        };
-        let created = super::now_millis();
-        let backup = Backup {
-            name: Backup::name_for(&self.step.path, created),
-            path: self.step.path.clone(),
-            kind: BackupKind::Landed,
-            digest: content.digest,
-            size: content.size,
-            mode: meta.mode,
-            symlink: meta.kind == FileKind::Symlink,
-            mtime: meta.mtime,
-            created,
-            by: None,
-        };
-        let event = EventDraft::new(EventName::ExternalModified).with(|event| {
-            event.path = Some(self.step.path.clone());
-            event.sha256 = Some(content.digest);
-            event.bytes = Some(content.size);
-            event.message = Some("written below while something landed there: kept as a backup".to_owned());
-        });
-        store.database.lock().write(|tx| {
-            content.commit(tx)?;
-            let name = backups::put(tx, &backup)?;
-            events::put_all(tx, &[event], &[(&self.step.path, &name)]).map(|_| ())
-        })
+        }
+        Ok(())
     }
 
     /// Where the step stands, for recovery.
@@ -845,15 +887,13 @@ impl Staged {
         let doing = || self.doing("examine");
         let here = self.place.stat().doing(doing)?;
         let as_expected = match (self.step.expect, &here) {
-            (Some(_), Some(_)) if matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. }) => {
-                self.is_expected_inode(&here)
-            }
+            (Some(_), Some(_)) if self.is_by_inode() => self.is_expected_inode(&here),
             (Some(expect), Some(meta)) => same_entry(meta, &expect),
             (None, None) => true,
             _ => false,
         };
         let done = match &self.step.act {
-            Act::Place { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
+            Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Remove { .. } => here.is_none(),
             Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
             Act::Move { .. } | Act::Relocate { .. } => {
@@ -870,6 +910,11 @@ impl Staged {
             }
             (false, false) => Progress::Foreign,
         })
+    }
+
+    /// Whether what is expected may be written to, or have names come and go in it, and still be what is expected.
+    fn is_by_inode(&self) -> bool {
+        matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. } | Act::Supplant { .. })
     }
 
     fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
@@ -891,6 +936,7 @@ impl Staged {
         match &self.step.act {
             Act::Rewrite { new, looks, .. } => self.write_in_place(store, *new, looks.map(|(_, new)| new)),
             Act::Place { .. }
+            | Act::Supplant { .. }
             | Act::Remove { .. }
             | Act::Move { .. }
             | Act::Relocate { .. }
@@ -934,19 +980,84 @@ pub(super) enum Progress {
     Foreign,
 }
 
-/// The directory that one of `staged` puts at `path`.
-fn placed_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
+/// The directory that one of `staged` puts at `path`, or takes from there.
+fn own_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
     let found = staged.iter().rfind(|staged| staged.step.path == *path);
-    found.map_or(Ok(None), Staged::placed_dir)
+    found.map_or(Ok(None), Staged::own_dir)
 }
 
-/// Where `path` is, or is going to be when `staged` have been applied.
-fn place_among(staged: &[Staged], tree: &Tree, path: &RelPath) -> Result<Place> {
-    let dir = placed_dir(staged, &path.parent().unwrap_or_default())?;
-    match (dir, path.name()) {
-        (Some(dir), Some(name)) => Ok(Place { dir, name: name.to_owned() }),
-        (_, _) => tree.place(path).doing(|| format!("open the directory of {path}")),
+/// Where `path` is, or is going to be when `staged` have been applied. Below a directory that gives its place to something
+/// else it is where that directory is.
+fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    let doing = || format!("open the directory of {path}");
+    let place = || {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            if let (Some(found), Some(below)) = (own_dir(staged, &dir)?, path.rebase(&dir, &RelPath::root())) {
+                return Tree::from_root(found).and_then(|found| found.place(&below)).doing(doing);
+            }
+            above = dir.parent();
+        }
+        tree.place(path).doing(doing)
+    };
+    dirs.place(path, place)
+}
+
+/// Where `path` is.
+fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    dirs.place(path, || tree.place(path).doing(|| format!("open the directory of {path}")))
+}
+
+/// Something in a directory that is no temporary name of ours, nor a directory that `goes`. `within` is the path in `tree`.
+fn foreign_in(tree: &Tree, within: &RelPath, goes: &impl Fn(&RelPath) -> bool) -> std::io::Result<Option<RelPath>> {
+    for entry in tree.list(within)?.into_iter().filter(|entry| !super::is_temp_name(&entry.name)) {
+        let Ok(path) = within.join(&entry.name) else { continue };
+        if entry.kind != FileKind::Directory || !goes(&path) {
+            return Ok(Some(path));
+        }
+        if let Some(found) = foreign_in(tree, &path, goes)? {
+            return Ok(Some(found));
+        }
     }
+    Ok(None)
+}
+
+/// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.
+fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
+    let doing = || format!("keep what somebody wrote at {path}");
+    let content = match meta.kind {
+        FileKind::Regular => {
+            let file = place.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
+            store.stage_content(&file)?
+        }
+        FileKind::Symlink => StagedContent::of(place.read_symlink().doing(doing)?.into_vec()),
+        // Nothing whose content could be lost.
+        _ => return Ok(()),
+    };
+    let created = super::now_millis();
+    let backup = Backup {
+        name: Backup::name_for(path, created),
+        path: path.clone(),
+        kind: BackupKind::Landed,
+        digest: content.digest,
+        size: content.size,
+        mode: meta.mode,
+        symlink: meta.kind == FileKind::Symlink,
+        mtime: meta.mtime,
+        created,
+        by: None,
+    };
+    let event = EventDraft::new(EventName::ExternalModified).with(|event| {
+        event.path = Some(path.clone());
+        event.sha256 = Some(content.digest);
+        event.bytes = Some(content.size);
+        event.message = Some("written below while something landed there: kept as a backup".to_owned());
+    });
+    store.database.lock().write(|tx| {
+        content.commit(tx)?;
+        let name = backups::put(tx, &backup)?;
+        events::put_all(tx, &[event], &[(path, &name)]).map(|_| ())
+    })
 }
 
 /// A rename changes ctime, so it does not count here.

@@ -192,6 +192,11 @@ impl Store {
         &self.dirs
     }
 
+    /// Before an act that is to be durable: after it only the disk is in the way of [`Self::sync`].
+    pub fn open_log(&self) -> Result<()> {
+        self.database.lock().log_file().map(|_| ())
+    }
+
     /// What was committed so far survives a power cut when this returns.
     pub fn sync(&self) -> Result<()> {
         // By a descriptor of its own: others commit meanwhile.

@@ -13,7 +13,8 @@ use super::landing::{Progress, Staged, remove_if_empty};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
-use crate::sys::tree::{Tree, is_absent};
+use crate::sys::file::FileKind;
+use crate::sys::tree::{Dirs, Tree, is_absent};
 
 /// What recovery did; empty after a clean end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,13 +79,14 @@ impl Store {
 
     fn recover_intent(&self, lower: &Tree, id: i64, intent: Intent, recovered: &mut Recovered) -> Result<()> {
         let mut staged = Vec::new();
+        let mut dirs = Dirs::default();
         let mut unreachable = Vec::new();
         for step in &intent.steps {
             if !step.is_plausible() {
                 unreachable.push(step.path.clone());
                 continue;
             }
-            match Staged::reopen(lower, step.clone(), &staged) {
+            match Staged::reopen(lower, step.clone(), &staged, &mut dirs) {
                 // Somebody took the directory away since: that must not keep all the rest out of reach.
                 Err(Error::Io { cause, .. }) if is_absent(&cause) => unreachable.push(step.path.clone()),
                 other => staged.push(other?),
@@ -101,7 +103,10 @@ impl Store {
         foreign.extend(unreachable);
         // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
         // that was undone and could not say so here.
-        let is_begun = staged.is_empty() || progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn));
+        let is_begun = match staged.is_empty() {
+            true => are_there(lower, &intent.made)?,
+            false => progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn)),
+        };
         if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress, &intent).is_ok() {
             self.database.lock().write(|tx| {
                 journal::fulfil(tx, id, &intent)?;
@@ -256,6 +261,16 @@ impl Store {
     }
 }
 
+/// Whether directories that were made for a landing have not been taken away again, by its undoing.
+fn are_there(lower: &Tree, made: &[RelPath]) -> Result<bool> {
+    for dir in made {
+        if !lower.exists(dir).doing(|| format!("stat {dir}"))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 pub(super) fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {
     // A directory that is gone has no names to sweep.
     let Ok(entries) = lower.list(dir) else { return Ok(0) };
@@ -276,14 +291,26 @@ fn remove_temp(lower: &Tree, path: &RelPath) -> Result<bool> {
     match place.unlink() {
         Ok(()) => Ok(true),
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        // Of a directory that was to land only what was to land in it goes along.
         Err(err) if err.raw_os_error() == Some(libc::EISDIR) => {
-            sweep_dir(lower, path)?;
-            remove_if_empty(&place).doing(|| format!("sweep {path}"))?;
+            remove_temp_dir(lower, path)?;
             Ok(true)
         }
         Err(err) => Err(err).doing(|| format!("sweep {path}")),
     }
+}
+
+/// Of a directory that was to land, or to go, only what was to land in it or to go with it goes along.
+fn remove_temp_dir(lower: &Tree, path: &RelPath) -> Result<()> {
+    let doing = || format!("sweep {path}");
+    for entry in lower.list(path).doing(doing)? {
+        let Ok(path) = path.join(&entry.name) else { continue };
+        match entry.kind {
+            _ if is_temp_name(&entry.name) => remove_temp(lower, &path).map(|_| ())?,
+            FileKind::Directory => remove_temp_dir(lower, &path)?,
+            _ => {}
+        }
+    }
+    remove_if_empty(&lower.place(path).doing(doing)?).doing(doing)
 }
 
 pub(super) fn note_sweep(tx: &Transaction<'_>, paths: &[RelPath]) -> Result<Vec<i64>> {

@@ -197,6 +197,63 @@ fn what_is_made_where_a_removal_is_undone_stays_and_the_removed_is_a_backup() {
     assert_eq!(kept(&bench), ["old\n"]);
 }
 
+/// A landing of the file `new` in the place of the directory `d`, with `d/a` and `d/sub`, promised and applied.
+fn supplanted(bench: &Bench) -> super::landing::Applied<'_> {
+    std::fs::create_dir_all(bench.path("d/sub")).unwrap();
+    std::fs::write(bench.path("d/a"), "old\n").unwrap();
+    std::fs::write(bench.path("new"), "new\n").unwrap();
+    let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let new = NewContent::File { file: &file, like: &file, meta };
+    landing.supplant(&bench.lower, &path("d"), bench.stamp("d"), &new).unwrap();
+    let (content, backup) = bench.backup("d/a");
+    landing.keep(content, backup);
+    landing.remove(&bench.lower, &path("d/a"), bench.stamp("d/a")).unwrap();
+    landing.remove_dir(&bench.lower, &path("d/sub")).unwrap();
+    let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
+    assert_eq!(std::fs::read_to_string(bench.path("d")).unwrap(), "new\n");
+    applied
+}
+
+#[test]
+fn what_somebody_writes_in_a_directory_whose_place_is_taken_is_a_backup() {
+    let bench = Bench::new();
+    let applied = supplanted(&bench);
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    std::fs::write(waiting.join("sub/theirs"), "somebody's\n").unwrap();
+    applied.finish().unwrap();
+    assert_eq!(kept(&bench), ["old\n", "somebody's\n"]);
+    let last = bench.store().events_since(0).unwrap().pop().unwrap();
+    assert_eq!((last.event, last.path), (EventName::ExternalModified, Some(path("d/sub/theirs"))));
+    assert!(temporary_names(&bench).is_empty());
+}
+
+#[test]
+fn a_directory_whose_place_was_taken_comes_back_with_all_that_is_in_it() {
+    let bench = Bench::new();
+    let applied = supplanted(&bench);
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    std::fs::write(waiting.join("sub/theirs"), "somebody's\n").unwrap();
+    drop(applied);
+    assert_eq!(std::fs::read_to_string(bench.path("d/a")).unwrap(), "old\n");
+    assert_eq!(std::fs::read_to_string(bench.path("d/sub/theirs")).unwrap(), "somebody's\n");
+    assert!(temporary_names(&bench).is_empty());
+}
+
+#[test]
+fn recovery_finishes_in_the_place_of_a_directory_and_keeps_what_somebody_wrote_in_it() {
+    let mut bench = Bench::new();
+    std::mem::forget(supplanted(&bench));
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    std::fs::write(waiting.join("sub/theirs"), "somebody's\n").unwrap();
+    let recovered = bench.recover().unwrap();
+    assert_eq!(recovered.finished, [path("d"), path("d/a")]);
+    assert_eq!(std::fs::read_to_string(bench.path("d")).unwrap(), "new\n");
+    assert_eq!(kept(&bench), ["old\n", "somebody's\n"]);
+    assert!(temporary_names(&bench).is_empty());
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
 #[test]
 fn a_temporary_name_that_no_intent_tells_of_is_swept() {
     let mut bench = Bench::new();

@@ -216,6 +216,16 @@ fn hold_in_directory(bench: &mut Bench) {
     bench.unlink("d/gone");
 }
 
+/// A directory with one in it, removed: all of it waits for review.
+fn remove_nested_directory(bench: &mut Bench) {
+    bench.put("d/a", &lines("gone a", 100));
+    bench.put("d/sub/b", &lines("gone b", 100));
+    bench.unlink("d/a");
+    bench.unlink("d/sub/b");
+    bench.rmdir("d/sub").unwrap();
+    bench.rmdir("d").unwrap();
+}
+
 /// A directory in the place of a held deletion, with files, a symlink, a FIFO and a directory in it.
 fn hold_dir_for_file(bench: &mut Bench) {
     bench.put("f", &lines("gone", 100));
@@ -228,9 +238,13 @@ fn hold_dir_for_file(bench: &mut Bench) {
     bench.view().symlink(dir, OsStr::new("l"), OsStr::new("x"), &ME).unwrap();
     bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
     // It lands last, once what is in it has.
-    let (keep, node) = (SetTime::Keep, bench.node("f/sub").unwrap());
-    let set = SetAttributes { mode: Some(0o555), uid: None, gid: None, size: None, atime: keep, mtime: keep };
-    bench.view().set_attributes(node, None, &set, &ME).unwrap();
+    chmod(bench, "f/sub", 0o555);
+}
+
+fn chmod(bench: &Bench, path: &str, mode: u32) {
+    let keep = SetTime::Keep;
+    let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
 }
 
 /// A file of lower with two names.
@@ -536,6 +550,26 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["gone a 99\n", "gone b 99\n"],
     },
     Scenario {
+        name: "a file in the place of a removed directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            remove_nested_directory(bench);
+            bench.save("d", &lines("instead", 3));
+        },
+        act: confirm_all,
+        precious: &["gone a 99\n", "gone b 99\n", "instead 2\n"],
+    },
+    Scenario {
+        name: "a symlink in the place of a removed directory is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            remove_nested_directory(bench);
+            symlink(bench, "d", "e").unwrap();
+        },
+        act: confirm_all,
+        precious: &["gone a 99\n", "gone b 99\n"],
+    },
+    Scenario {
         name: "a directory is made where a deletion is held",
         rule: Rule::AllOrNothing,
         ready: |bench| {
@@ -663,6 +697,45 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: undo_latest,
         precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "the making of a directory is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.mkdir("d"),
+        act: undo_latest,
+        precious: &[],
+    },
+    Scenario {
+        name: "the removal of a directory is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            std::fs::create_dir(bench.lower_path("d")).unwrap();
+            bench.rmdir("d").unwrap();
+        },
+        act: undo_latest,
+        precious: &[],
+    },
+    Scenario {
+        name: "new permissions are undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", "one\n");
+            chmod(bench, "a", 0o600);
+        },
+        act: undo_latest,
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "the exchange of directories with held files is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            bench.put("e/x", &lines("old", 100));
+            bench.save("e/x", &lines("new x", 100));
+            exchange(bench, "d", "e").unwrap();
+        },
+        act: undo_latest,
+        precious: &["new a 99\n", "new b 99\n", "new x 99\n"],
     },
     Scenario {
         name: "the rename of a directory with held files is undone",

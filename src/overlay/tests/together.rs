@@ -86,6 +86,60 @@ fn a_file_in_the_place_of_a_directory_keeps_all_from_landing() {
     assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("made is not a directory"), "{refusal:?}");
 }
 
+/// A directory with a large file and another directory in it is removed, and a file made in its place.
+fn file_for_dir(bench: &Bench) -> Vec<ChangeId> {
+    bench.put("d/a", &lines(100));
+    bench.put("d/sub/b", &lines(100));
+    bench.unlink("d/a");
+    bench.unlink("d/sub/b");
+    bench.rmdir("d/sub").unwrap();
+    bench.rmdir("d").unwrap();
+    bench.save("d", "instead\n");
+    bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect()
+}
+
+#[test]
+fn a_file_takes_the_place_of_a_directory_in_one_operation() {
+    let bench = Bench::new();
+    let outcomes = bench.confirm(&[file_for_dir(&bench).pop().unwrap(), bench.id_of("d")]).unwrap();
+    let operations: std::collections::HashSet<_> = outcomes.iter().map(|outcome| &outcome.operation).collect();
+    assert_eq!((operations.len(), outcomes.len()), (1, 3), "{outcomes:?}");
+    assert_eq!(bench.lower("d"), Some("instead\n".to_owned()));
+    let mut backups = bench.backups();
+    backups.sort();
+    assert_eq!(backups, ["d/a", "d/sub/b"]);
+    assert_eq!((bench.held(), bench.view().check().unwrap().0), (vec![], vec![]));
+}
+
+#[test]
+fn what_somebody_put_into_a_directory_keeps_a_file_from_taking_its_place() {
+    for theirs in ["d/theirs", "d/sub/theirs", "d/other/theirs"] {
+        let bench = Bench::new();
+        let ids = file_for_dir(&bench);
+        bench.put(theirs, "somebody's\n");
+        let refusal = confirm_refused(&bench, &ids);
+        assert_eq!(refusal.code, ErrorCode::Conflict, "{refusal:?}");
+        assert_eq!(bench.lower(theirs), Some("somebody's\n".to_owned()));
+        std::fs::remove_file(bench.lower_path(theirs)).unwrap();
+        if theirs == "d/other/theirs" {
+            confirm_refused(&bench, &ids);
+            std::fs::remove_dir(bench.lower_path("d/other")).unwrap();
+        }
+        bench.confirm(&ids).unwrap();
+        assert_eq!(bench.lower_names(), ["d"]);
+    }
+}
+
+#[test]
+fn a_file_takes_the_place_of_a_directory_that_somebody_has_removed() {
+    let bench = Bench::new();
+    let ids = file_for_dir(&bench);
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    bench.view().confirm(&ids, &ConfirmHow { force: true, ..HOW }).unwrap();
+    assert_eq!(bench.lower("d"), Some("instead\n".to_owned()));
+    assert!(bench.held().is_empty());
+}
+
 #[test]
 fn a_directory_that_is_missing_is_made_and_stays_away_when_another_change_is_refused() {
     let bench = Bench::new();

@@ -520,3 +520,65 @@ fn a_directory_that_was_confirmed_goes_again_with_what_came_in_it() {
     assert_eq!((bench.lower("held/deep/x"), bench.mode("held/deep")), (Some("x\n".to_owned()), 0o711));
     bench.assert_sound();
 }
+
+/// A confirmed rewrite of most of `a`, and the backup of what it replaced.
+fn rewritten(bench: &Bench) -> crate::store::Backup {
+    bench.put("a", &lines(200));
+    bench.save("a", &changed(200, 60));
+    bench.confirm_all();
+    bench.view().store().backups().unwrap().remove(0)
+}
+
+fn rolled_back(bench: &Bench, backup: &crate::store::Backup) -> std::result::Result<Vec<Outcome>, ErrorBody> {
+    bench.view().rollback(std::slice::from_ref(backup), &RollbackHow::default())
+}
+
+#[test]
+fn a_rollback_merges_a_later_edit_elsewhere_in_the_file() {
+    let mut bench = Bench::new();
+    let backup = rewritten(&bench);
+    let edited = changed(200, 60).replace("line 190\n", "a person's line\n");
+    bench.put("a", &edited);
+    let outcomes = rolled_back(&bench, &backup).unwrap();
+    let merged = lines(200).replace("line 190\n", "a person's line\n");
+    assert_eq!((bench.lower("a"), bench.read("a")), (Some(merged.clone()), Some(merged.clone())));
+    assert_eq!((outcomes[0].note, outcomes[0].size), (Some(crate::protocol::Note::Merged), Some(merged.len() as u64)));
+    let kept = bench.view().store().backups().unwrap().remove(0);
+    assert_eq!(Some(&kept.name), outcomes[0].backup.as_ref());
+    assert_eq!(bench.view().store().content(kept.digest).unwrap(), Some(edited.clone().into_bytes()));
+    bench.undo_latest();
+    assert_eq!(bench.lower("a"), Some(edited));
+    bench.assert_sound();
+}
+
+#[test]
+fn a_rollback_over_a_later_edit_of_the_same_lines_is_refused_with_them() {
+    let bench = Bench::new();
+    let backup = rewritten(&bench);
+    let edited = changed(200, 60).replace("new 3\n", "a person's line\n");
+    bench.put("a", &edited);
+    let refusal = rolled_back(&bench, &backup).unwrap_err();
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("edited since"), "{refusal:?}");
+    assert!(refusal.detail.is_some_and(|hunks| hunks.contains("a person's line")));
+    let to = RollbackHow { to: Some(RelPath::parse(b"b").unwrap()), ..RollbackHow::default() };
+    bench.view().rollback(std::slice::from_ref(&backup), &to).unwrap();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(edited), Some(lines(200))));
+    let insists = RollbackHow { force: true, ..RollbackHow::default() };
+    bench.view().rollback(std::slice::from_ref(&backup), &insists).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(200)));
+}
+
+#[test]
+fn a_rollback_does_not_go_under_who_has_the_file_open_for_writing() {
+    let bench = Bench::new();
+    let backup = rewritten(&bench);
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, b"begun\n").unwrap();
+    let refusal = rolled_back(&bench, &backup).unwrap_err();
+    assert!(refusal.code == ErrorCode::Busy && refusal.message.contains("open for writing"), "{refusal:?}");
+    assert_eq!(bench.lower("a"), Some(changed(200, 60)));
+    bench.close(handle);
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    rolled_back(&bench, &backup).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(200)));
+}
