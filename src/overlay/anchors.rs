@@ -362,7 +362,7 @@ impl State {
     }
 
     fn changed_to(&self, now: HashMap<RelPath, Known>) -> Vec<Anchor> {
-        let changed = now.iter().filter(|(path, known)| self.anchors.get(*path) != Some(*known));
+        let changed = now.iter().filter(|(path, known)| self.anchors.get(path) != Some(*known));
         changed.map(|(path, known)| known.as_anchor(path)).collect()
     }
 
