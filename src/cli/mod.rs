@@ -22,6 +22,7 @@ mod failure;
 mod flush;
 mod fsck;
 mod held;
+mod init;
 mod log;
 mod man;
 pub mod mount;
@@ -95,6 +96,7 @@ enum Command {
     Flush(flush::Arguments),
     Fsck(fsck::Arguments),
     Doctor(doctor::Arguments),
+    Init(init::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
     Version(version::Arguments),
@@ -141,6 +143,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Flush(arguments) => flush::run(arguments, desk),
         Command::Fsck(arguments) => fsck::run(arguments, desk),
         Command::Doctor(arguments) => doctor::run(arguments, desk),
+        Command::Init(arguments) => init::run(arguments, desk),
         Command::Completions(arguments) => completions::run(arguments, desk),
         Command::Man(arguments) => man::run(arguments, desk),
         Command::Version(arguments) => version::run(arguments, desk),

@@ -7,6 +7,7 @@ mod completions;
 mod doctor;
 mod events;
 mod fsck;
+mod init;
 mod offline;
 mod refusals;
 mod rollbacks;

@@ -1,0 +1,209 @@
+//! `fettlefs init`: a project's settings file and a section for agents, each written once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::mount_start::directory;
+use super::{Desk, Failure};
+use crate::protocol::{ErrorCode, Exit};
+
+const SETTINGS: (&str, &str) = (".fettle.toml", include_str!("init/settings.toml"));
+const SECTION: &str = include_str!("init/section.md");
+const BEGIN: &str = "<!-- fettlefs: begin (`fettlefs init` keeps this section up to date) -->\n";
+const END: &str = "<!-- fettlefs: end -->\n";
+
+/// What agents read. The first is made where there is none of them.
+const FOR_AGENTS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
+
+/// Give a project a settings file with comments, and its agents a section in AGENTS.md or CLAUDE.md
+///
+/// What is there stays as it is; a second time changes nothing, but for a section of an earlier version.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The project's directory
+    #[arg(default_value = ".")]
+    project: PathBuf,
+    /// Say what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Did {
+    Made,
+    /// The section, at the end of a file.
+    Added,
+    /// The section of an earlier version is as it is now.
+    Renewed,
+    Kept,
+}
+
+/// A file as it is to be.
+struct Planned {
+    name: &'static str,
+    path: PathBuf,
+    did: Did,
+    content: Vec<u8>,
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let project = directory(&desk.directory.join(arguments.project), "project")?;
+    // All are looked at before one is written.
+    let planned = plan(&project)?;
+    if !arguments.dry_run {
+        for file in &planned {
+            file.write().map_err(|err| told(&file.path, &err))?;
+        }
+    }
+    let files: Vec<_> = planned.iter().map(|file| serde_json::json!({"path": file.name, "did": file.did})).collect();
+    let value = serde_json::json!({"v": 1, "ok": true, "dry_run": arguments.dry_run, "files": files});
+    desk.answer_value(value, |text| {
+        let would = if arguments.dry_run { "Would have written" } else { "Wrote" };
+        match planned.iter().filter(|file| file.did != Did::Kept).count() {
+            0 => text.put("fettlefs: Nothing to do\n"),
+            1 => text.put(format!("fettlefs: {would} 1 file\n")),
+            count => text.put(format!("fettlefs: {would} {count} files\n")),
+        };
+        for file in &planned {
+            let did = match file.did {
+                Did::Made => "made   ",
+                Did::Added => "added to",
+                Did::Renewed => "renewed",
+                Did::Kept => "kept   ",
+            };
+            text.put(format!("  {did:8}  {}\n", file.name));
+        }
+    })?;
+    Ok(Exit::Done)
+}
+
+fn plan(project: &Path) -> Result<Vec<Planned>, Failure> {
+    let settings = |old: Option<Vec<u8>>| match old {
+        None => (Did::Made, SETTINGS.1.into()),
+        Some(old) => (Did::Kept, old),
+    };
+    let mut planned = vec![plan_file(project, SETTINGS.0, settings)?];
+    let there: Vec<_> = FOR_AGENTS.into_iter().filter(|name| project.join(name).exists()).collect();
+    let names = if there.is_empty() { &FOR_AGENTS[..1] } else { &there };
+    for name in names {
+        let mut file = plan_file(project, name, with_section)?;
+        // One may be a link to the other.
+        if planned.iter().any(|other| is_same(&other.path, &file.path)) {
+            file.did = Did::Kept;
+        }
+        planned.push(file);
+    }
+    Ok(planned)
+}
+
+fn plan_file(
+    project: &Path,
+    name: &'static str,
+    change: impl FnOnce(Option<Vec<u8>>) -> (Did, Vec<u8>),
+) -> Result<Planned, Failure> {
+    let path = project.join(name);
+    let old = match path.metadata() {
+        Ok(meta) if !meta.is_file() => {
+            return Err(Failure::new(ErrorCode::Io, format!("{}: not a file", path.display())));
+        }
+        Ok(_) => Some(fs::read(&path).map_err(|err| told(&path, &err))?),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => None,
+        Err(err) => return Err(told(&path, &err)),
+    };
+    let (did, content) = change(old);
+    Ok(Planned { name, path, did, content })
+}
+
+fn with_section(old: Option<Vec<u8>>) -> (Did, Vec<u8>) {
+    let section = [BEGIN, SECTION, END].concat().into_bytes();
+    let Some(old) = old else { return (Did::Made, section) };
+    let at = |words: &str| old.windows(words.len()).position(|window| window == words.as_bytes());
+    match (at(BEGIN), at(END)) {
+        (Some(begin), Some(end)) if begin < end => {
+            let new = [&old[..begin], &section, &old[end + END.len()..]].concat();
+            (if new == old { Did::Kept } else { Did::Renewed }, new)
+        }
+        _ => {
+            let gap: &[u8] = if old.is_empty() || old.ends_with(b"\n\n") {
+                b""
+            } else if old.ends_with(b"\n") {
+                b"\n"
+            } else {
+                b"\n\n"
+            };
+            (Did::Added, [&old, gap, &section].concat())
+        }
+    }
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+impl Planned {
+    fn write(&self) -> io::Result<()> {
+        match self.did {
+            Did::Kept => Ok(()),
+            // Whoever made it meanwhile keeps it.
+            Did::Made => OpenOptions::new().write(true).create_new(true).open(&self.path)?.write_all(&self.content),
+            Did::Added | Did::Renewed => replace(&self.path, &self.content),
+        }
+    }
+}
+
+/// All or nothing, and through a link.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let path = fs::canonicalize(path)?;
+    let parent = path.parent().ok_or(io::ErrorKind::NotFound)?;
+    let mut new = tempfile::NamedTempFile::new_in(parent)?;
+    new.write_all(content)?;
+    new.as_file().set_permissions(File::open(&path)?.metadata()?.permissions())?;
+    new.persist(&path)?;
+    Ok(())
+}
+
+fn told(path: &Path, err: &io::Error) -> Failure {
+    super::offline::failure(&path.display().to_string(), err).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::settings::{Approve, Key, Origin, Settings, SettingsFile};
+
+    #[test]
+    fn the_settings_that_are_written_are_the_defaults_and_all_of_them() {
+        let defaults = || Settings::defaults(Approve::Anyone);
+        let read = |text: &str| {
+            let file = SettingsFile::parse(".fettle.toml", text.as_bytes()).expect("it can be read");
+            Settings::layered(defaults(), [&file.values]).expect("it is valid")
+        };
+        assert_eq!(read(SETTINGS.1), defaults());
+        let without_mark =
+            |line: &'static str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line);
+        let all: Vec<_> = SETTINGS.1.lines().map(without_mark).collect();
+        let all = read(&all.join("\n"));
+        for key in Key::ALL {
+            assert_ne!(all.origin(*key), Origin::Default, "{} is not among them", key.name());
+        }
+        let values = |s: Settings| {
+            (s.thresholds, s.ttl, s.window, s.burst, s.approve, s.on_hold, s.risk, s.pre_write, s.backups)
+        };
+        assert_eq!(values(all), values(defaults()));
+    }
+
+    #[test]
+    fn a_section_is_added_once_and_renewed_in_its_place() {
+        let (did, made) = with_section(None);
+        assert_eq!(did, Did::Made);
+        assert_eq!(with_section(Some(made.clone())), (Did::Kept, made.clone()));
+        let (did, added) = with_section(Some(b"# Agents\nBe kind.".to_vec()));
+        assert_eq!((did, &added), (Did::Added, &[b"# Agents\nBe kind.\n\n", made.as_slice()].concat()));
+        let older = [b"# Agents\n", BEGIN.as_bytes(), b"Old words.\n", END.as_bytes(), b"After.\n"].concat();
+        assert_eq!(with_section(Some(older)), (Did::Renewed, [b"# Agents\n", made.as_slice(), b"After.\n"].concat()));
+    }
+}

@@ -1,0 +1,62 @@
+//! `fettlefs init`: what it writes, once, and what it leaves alone.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::harness::{Scratch, mounted_scratch};
+
+fn did(scratch: &Scratch, arguments: &[&str]) -> Vec<String> {
+    let files = scratch.cli(&[&["init", "--json"], arguments].concat()).ok().json()["files"].clone();
+    let word = |file: &serde_json::Value, key: &str| file[key].as_str().expect("a word").to_owned();
+    files.as_array().expect("files").iter().map(|file| word(file, "did") + " " + &word(file, "path")).collect()
+}
+
+#[test]
+fn a_project_gets_settings_and_a_section_once() {
+    let scratch = mounted_scratch!();
+    assert_eq!(did(&scratch, &["--dry-run"]), ["made .fettle.toml", "made AGENTS.md"]);
+    assert!(!scratch.has(".fettle.toml") && !scratch.has("AGENTS.md"));
+    let told = scratch.cli(&["init"]).ok().stdout;
+    assert_eq!(told, "fettlefs: Wrote 2 files\n  made      .fettle.toml\n  made      AGENTS.md\n");
+    let written = (scratch.read(".fettle.toml"), scratch.read("AGENTS.md"));
+    assert!(written.1.contains("fettlefs status"), "{}", written.1);
+    let told = scratch.cli(&["init"]).ok().stdout;
+    assert_eq!(told, "fettlefs: Nothing to do\n  kept      .fettle.toml\n  kept      AGENTS.md\n");
+    assert_eq!((scratch.read(".fettle.toml"), scratch.read("AGENTS.md")), written);
+    // The project mounts with them, and nothing is ignored for want of trust.
+    let view = scratch.mount();
+    let notices = view.cli(&["reload", "--json"]).ok().json()["notices"].clone();
+    assert_eq!(notices.as_array().map(Vec::len), Some(0), "{notices}");
+}
+
+#[test]
+fn what_people_wrote_stays() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "floor = 3\n");
+    scratch.write("CLAUDE.md", "# Ours\r\nNo last newline");
+    fs::set_permissions(scratch.project().join("CLAUDE.md"), fs::Permissions::from_mode(0o640)).expect("chmod");
+    assert_eq!(did(&scratch, &[]), ["kept .fettle.toml", "added CLAUDE.md"]);
+    assert_eq!(scratch.read(".fettle.toml"), "floor = 3\n");
+    let written = scratch.read("CLAUDE.md");
+    assert!(written.starts_with("# Ours\r\nNo last newline\n\n<!-- fettlefs: begin"), "{written}");
+    let mode = scratch.project().join("CLAUDE.md").metadata().expect("stat").permissions().mode();
+    assert_eq!((mode & 0o777, scratch.has("AGENTS.md")), (0o640, false));
+
+    // A link to the other file goes on being one.
+    symlink("CLAUDE.md", scratch.project().join("AGENTS.md")).expect("a link");
+    assert_eq!(did(&scratch, &[]), ["kept .fettle.toml", "kept AGENTS.md", "kept CLAUDE.md"]);
+    scratch.write("CLAUDE.md", "# Ours\n");
+    assert_eq!(did(&scratch, &[]), ["kept .fettle.toml", "added AGENTS.md", "kept CLAUDE.md"]);
+    assert!(scratch.project().join("AGENTS.md").is_symlink());
+    assert_eq!(scratch.read("CLAUDE.md").matches("fettlefs: begin").count(), 1);
+}
+
+#[test]
+fn what_cannot_be_written_stops_all_of_it() {
+    let scratch = mounted_scratch!();
+    fs::create_dir(scratch.project().join("CLAUDE.md")).expect("a directory");
+    let refused = scratch.cli(&["init"]).exits(1);
+    assert!(refused.stderr.ends_with("/CLAUDE.md: not a file\n"), "{}", refused.stderr);
+    assert!(!scratch.has(".fettle.toml") && !scratch.has("AGENTS.md"));
+    assert_eq!(scratch.cli(&["init", "nowhere", "--json"]).exits(4).error_code(), "unknown_path");
+}
