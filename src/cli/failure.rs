@@ -30,6 +30,14 @@ impl Failure {
         Self::new(ErrorCode::Io, "the daemon answered another question; are its version and this program's the same?")
     }
 
+    /// For another sentence than its own.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Told(body) => body.message.clone(),
+            Self::Print(err) => err.to_string(),
+        }
+    }
+
     pub fn exit(&self) -> Exit {
         match self {
             Self::Told(body) => body.code.exit(),

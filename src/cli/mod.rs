@@ -15,6 +15,7 @@ mod confirm;
 mod desk;
 mod diff;
 mod discard;
+mod doctor;
 mod events;
 mod external;
 mod failure;
@@ -93,6 +94,7 @@ enum Command {
     Reload(reload::Arguments),
     Flush(flush::Arguments),
     Fsck(fsck::Arguments),
+    Doctor(doctor::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
     Version(version::Arguments),
@@ -138,6 +140,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Reload(arguments) => reload::run(arguments, desk),
         Command::Flush(arguments) => flush::run(arguments, desk),
         Command::Fsck(arguments) => fsck::run(arguments, desk),
+        Command::Doctor(arguments) => doctor::run(arguments, desk),
         Command::Completions(arguments) => completions::run(arguments, desk),
         Command::Man(arguments) => man::run(arguments, desk),
         Command::Version(arguments) => version::run(arguments, desk),

@@ -25,6 +25,7 @@ use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
 use daemon::Daemon;
 use plan::Plan;
+pub use plan::{directory, take_away};
 
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {

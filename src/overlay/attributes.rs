@@ -59,7 +59,7 @@ impl Overlay {
         let mut state = self.state.lock();
         state.nodes.note_told(node, &meta.stamp());
         let holds = state.holds(node, &meta, watched);
-        Ok(Attributes { inode: state.nodes.shown_inode(node), meta, holds })
+        Ok(state.nodes.attributes(node, meta, holds))
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
@@ -524,6 +524,11 @@ impl SetTime {
 }
 
 impl super::nodes::Nodes {
+    /// What programs see of a node that the view has as `meta`.
+    pub fn attributes(&self, node: NodeId, meta: Meta, holds: Holds) -> Attributes {
+        Attributes { inode: self.shown_inode(node), meta: self.as_seen(node, meta), holds }
+    }
+
     /// The inode number that programs see.
     pub fn shown_inode(&self, node: NodeId) -> u64 {
         if node == ROOT { self.root_inode } else { node.0 }

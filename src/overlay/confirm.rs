@@ -34,13 +34,21 @@ pub struct ConfirmHow {
     pub expiry: Expiry,
 }
 
-/// One change on its way into lower.
+/// One change on its way into lower. Its sides are open only while it is staged, but for what was merged, which has no
+/// other place.
 struct Landable {
     taken: Taken,
     new: Side,
     present: Side,
     done: Done,
     backup: Option<Kept>,
+}
+
+impl Landable {
+    fn close(&mut self) {
+        self.new = std::mem::take(&mut self.new).closed();
+        self.present = std::mem::take(&mut self.present).closed();
+    }
 }
 
 impl Overlay {
@@ -141,11 +149,25 @@ impl Overlay {
             self.check_way(path)?;
         }
         let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
-        if as_based || how.force {
-            return Ok(Landable { taken: taken(change), new, present, done: Done::Applied, backup: None });
+        let (new, done) = match as_based || how.force {
+            true => (new.closed(), Done::Applied),
+            false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
+        };
+        Ok(Landable { taken: taken(change), new, present: present.closed(), done, backup: None })
+    }
+
+    /// Opens what was closed since it was checked, if it still is what it was.
+    fn reopen(&self, landable: &mut Landable) -> Result<()> {
+        let Landable { taken, new, present, done, .. } = landable;
+        if *done == Done::Applied && (new.is_file() || new.is_dir()) {
+            *new = new.reopened(self.row_side(&taken.row)?).ok_or(Error::Errno(libc::EBUSY))?;
         }
-        let merged = self.merged(change, &mut new, &mut present)?;
-        Ok(Landable { taken: taken(change), new: merged, present, done: Done::Merged, backup: None })
+        if present.is_file() {
+            let path = &taken.row.names[0];
+            let conflict = || store::Error::Conflict { path: path.to_string() };
+            *present = present.reopened(self.present_side(path)?).ok_or_else(conflict)?;
+        }
+        Ok(())
     }
 
     /// Directories that are gone are made anew; where a file has taken the place of one, nothing can land.
@@ -260,6 +282,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
         for landable in landables.iter_mut() {
+            self.reopen(landable)?;
             if landable.new.exists() {
                 let mut names = landable.taken.row.names.iter();
                 names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
@@ -267,6 +290,7 @@ impl Overlay {
             self.stage_confirmed(landable, &mut landing, by)?;
             let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
             self.confirmed_epilogue(landable, made, &mut epilogue, by)?;
+            landable.close();
         }
         for dir in dirs {
             landing.remove_dir(&self.lower, &dir.row.names[0])?;
@@ -311,6 +335,9 @@ impl Overlay {
                 applied.epilogue().save.extend(taken);
             }
             state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
+            if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
+                state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
+            }
         }
         for dir in dirs {
             state.uppers.remove(dir.row.id);

@@ -262,7 +262,7 @@ impl Overlay {
         } else {
             state.seen.remove(&comparison.path);
         }
-        state.landed(job, meta.as_ref());
+        state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 
     fn tell_landed(&self, path: &RelPath) {

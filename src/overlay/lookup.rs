@@ -91,8 +91,7 @@ impl Overlay {
                     state.nodes.looked_up(node);
                     state.nodes.note_told(node, &meta.stamp());
                     let holds = state.holds(node, &meta, Watched { parent: watched, itself });
-                    let attributes = Attributes { inode: state.nodes.shown_inode(node), meta, holds };
-                    Found::Entry(Entry { node, attributes })
+                    Found::Entry(Entry { node, attributes: state.nodes.attributes(node, meta, holds) })
                 }
                 None => Found::Nothing(state.name_holds(parent, watched)),
             };

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::model::{RelPath, Stamp};
+use crate::model::{RelPath, Stamp, Timestamp};
 use crate::sys::file::{FileKind, InodeKey, Meta};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{Watch, WatchId};
@@ -54,6 +54,7 @@ pub(super) struct Node {
     told: Told,
     /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
     pub shown: Option<Stamp>,
+    landed: Option<LandedCtime>,
     /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
     watch: Option<Watch>,
     /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
@@ -62,6 +63,14 @@ pub(super) struct Node {
     pub removed: Option<Meta>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     pub left: Option<Left>,
+}
+
+/// Programs do not see that a file lands, and git reads again whatever has another ctime than it noted: they go on seeing
+/// the one they saw, until lower has another than the landing left.
+#[derive(Clone, Copy, Debug)]
+struct LandedCtime {
+    below: Timestamp,
+    shown: Timestamp,
 }
 
 /// What stood at a name until another file was renamed over it.
@@ -109,6 +118,7 @@ impl Node {
             parted_below: None,
             told: Told::Nothing,
             shown: None,
+            landed: None,
             watch: None,
             written_past: false,
             removed: None,
@@ -436,6 +446,19 @@ impl Nodes {
     /// Programs know of this content from now on. Gives what they knew.
     pub fn note_shown(&mut self, id: NodeId, stamp: &Stamp) -> Option<Stamp> {
         self.nodes.get_mut(&id)?.shown.replace(*stamp)
+    }
+
+    /// What programs saw as `shown` has landed, as `below`.
+    pub fn keep_ctime(&mut self, path: &RelPath, shown: &Meta, below: &Meta) {
+        if let Some(node) = self.at(path).and_then(|id| self.nodes.get_mut(&id)) {
+            node.landed = Some(LandedCtime { below: below.ctime, shown: shown.ctime });
+        }
+    }
+
+    /// The same attributes with the ctime that programs see.
+    pub fn as_seen(&self, id: NodeId, meta: Meta) -> Meta {
+        let landed = self.nodes.get(&id).and_then(|node| node.landed).filter(|landed| landed.below == meta.ctime);
+        landed.map_or(meta, |landed| Meta { ctime: landed.shown, ..meta })
     }
 
     /// The kernel is about to be made to forget a node's attributes.

@@ -214,7 +214,7 @@ impl Overlay {
         if let (Some(before), Some(after)) = (present.meta, &meta) {
             state.touched(path, &before.stamp(), after);
         }
-        state.landed(job, meta.as_ref());
+        state.landed(job, new.meta.as_ref(), meta.as_ref());
         self.row_dropped(&mut state, job.row.id)?;
         drop(state);
         if job.synced {
@@ -290,8 +290,8 @@ impl State {
         open.is_none_or(|open| open.is_still(version)) && now.is_none_or(|now| now.is_still(0))
     }
 
-    /// The entry's content is lower's now. It stays only for who still has it open.
-    pub(super) fn landed(&mut self, job: &Job, meta: Option<&Meta>) {
+    /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
+    pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
         self.epoch += 1;
         let path = job.row.names[0].clone();
         if let Some(node) = self.nodes.at(&path) {
@@ -300,6 +300,10 @@ impl State {
                 self.nodes.set_cached(node, meta.stamp());
                 self.nodes.note_shown(node, &meta.stamp());
             }
+        }
+        // A rename, which brought it here, does move the ctime.
+        if let (Some(shown), Some(below), None) = (shown, meta, &job.takes_along) {
+            self.nodes.keep_ctime(&path, shown, below);
         }
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
         upper.moved_on = false;

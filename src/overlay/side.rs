@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
@@ -26,6 +27,8 @@ pub(super) struct Side {
     pub dir: Option<Arc<File>>,
     pub meta: Option<Meta>,
     pub digest: Option<Digest>,
+    /// Counted before its bytes went.
+    pub counted: Option<u64>,
 }
 
 impl Side {
@@ -107,9 +110,24 @@ impl Side {
         Ok(self.digest()?.map(|digest| Kept { digest, symlink }))
     }
 
+    /// What is known of it, without descriptors and without the bytes of files: of all that is confirmed at once neither
+    /// memory nor the limit of open files has room for these.
+    pub(super) fn closed(self) -> Self {
+        let counted = self.lines();
+        let bytes = self.bytes.filter(|_| self.file.is_none());
+        Self { bytes, counted, file: None, dir: None, ..self }
+    }
+
+    /// The same side as it was opened anew; none if it is another by now.
+    pub(super) fn reopened(&self, opened: Self) -> Option<Self> {
+        let (closed, now) = (self.meta?.stamp(), opened.meta?.stamp());
+        let same = self.kind == opened.kind && same_content_stamp(&closed, &now);
+        same.then_some(Self { digest: self.digest, ..opened })
+    }
+
     /// Lines of what there is, where they are few enough to be counted.
     pub(super) fn lines(&self) -> Option<u64> {
-        let bytes = self.bytes.as_ref()?;
+        let Some(bytes) = &self.bytes else { return self.counted };
         let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
         Some((breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64)
     }

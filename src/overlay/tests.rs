@@ -15,6 +15,7 @@ mod together;
 mod undo;
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::policy::settings::{Key, Layer};
 use crate::protocol::ErrorCode;
 use crate::store::{Location, UpperRow};
 use crate::sys::RenameFlags;
+use crate::sys::file::Meta;
 
 const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
 
@@ -796,6 +798,77 @@ fn attributes_set_between_a_landing_and_its_release_stay() {
     bench.view().release(handle).unwrap();
     let meta = std::fs::metadata(bench.lower_path("a")).unwrap();
     assert_eq!((meta.permissions().mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0o640, 1_000_000_000, 5));
+}
+
+/// Waits until what changes from now on has a later ctime than `time`.
+fn wait_for_later_ctime(bench: &Bench, time: Timestamp) {
+    let later = |file: std::fs::File| Meta::of(file.as_fd()).unwrap().ctime > time;
+    while !later(std::fs::File::create(bench.dir.join("clock")).unwrap()) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_ctime_does_not_show_that_a_file_landed() {
+    let bench = Bench::new();
+    bench.put("old", &lines(100));
+    let seen = |path: &str| bench.view().attributes(bench.node(path).unwrap()).unwrap().meta.ctime;
+    let below = |path: &str| Meta::of(std::fs::File::open(bench.lower_path(path)).unwrap().as_fd()).unwrap().ctime;
+    let lands = |path: &str, content: &str| {
+        let handle = bench.open_for_save(path);
+        bench.view().write(handle, 0, content.as_bytes()).unwrap();
+        let written = seen(path);
+        wait_for_later_ctime(&bench, written);
+        bench.close(handle);
+        assert_eq!(bench.lower(path).as_deref(), Some(content));
+        assert!(below(path) > written, "{path}: lower's moves");
+        assert_eq!(seen(path), written, "{path}");
+    };
+    lands("new", "new\n");
+    lands("old", &changed(100, 3));
+    // The same bytes as below: lower only gets the times.
+    lands("old", &changed(100, 3));
+
+    let handle = bench.open_for_save("old");
+    bench.view().write(handle, 0, changed(100, 80).as_bytes()).unwrap();
+    bench.close(handle);
+    let held = seen("old");
+    wait_for_later_ctime(&bench, held);
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!((seen("old"), bench.lower("old")), (held, Some(changed(100, 80))), "confirmed");
+
+    wait_for_later_ctime(&bench, below("old"));
+    for path in ["new", "old"] {
+        std::fs::write(bench.lower_path(path), "of another\n").unwrap();
+        assert_eq!(seen(path), below(path), "what others do shows");
+    }
+}
+
+#[test]
+fn a_rename_and_a_change_of_mode_move_the_ctime_of_what_landed() {
+    let bench = Bench::new();
+    bench.put("target", &lines(100));
+    let seen = |path: &str| bench.view().attributes(bench.node(path).unwrap()).unwrap().meta.ctime;
+    bench.save("a", &changed(100, 2));
+    let mut before = seen("a");
+    for (from, to) in [("a", "b"), ("b", "target")] {
+        wait_for_later_ctime(&bench, before);
+        bench.rename(from, to);
+        let now = seen(to);
+        assert!(now > before, "{from} to {to}");
+        before = now;
+    }
+    wait_for_later_ctime(&bench, before);
+    let set = SetAttributes {
+        mode: Some(0o600),
+        uid: None,
+        gid: None,
+        size: None,
+        atime: SetTime::Keep,
+        mtime: SetTime::Keep,
+    };
+    bench.view().set_attributes(bench.node("target").unwrap(), None, &set, &ME).unwrap();
+    assert!(seen("target") > before);
 }
 
 /// As a reader may between its look and its open.

@@ -15,6 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 
 use super::backups::{self, Backup};
 use super::content::StagedContent;
@@ -26,7 +27,7 @@ use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::tree::{self, Place, Tree, is_absent};
+use crate::sys::tree::{self, Dirs, Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags, RenameFlags, xattr};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
@@ -106,6 +107,7 @@ struct Work<'a> {
     store: &'a Store,
     durability: Durability,
     staged: Vec<Staged>,
+    dirs: Dirs,
     /// How many of `staged`, from the first, have been applied; of the next one nobody knows after an error.
     applied: usize,
     intent: Option<i64>,
@@ -148,7 +150,8 @@ impl<'a> Landing<'a> {
     pub fn new(store: &'a Store, durability: Durability) -> Self {
         let staged = Vec::new();
         let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
-        let work = Work { store, durability, staged, applied: 0, intent: None, made, emptied, to_sync };
+        let dirs = Dirs::default();
+        let work = Work { store, durability, staged, dirs, applied: 0, intent: None, made, emptied, to_sync };
         Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
@@ -179,11 +182,11 @@ impl<'a> Landing<'a> {
         new: &NewContent<'_>,
         act: impl FnOnce(Temp, u64) -> Act,
     ) -> Result<Meta> {
-        let place = place_among(&self.work.staged, tree, path)?;
+        let place = place_among(&self.work.staged, &mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
         self.work.store.announce(&path.parent().unwrap_or_default())?;
         let temp = new_temp();
-        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let waiting = place.sibling(&temp.0);
         let secure = |temp: &File| self.work.durability.secure(temp, expect.is_some());
         let meta = match write_temp(&waiting, new, secure) {
             Ok(meta) => meta,
@@ -200,10 +203,10 @@ impl<'a> Landing<'a> {
 
     /// The entry goes. A directory must be empty by then, but for what goes by steps after this one.
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_below(&mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
         let temp = new_temp();
-        let waiting = place.sibling(&temp.0).doing(|| format!("open the directory of {path}"))?;
+        let waiting = place.sibling(&temp.0);
         self.work.push(Step { path: path.clone(), expect: Some(expect), act: Act::Remove { temp } }, place);
         self.work.last().waiting = Some(waiting);
         Ok(())
@@ -240,7 +243,7 @@ impl<'a> Landing<'a> {
 
     fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
         let step = Step { path: path.clone(), expect, act };
-        let staged = Staged::reopen(tree, step, &self.work.staged)?;
+        let staged = Staged::reopen(tree, step, &self.work.staged, &mut self.work.dirs)?;
         self.work.staged.push(staged);
         Ok(())
     }
@@ -266,7 +269,7 @@ impl<'a> Landing<'a> {
 
     fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {
         let doing = || format!("make {dir}");
-        let place = tree.place(dir).doing(doing)?;
+        let place = place_below(&mut self.work.dirs, tree, dir)?;
         self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
         // Noted and not made is harmless: what is not there cannot be removed.
         let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
@@ -288,11 +291,10 @@ impl<'a> Landing<'a> {
 
     /// The directory goes when the landing is done, unless somebody else has put something into it.
     pub fn remove_dir(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
-        match tree.place(path) {
-            Err(err) if is_absent(&err) => Ok(()),
+        match place_below(&mut self.work.dirs, tree, path) {
+            Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(()),
             place => {
-                let place = place.doing(|| format!("open the directory of {path}"))?;
-                self.work.emptied.push((path.clone(), place));
+                self.work.emptied.push((path.clone(), place?));
                 Ok(())
             }
         }
@@ -300,7 +302,7 @@ impl<'a> Landing<'a> {
 
     /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first.
     pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
-        let place = tree.place(path).doing(|| format!("open the directory of {path}"))?;
+        let place = place_below(&mut self.work.dirs, tree, path)?;
         let doing = || format!("stat {path}");
         let looks = Some((Looks::of(old).doing(doing)?, Looks::of(new).doing(doing)?));
         let (old, kept) = (self.work.store.stage_content(old)?, self.work.store.stage_content(new)?);
@@ -588,14 +590,11 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
 impl Staged {
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `before` puts
     /// there.
-    pub fn reopen(tree: &Tree, step: Step, before: &[Staged]) -> Result<Self> {
-        let doing = || format!("open the directory of {}", step.path);
-        let place = place_among(before, tree, &step.path)?;
-        let other = step.other().map(|other| place_among(before, tree, other)).transpose()?;
+    pub fn reopen(tree: &Tree, step: Step, before: &[Staged], dirs: &mut Dirs) -> Result<Self> {
+        let place = place_among(before, dirs, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(before, dirs, tree, other)).transpose()?;
         let waiting = match &step.act {
-            Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => {
-                Some(place.sibling(&temp.0).doing(doing)?)
-            }
+            Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
@@ -864,9 +863,9 @@ impl Staged {
     /// The same for what is in a directory, so that it can go: that is empty afterwards, but for temporary names.
     fn keep_within(&self, store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
         let doing = || self.doing("keep what somebody wrote in");
-        let dir = dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?;
+        let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
         for entry in tree::list(dir.as_fd()).doing(doing)? {
-            let place = Place { dir: dir.try_clone().doing(doing)?, name: entry.name };
+            let place = Place { dir: Arc::clone(&dir), name: entry.name };
             let (Ok(path), Some(meta)) = (path.join(&place.name), place.stat().doing(doing)?) else { continue };
             match meta.kind {
                 _ if super::is_temp_name(&place.name) => {}
@@ -989,16 +988,24 @@ fn own_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
 
 /// Where `path` is, or is going to be when `staged` have been applied. Below a directory that gives its place to something
 /// else it is where that directory is.
-fn place_among(staged: &[Staged], tree: &Tree, path: &RelPath) -> Result<Place> {
+fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
     let doing = || format!("open the directory of {path}");
-    let mut above = path.parent();
-    while let Some(dir) = above {
-        if let (Some(found), Some(below)) = (own_dir(staged, &dir)?, path.rebase(&dir, &RelPath::root())) {
-            return Tree::from_root(found).and_then(|found| found.place(&below)).doing(doing);
+    let place = || {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            if let (Some(found), Some(below)) = (own_dir(staged, &dir)?, path.rebase(&dir, &RelPath::root())) {
+                return Tree::from_root(found).and_then(|found| found.place(&below)).doing(doing);
+            }
+            above = dir.parent();
         }
-        above = dir.parent();
-    }
-    tree.place(path).doing(doing)
+        tree.place(path).doing(doing)
+    };
+    dirs.place(path, place)
+}
+
+/// Where `path` is.
+fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    dirs.place(path, || tree.place(path).doing(|| format!("open the directory of {path}")))
 }
 
 /// Something in a directory that is no temporary name of ours, nor a directory that `goes`. `within` is the path in `tree`.

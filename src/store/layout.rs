@@ -138,7 +138,7 @@ impl StateDirs {
     fn write_once(&self, dir: &str, name: &str, content: &[u8]) -> Result<()> {
         let doing = || format!("make {}/{dir}/{name}", self.description);
         let dir = fs::openat(&self.state, dir, DIR_FLAGS, Mode::empty()).map_err(io::Error::from).doing(doing)?;
-        let place = Place { dir, name: name.into() };
+        let place = Place { dir: dir.into(), name: name.into() };
         match place.stat().doing(doing)? {
             Some(_) => Ok(()),
             None => write_whole(&place, content).doing(doing),
@@ -192,7 +192,7 @@ impl StateDirs {
 
     pub fn stage_place(&self, id: UpperId) -> Result<Place> {
         let dir = self.stage.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        Ok(Place { dir, name: OsString::from(id.to_string()) })
+        Ok(Place { dir: dir.into(), name: OsString::from(id.to_string()) })
     }
 
     /// The names of all files of large content.
@@ -204,7 +204,7 @@ impl StateDirs {
 
     pub fn content_place(&self, name: &str) -> Result<Place> {
         let dir = self.content.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        Ok(Place { dir, name: OsString::from(name) })
+        Ok(Place { dir: dir.into(), name: OsString::from(name) })
     }
 
     pub fn write_holder(&self, note: &HolderNote) -> Result<()> {
@@ -216,14 +216,15 @@ impl StateDirs {
 
     pub fn clear_holder(&self) -> Result<()> {
         let dir = self.state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        remove(&Place { dir, name: HOLDER.into() }).doing(|| format!("remove {}/{HOLDER}", self.description))
+        remove(&Place { dir: dir.into(), name: HOLDER.into() })
+            .doing(|| format!("remove {}/{HOLDER}", self.description))
     }
 }
 
 /// A name for this state, made with it: random, so that it stays right when the project is moved or copied.
 fn instance(state: &OwnedFd, description: &str) -> Result<String> {
     let doing = || format!("read {description}/{INSTANCE}");
-    let place = Place { dir: state.try_clone().doing(doing)?, name: INSTANCE.into() };
+    let place = Place { dir: state.try_clone().doing(doing)?.into(), name: INSTANCE.into() };
     match place.open(OFlags::RDONLY) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
             let name = super::landing::random_suffix();
@@ -245,7 +246,7 @@ fn instance(state: &OwnedFd, description: &str) -> Result<String> {
 fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
     let mut name = place.name.clone();
     name.push(".new");
-    let new = place.sibling(name)?;
+    let new = place.sibling(name);
     // An earlier attempt may have come so far.
     remove(&new)?;
     let file = File::from(new.create(OFlags::WRONLY, PRIVATE_FILE)?);

@@ -14,7 +14,7 @@ use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
 use crate::sys::file::FileKind;
-use crate::sys::tree::{Tree, is_absent};
+use crate::sys::tree::{Dirs, Tree, is_absent};
 
 /// What recovery did; empty after a clean end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,13 +79,14 @@ impl Store {
 
     fn recover_intent(&self, lower: &Tree, id: i64, intent: Intent, recovered: &mut Recovered) -> Result<()> {
         let mut staged = Vec::new();
+        let mut dirs = Dirs::default();
         let mut unreachable = Vec::new();
         for step in &intent.steps {
             if !step.is_plausible() {
                 unreachable.push(step.path.clone());
                 continue;
             }
-            match Staged::reopen(lower, step.clone(), &staged) {
+            match Staged::reopen(lower, step.clone(), &staged, &mut dirs) {
                 // Somebody took the directory away since: that must not keep all the rest out of reach.
                 Err(Error::Io { cause, .. }) if is_absent(&cause) => unreachable.push(step.path.clone()),
                 other => staged.push(other?),

@@ -40,7 +40,7 @@ impl Reserve {
     }
 
     fn file(&self) -> io::Result<File> {
-        let place = Place { dir: self.dir.try_clone()?, name: NAME.into() };
+        let place = Place { dir: self.dir.try_clone()?.into(), name: NAME.into() };
         match place.open(OFlags::RDWR) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => {
                 place.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from)

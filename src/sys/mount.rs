@@ -19,7 +19,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
 
-pub use helper::{mount_fuse_with_helper, unmount_with_helper};
+pub use helper::{HELPERS, mount_fuse_with_helper, unmount_with_helper};
 pub use table::{Device, MountEntry, mount_at, mounts};
 
 /// What `/proc/mounts` shows as the type; the kernel takes the part behind the dot for a name of ours.

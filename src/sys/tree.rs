@@ -3,11 +3,13 @@
 //! No name that leads out of the tree is ever followed: not `..`, not a symlink, not a mount on top of the path. A path
 //! may be longer than `PATH_MAX`; it is then walked in pieces.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps};
 
@@ -27,8 +29,14 @@ pub struct Tree {
 
 /// A directory of a [`Tree`] and a name in it: what every call on a path comes down to.
 pub struct Place {
-    pub dir: OwnedFd,
+    pub dir: Arc<OwnedFd>,
     pub name: OsString,
+}
+
+/// Directories of a [`Tree`], each opened once: there may be more places to keep than a process may have files open.
+#[derive(Default)]
+pub struct Dirs {
+    open: HashMap<RelPath, Arc<OwnedFd>>,
 }
 
 pub struct DirEntry {
@@ -73,7 +81,7 @@ impl Tree {
     pub fn place(&self, path: &RelPath) -> io::Result<Place> {
         let name = path.name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let dir = self.dir(&path.parent().unwrap_or_default())?;
-        Ok(Place { dir, name })
+        Ok(Place { dir: dir.into(), name })
     }
 
     /// A directory, as a descriptor that can only be used to reach names in it.
@@ -152,6 +160,21 @@ pub fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
+impl Dirs {
+    /// The directory of `path` as it was when it was first asked for; `open` opens it.
+    pub fn place<E>(&mut self, path: &RelPath, open: impl FnOnce() -> Result<Place, E>) -> Result<Place, E> {
+        let (dir, name) = (path.parent().unwrap_or_default(), path.name());
+        match (self.open.get(&dir), name) {
+            (Some(open), Some(name)) => Ok(Place { dir: Arc::clone(open), name: name.to_owned() }),
+            (_, _) => {
+                let place = open()?;
+                self.open.insert(dir, Arc::clone(&place.dir));
+                Ok(place)
+            }
+        }
+    }
+}
+
 impl Place {
     pub fn stat(&self) -> io::Result<Option<Meta>> {
         match Meta::at(self.dir.as_fd(), &self.name) {
@@ -221,8 +244,8 @@ impl Place {
     }
 
     /// A name beside this one, in the same directory.
-    pub fn sibling(&self, name: impl Into<OsString>) -> io::Result<Place> {
-        Ok(Place { dir: self.dir.try_clone()?, name: name.into() })
+    pub fn sibling(&self, name: impl Into<OsString>) -> Place {
+        Place { dir: Arc::clone(&self.dir), name: name.into() }
     }
 
     /// The directory, so that it can be synced.

@@ -159,7 +159,8 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-fn user_limit() -> io::Result<usize> {
+/// How many directories and files a user may watch.
+pub fn user_limit() -> io::Result<usize> {
     let limit = std::fs::read_to_string(USER_LIMIT)?;
     limit.trim().parse().map_err(io::Error::other)
 }

@@ -4,6 +4,7 @@
 //! and places are named. [`Desk`] is the project they are about: one rewrite and one deletion held, one edit landed.
 
 mod completions;
+mod doctor;
 mod events;
 mod fsck;
 mod offline;

@@ -310,6 +310,38 @@ os.close(fd)
     view.unmount();
 }
 
+/// The daemon can have so many more files open than it has. Gives its limit of before.
+fn limit_descriptors(view: &View<'_>, more: u64) -> Rlimit {
+    let pid = view.daemon_pid();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count() as u64;
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
+    let limits = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let maximum = limits.split_whitespace().nth(4).and_then(|word| word.parse().ok());
+    let few = Rlimit { current: Some(open + more), maximum };
+    rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, few).expect("limit the daemon")
+}
+
+#[test]
+fn more_can_be_reviewed_at_once_than_the_daemon_may_have_open() {
+    let scratch = mounted_scratch!();
+    let paths: Vec<String> = (0..120).map(|number| format!("d{}/f{number}", number % 3)).collect();
+    paths.iter().for_each(|path| scratch.write(path, lines(100)));
+    let view = scratch.mount_at("view");
+    let rewrite = || {
+        paths.iter().for_each(|path| view.write(path, rewritten()));
+        assert_eq!(view.held().len(), paths.len());
+    };
+    limit_descriptors(&view, 40);
+    rewrite();
+    view.cli(&["discard", "--all", "--yes"]).ok();
+    assert!(paths.iter().all(|path| view.read(path) == lines(100)));
+    rewrite();
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    assert!(paths.iter().all(|path| scratch.read(path) == rewritten()));
+    view.fsck();
+    view.unmount();
+}
+
 /// Opens more files than there are descriptors; who is refused is told so, and what was open goes on.
 #[test]
 fn without_descriptors_left_who_opens_is_told_and_all_goes_on() {
@@ -318,13 +350,7 @@ fn without_descriptors_left_who_opens_is_told_and_all_goes_on() {
         scratch.write(format!("f{number}"), lines(20));
     }
     let view = scratch.mount_at("view");
-    let daemon = Pid::from_raw(view.daemon_pid());
-    let open = fs::read_dir(format!("/proc/{}/fd", view.daemon_pid())).expect("its descriptors").count() as u64;
-    let limits = fs::read_to_string(format!("/proc/{}/limits", view.daemon_pid())).expect("its limits");
-    let limits = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
-    let maximum = limits.split_whitespace().nth(4).and_then(|word| word.parse().ok());
-    let few = Rlimit { current: Some(open + 30), maximum };
-    let before = rustix::process::prlimit(daemon, Resource::Nofile, few).expect("limit the daemon");
+    let before = limit_descriptors(&view, 30);
     let script = r#"
 opened, refused = [], 0
 for number in range(100):
@@ -340,6 +366,7 @@ for fd in opened:
 print(len(opened))
 "#;
     python(&scratch, view.root(), script).ok();
+    let daemon = Pid::from_raw(view.daemon_pid());
     rustix::process::prlimit(daemon, Resource::Nofile, before).expect("give its descriptors back");
     view.write("f99", lines(21));
     view.assert_landed("f99", &lines(21));

@@ -128,7 +128,7 @@ impl Plan {
 }
 
 /// A directory as an absolute path without links. A dead mount on it has no answer to give, and needs none.
-fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
+pub fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
     let failed = |err: io::Error| {
         let code = match err.kind() {
             io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,

@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use super::{FuseMount, UnmountMode};
 
 /// By `PATH` first, then where distributions put it: a service's `PATH` may be bare.
-const PROGRAMS: [&str; 3] = ["fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3"];
+pub const HELPERS: [&str; 3] = ["fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3"];
 
 /// Mounts as the calling user, who must own the mount point; `allow_other` needs `user_allow_other` in /etc/fuse.conf.
 ///
@@ -51,7 +51,7 @@ pub fn unmount_with_helper(mountpoint: &Path, mode: UnmountMode) -> io::Result<(
 }
 
 fn spawn_first(prepare: impl Fn(&mut Command) -> io::Result<()>) -> io::Result<std::process::Child> {
-    for program in PROGRAMS {
+    for program in HELPERS {
         let mut command = Command::new(program);
         prepare(&mut command)?;
         match command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn() {

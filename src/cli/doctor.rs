@@ -1,0 +1,95 @@
+//! `fettlefs doctor`: what keeps a view from working here, and what weakens it, each with one remedy.
+//!
+//! [`checks`] look; where they find no fault, [`trial`] mounts for real: the project beside itself, read-only and with its
+//! state elsewhere, and a scratch project, in which a change lands and another is held. Nothing of either stays.
+
+mod checks;
+mod trial;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::mount_start::directory;
+use super::terminal::Ink;
+use super::text::Text;
+use super::{Desk, Failure};
+use crate::protocol::Exit;
+
+/// Find out what keeps a view from working here, down to real trial mounts
+///
+/// Changes nothing in the project, and leaves nothing behind. Exits with 1 where something does not work.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The project's directory
+    #[arg(default_value = ".")]
+    project: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    /// It works, but less well than it could.
+    Note,
+    /// It does not work.
+    Fault,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    state: State,
+    message: String,
+    /// What to do; none where nothing is wrong.
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Self { check, state: State::Ok, message: message.into(), remedy: None }
+    }
+
+    fn note(check: &'static str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, state: State::Note, message: message.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fault(check: &'static str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, state: State::Fault, message: message.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let project = directory(&desk.directory.join(arguments.project), "project")?;
+    let mut findings = checks::all(&project);
+    if count(&findings, State::Fault) == 0 {
+        findings.extend(trial::all(&project));
+    }
+    desk.answer_value(serde_json::json!({"v": 1, "ok": true, "findings": findings}), |text| render(&findings, text))?;
+    Ok(if count(&findings, State::Fault) == 0 { Exit::Done } else { Exit::Failed })
+}
+
+fn count(findings: &[Finding], state: State) -> usize {
+    findings.iter().filter(|finding| finding.state == state).count()
+}
+
+fn render(findings: &[Finding], text: &mut Text) {
+    let counted = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let told = match (count(findings, State::Fault), count(findings, State::Note)) {
+        (0, 0) => "all is well".to_owned(),
+        (0, notes) => format!("it works, with {}", counted(notes, "note")),
+        (faults, _) => format!("it does not work: {}", counted(faults, "fault")),
+    };
+    text.put(format!("fettlefs: {told}\n"));
+    for Finding { check, state, message, remedy } in findings {
+        let (ink, word) = match state {
+            State::Ok => (Ink::Added, "ok   "),
+            State::Note => (Ink::Warning, "note "),
+            State::Fault => (Ink::Removed, "fault"),
+        };
+        text.put("  ").ink(ink, word).put(format!("  {check}: ")).name(message).put("\n");
+        if let Some(remedy) = remedy {
+            text.put("         ").name(remedy).put("\n");
+        }
+    }
+}

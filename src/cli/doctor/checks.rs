@@ -1,0 +1,186 @@
+//! What can be seen without mounting.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::thread::CapabilitySet;
+
+use super::super::mount::SettingFlags;
+use super::super::sources;
+use super::Finding;
+use crate::overlay::Policy;
+use crate::sys::mount::{HELPERS, open_fuse_device};
+use crate::sys::tree::Tree;
+use crate::sys::watch::{are_told_of, user_limit};
+
+/// Below this little is left for what a landing copies, and for the reserve.
+const SPACE_LEFT_MIN: u64 = 64 << 20;
+/// Below this a project of a usual size cannot be watched whole: half of them are ours.
+const WATCHES_MIN: usize = 16 << 10;
+/// The kernel that reads and writes passing files by itself.
+const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
+
+pub fn all(project: &Path) -> Vec<Finding> {
+    let mut findings = vec![device(), privilege(), kernel()];
+    findings.extend(settings(project));
+    findings.extend([outsiders(project), watches(), space(project)]);
+    findings
+}
+
+fn device() -> Finding {
+    const CHECK: &str = "/dev/fuse";
+    match open_fuse_device() {
+        Ok(_) => Finding::ok(CHECK, "can be opened"),
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
+            Finding::fault(CHECK, "may not be opened by this user", "as root: chmod 666 /dev/fuse")
+        }
+        Err(err) => {
+            let remedy = if in_container() { "start the container with --device /dev/fuse" } else { "modprobe fuse" };
+            Finding::fault(CHECK, err.to_string(), remedy)
+        }
+    }
+}
+
+/// Root mounts by itself, everybody else by the set-uid program.
+fn privilege() -> Finding {
+    match rustix::process::geteuid().is_root() {
+        true => root_privilege(),
+        false => helper(),
+    }
+}
+
+fn root_privilege() -> Finding {
+    const CHECK: &str = "mounting";
+    match rustix::thread::capabilities(None) {
+        Ok(sets) if sets.effective.contains(CapabilitySet::SYS_ADMIN) => Finding::ok(CHECK, "as root"),
+        Ok(_) => {
+            let remedy = match in_container() {
+                true => "start the container with --cap-add SYS_ADMIN --device /dev/fuse",
+                false => "run with CAP_SYS_ADMIN, or as an ordinary user with fusermount3",
+            };
+            Finding::fault(CHECK, "root has no CAP_SYS_ADMIN here", remedy)
+        }
+        Err(err) => Finding::fault(CHECK, format!("capabilities: {err}"), "look at capget(2)"),
+    }
+}
+
+fn helper() -> Finding {
+    const CHECK: &str = "mounting";
+    let install = "as root: apt-get install fuse3";
+    let Some((program, meta)) = find_helper() else {
+        return Finding::fault(CHECK, "there is no fusermount3, by which ordinary users mount", install);
+    };
+    if meta.mode() & libc::S_ISUID == 0 || meta.uid() != 0 {
+        return Finding::fault(CHECK, format!("{} is not set-uid root", program.display()), install);
+    }
+    match rustix::thread::no_new_privs() {
+        Ok(true) => {
+            let remedy = "start without no_new_privs (docker: not with --security-opt no-new-privileges)";
+            Finding::fault(CHECK, format!("{} may not gain privileges here", program.display()), remedy)
+        }
+        Ok(false) | Err(_) => Finding::ok(CHECK, format!("by {}", program.display())),
+    }
+}
+
+fn find_helper() -> Option<(PathBuf, std::fs::Metadata)> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let candidates = HELPERS.iter().flat_map(|name| match name.contains('/') {
+        true => vec![PathBuf::from(name)],
+        false => directories.iter().map(|directory| directory.join(name)).collect(),
+    });
+    let mut found = candidates.filter_map(|path| path.metadata().ok().map(|meta| (path, meta)));
+    found.find(|(_, meta)| meta.is_file())
+}
+
+fn kernel() -> Finding {
+    const CHECK: &str = "kernel";
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    match version(&release) {
+        Some(version) if version < PASSTHROUGH_SINCE => {
+            let (major, minor) = PASSTHROUGH_SINCE;
+            let message = format!("Linux {release}: files that nobody judges go through the daemon");
+            Finding::note(CHECK, message, format!("Linux {major}.{minor} or later reads and writes them by itself"))
+        }
+        Some(_) | None => Finding::ok(CHECK, format!("Linux {release}")),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|digit: char| !digit.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// A fault where a mount would be refused for them; a note for all that waits for trust.
+fn settings(project: &Path) -> Vec<Finding> {
+    const CHECK: &str = "settings";
+    let remedy = "correct it: docs/SETTINGS.md lists all keys";
+    let source = match sources::rule_source(&SettingFlags::default()) {
+        Ok(source) => source,
+        Err(failure) => return vec![Finding::fault(CHECK, failure.message(), remedy)],
+    };
+    let loaded = Tree::open(project).map_err(|err| err.to_string());
+    match loaded.and_then(|lower| Policy::load(&lower, &source).map_err(|err| err.to_string())) {
+        Err(message) => vec![Finding::fault(CHECK, message, remedy)],
+        Ok(policy) if policy.notices.is_empty() => vec![Finding::ok(CHECK, "can be read")],
+        Ok(policy) => {
+            let ignored = |notice| format!("ignored, for a project may not loosen them by itself: {notice}");
+            let remedy = "put it into ~/.config/fettlefs/config.toml";
+            policy.notices.iter().map(|notice| Finding::note(CHECK, ignored(notice), remedy)).collect()
+        }
+    }
+}
+
+/// Whether what others change below is seen at once.
+fn outsiders(project: &Path) -> Finding {
+    const CHECK: &str = "project";
+    let told = std::fs::File::open(project).and_then(|file| are_told_of(file.as_fd()));
+    match told {
+        Ok(true) => Finding::ok(CHECK, project.display().to_string()),
+        Ok(false) => {
+            let message =
+                format!("{} is where changes from elsewhere are not announced: they show late", project.display());
+            Finding::note(CHECK, message, "none needed: they show within a second, and at every open")
+        }
+        Err(err) => Finding::fault(CHECK, format!("{}: {err}", project.display()), "make it readable for this user"),
+    }
+}
+
+fn watches() -> Finding {
+    const CHECK: &str = "watches";
+    match user_limit() {
+        Ok(limit) if limit < WATCHES_MIN => {
+            let message = format!("a user may watch {limit} directories: changes in others show within a second");
+            Finding::note(CHECK, message, "sysctl fs.inotify.max_user_watches=524288")
+        }
+        Ok(limit) => Finding::ok(CHECK, format!("{limit} directories a user")),
+        Err(err) => Finding::note(CHECK, format!("inotify: {err}"), "mount /proc"),
+    }
+}
+
+fn space(project: &Path) -> Finding {
+    const CHECK: &str = "space";
+    let state = match sources::location() {
+        Ok(location) => location.state.filter(|state| state.exists()).unwrap_or_else(|| project.to_owned()),
+        Err(failure) => return Finding::fault(CHECK, failure.message(), "correct the variable"),
+    };
+    match rustix::fs::statvfs(&state) {
+        Ok(facts) => match facts.f_bavail.saturating_mul(facts.f_frsize) {
+            left if left < SPACE_LEFT_MIN => {
+                let message = format!("{} MiB left at {}", left >> 20, state.display());
+                Finding::note(CHECK, message, "make room, or name another place by FETTLE_STATE_DIR")
+            }
+            left => Finding::ok(CHECK, format!("{} MiB left at {}", left >> 20, state.display())),
+        },
+        Err(err) => Finding::fault(CHECK, format!("{}: {err}", state.display()), "mend the file system"),
+    }
+}
+
+/// By the marks that docker, podman and Kubernetes leave.
+pub fn in_container() -> bool {
+    let marks = ["/.dockerenv", "/run/.containerenv"];
+    marks.iter().any(|mark| Path::new(mark).exists())
+        || ["container", "KUBERNETES_SERVICE_HOST"].iter().any(|variable| std::env::var_os(variable).is_some())
+}

@@ -1,0 +1,83 @@
+//! `fettlefs doctor`: what is well and what is not, found by taking away what a view needs.
+
+use serde_json::Value;
+
+use crate::harness::{Output, Scratch, mounted_scratch};
+
+/// What was found: the check, its state, the remedy.
+fn found(output: &Value) -> Vec<(String, String, Option<String>)> {
+    let findings = output["findings"].as_array().expect("findings");
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let of = |finding: &Value| {
+        (text(&finding["check"]).expect("a check"), text(&finding["state"]).expect("a state"), text(&finding["remedy"]))
+    };
+    findings.iter().map(of).collect()
+}
+
+/// A doctor that `script` starts as `"$FETTLE" doctor --json` finds one fault, with a remedy that has these words; which
+/// others it has depends on whether this is a container.
+#[track_caller]
+fn finds(scratch: &Scratch, script: &str, fault: &str, words: &str) {
+    let program = scratch.fettlefs();
+    let mut shell = scratch.command("sh");
+    shell.args(["-ec", script]).current_dir(scratch.project()).env("FETTLE", program.get_program());
+    let output = Output::from(shell.output().expect("sh"));
+    assert_eq!(output.status, 1, "{}{}", output.stdout, output.stderr);
+    let faults = found(&output.json()).into_iter().filter(|(_, state, _)| state == "fault");
+    let faults: Vec<_> = faults.map(|(check, _, remedy)| (check, remedy.expect("a remedy"))).collect();
+    assert!(matches!(&faults[..], [(check, remedy)] if check == fault && remedy.contains(words)), "{faults:?}");
+}
+
+#[test]
+fn a_sound_machine_is_found_sound_and_left_as_it_was() {
+    let scratch = mounted_scratch!();
+    scratch.write("a.txt", "a\n");
+    let names = || {
+        let entries = std::fs::read_dir(scratch.project())
+            .expect("the project")
+            .map(|entry| entry.expect("an entry").file_name());
+        entries.collect::<Vec<_>>()
+    };
+    let before = names();
+    let output = scratch.cli(&["doctor"]).ok();
+    assert!(output.stdout.starts_with("fettlefs: all is well\n"), "{}", output.stdout);
+    let trials = found(&scratch.cli(&["doctor", "--json"]).ok().json());
+    let trials: Vec<_> = trials.iter().filter(|(check, ..)| check.starts_with("trial")).collect();
+    assert_eq!(trials.iter().map(|(_, state, _)| state.as_str()).collect::<Vec<_>>(), ["ok", "ok"]);
+    assert_eq!((names(), scratch.read("a.txt").as_str()), (before, "a\n"));
+    assert_eq!(scratch.daemons(), [0; 0]);
+
+    // What is mounted is not mounted again.
+    let view = scratch.mount();
+    let output = view.cli(&["doctor"]).ok();
+    assert!(output.stdout.contains("trial of the project: left out: it is mounted on "), "{}", output.stdout);
+}
+
+#[test]
+fn each_fault_is_named_with_its_remedy() {
+    let scratch = mounted_scratch!();
+    let no_device = r#"unshare -m sh -c 'mount -t tmpfs none /dev && "$FETTLE" doctor --json'"#;
+    finds(&scratch, no_device, "/dev/fuse", "fuse");
+    let no_privilege = r#"setpriv --bounding-set -sys_admin "$FETTLE" doctor --json"#;
+    finds(&scratch, no_privilege, "mounting", "SYS_ADMIN");
+    let as_nobody = r#"setpriv --reuid 65534 --clear-groups "$FETTLE" doctor --json"#;
+    let open_to = |mode| format!("mknod fuse c 10 229; chmod {mode} fuse; mount --bind fuse /dev/fuse; rm fuse");
+    let no_access = format!("unshare -m sh -ec '{}; {as_nobody}'", open_to("600"));
+    finds(&scratch, &no_access, "/dev/fuse", "chmod 666 /dev/fuse");
+    let no_helper = r#"mount --bind /dev/null "$(command -v fusermount3)""#;
+    let no_helper = format!("unshare -m sh -ec '{}; {no_helper}; {as_nobody}'", open_to("666"));
+    finds(&scratch, &no_helper, "mounting", "apt-get install fuse3");
+    scratch.write(".fettle.toml", "florr = 3\n");
+    finds(&scratch, r#""$FETTLE" doctor --json"#, "settings", "docs/SETTINGS.md");
+    assert_eq!(scratch.cli(&["doctor", "nowhere", "--json"]).exits(4).error_code(), "unknown_path");
+}
+
+#[test]
+fn what_only_weakens_is_a_note() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "floor = 900\nceil = 1000\n");
+    let output = scratch.cli(&["doctor", "--json"]).ok().json();
+    let notes = found(&output).into_iter().filter(|(_, state, _)| state == "note");
+    let notes: Vec<_> = notes.map(|(check, ..)| check).collect();
+    assert_eq!(notes, ["settings", "settings"], "{output}");
+}
