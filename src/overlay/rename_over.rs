@@ -278,7 +278,9 @@ impl Overlay {
             Err(err) if err.is_fault() => {
                 log::error!("remove {}, which was renamed: {err}", from.path);
                 // Else the source would be back after a kill, beside the target.
-                self.mark_dirty(whiteout)?;
+                if let Err(second) = self.mark_dirty(whiteout) {
+                    log::error!("record that {} is hidden: {second}", from.path);
+                }
                 if let Some(hiding) = self.state.lock().uppers.get_mut(whiteout) {
                     hiding.left = true;
                 }
