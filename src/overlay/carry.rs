@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::compare::leaves_project;
 use super::error::Context;
 use super::{Caller, Error, Overlay, Result};
-use crate::model::{Reason, RelPath};
+use crate::model::RelPath;
 use crate::policy::rules::{Action, sensitive};
 use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Landing, UpperId, Writer};
 use crate::sys::file::{FileKind, Meta, SET_ID};
@@ -182,18 +182,15 @@ impl Overlay {
     pub(super) fn lift(&self, survey: &Survey, caller: &Caller) -> Result<Vec<UpperId>> {
         let mut lifted = Vec::new();
         for path in &survey.lifted {
-            match self.lift_one(path) {
+            match self.lift_one(path, caller) {
                 Ok(id) => lifted.push(id),
-                Err(err) => {
-                    self.settle_lifted(&lifted, caller)?;
-                    return Err(err);
-                }
+                Err(err) => return self.settle_lifted(&lifted, caller, Err(err)),
             }
         }
         Ok(lifted)
     }
 
-    fn lift_one(&self, path: &RelPath) -> Result<UpperId> {
+    fn lift_one(&self, path: &RelPath, caller: &Caller) -> Result<UpperId> {
         let open = {
             let state = self.state.lock();
             state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone())
@@ -211,18 +208,20 @@ impl Overlay {
                 id
             }
         };
-        let mut landing = Landing::new(&self.store, Durability::Cached);
-        let removed = landing.remove(&self.lower, path, meta.stamp()).and_then(|()| {
-            let anchors = self.state.lock().left(path).into_iter().collect();
-            landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?.finish()
-        });
-        match removed {
-            Ok(_) => Ok(id),
-            Err(err) => {
-                self.settle(id, &Writer::default())?;
-                Err(err.into())
-            }
+        match self.remove_lifted(path, &meta) {
+            Ok(()) => Ok(id),
+            Err(err) => self.settle_lifted(&[id], caller, Err(err)),
         }
+    }
+
+    fn remove_lifted(&self, path: &RelPath, was: &Meta) -> Result<()> {
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.remove(&self.lower, path, was.stamp())?;
+        let anchors = self.state.lock().anchor_left(path).into_iter().collect();
+        let applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
+        self.state.lock().left(path);
+        applied.finish()?;
+        Ok(())
     }
 
     /// What landed a moment ago is in upper still, while its writer has it open: as if it had not landed.
@@ -241,15 +240,10 @@ impl Overlay {
         Ok(Some(id))
     }
 
-    /// Judges what was lifted, where it is now.
-    pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
-        for id in lifted {
-            if self.settle(*id, &self.writer(caller)).is_err() {
-                // The directory has moved; what cannot land there waits for review.
-                self.settle_because(*id, &self.writer(caller), vec![Reason::Backup])?;
-            }
-        }
-        Ok(())
+    /// Judges what was lifted, where it is now. Gives what became of the rename: that is what the caller is told.
+    pub(super) fn settle_lifted<T>(&self, lifted: &[UpperId], caller: &Caller, renamed: Result<T>) -> Result<T> {
+        let settled = lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)));
+        renamed.and_then(|renamed| settled.map(|()| renamed))
     }
 }
 

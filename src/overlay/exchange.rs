@@ -7,7 +7,7 @@ use super::rename_over::Taken;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
-use crate::store::NewUpper;
+use crate::store::{Epilogue, NewUpper};
 use crate::sys::file::FileKind;
 
 impl Overlay {
@@ -48,7 +48,7 @@ impl Overlay {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
         let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
         let exchanged = self.relocate_dirs(from, to, caller);
-        self.settle_lifted(&lifted, caller).and(exchanged)
+        self.settle_lifted(&lifted, caller, exchanged)
     }
 
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
@@ -77,9 +77,15 @@ impl Overlay {
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            self.put_over(&mut state, from, Upper::written(at_from.row), at_from.replaced)?;
+            // Both at once: a death right after this leaves both in the view.
+            self.store.record_epilogue(&Epilogue {
+                drop: at_from.replaced.into_iter().chain(at_to.replaced).collect(),
+                save: vec![at_from.row.clone(), at_to.row.clone()],
+                ..Epilogue::default()
+            })?;
             let for_from = for_from.keep();
-            self.put_over(&mut state, to, Upper::written(at_to.row), at_to.replaced)?;
+            state.enter_over(&from.path, Upper::written(at_from.row), at_from.replaced);
+            state.enter_over(&to.path, Upper::written(at_to.row), at_to.replaced);
             state.exchanged(from, to);
             (for_from, for_to.keep())
         };
@@ -88,8 +94,8 @@ impl Overlay {
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
-        self.settle(for_from, &self.writer(caller))?;
-        self.settle(for_to, &self.writer(caller)).map(|_| ())
+        self.settle_moved(for_from, &self.writer(caller))?;
+        self.settle_moved(for_to, &self.writer(caller))
     }
 
     /// What the view has at one end, as new upper content.

@@ -339,7 +339,7 @@ impl Overlay {
         let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
         // Judged where it is, also when nothing was renamed.
         let renamed = self.relocate_dir(from, to, caller);
-        self.settle_lifted(&lifted, caller).and(renamed)
+        self.settle_lifted(&lifted, caller, renamed)
     }
 }
 

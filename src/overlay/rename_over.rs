@@ -12,7 +12,7 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, UpperId, UpperRow, What, Writer};
 use crate::sys::cache;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
@@ -198,16 +198,29 @@ impl Overlay {
             return Ok(false);
         }
         match replaced {
-            Some(old) => {
-                self.store.replace_upper(old, &entry.row)?;
-                state.take_out(&to.path, old);
-            }
+            Some(old) => self.store.replace_upper(old, &entry.row)?,
             None if entry.saved => self.store.save_upper(&entry.row)?,
             None => {}
         }
-        state.epoch += 1;
-        state.uppers.insert(entry);
+        state.enter_over(&to.path, entry, replaced);
         Ok(true)
+    }
+
+    /// Judges what the view shows at its new path already: what keeps it from being judged keeps it waiting, and does not
+    /// refuse what is done.
+    pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<()> {
+        let settled = self.settle(id, actor).or_else(|err| match err {
+            // The journal tells: the next start finishes it.
+            Error::Store(store::Error::Unrecorded(_)) => Err(err),
+            _ => self.settle_because(id, actor, vec![Reason::Backup]),
+        });
+        match settled {
+            Err(err) if err.is_fault() && !self.store.is_halted() => {
+                log::error!("judge what was renamed: {err}");
+                Ok(())
+            }
+            other => other.map(|_| ()),
+        }
     }
 
     pub(super) fn drop_replaced(&self, replaced: Option<UpperId>) {
@@ -265,7 +278,9 @@ impl Overlay {
             Err(err) if err.is_fault() => {
                 log::error!("remove {}, which was renamed: {err}", from.path);
                 // Else the source would be back after a kill, beside the target.
-                self.mark_dirty(whiteout)?;
+                if let Err(second) = self.mark_dirty(whiteout) {
+                    log::error!("record that {} is hidden: {second}", from.path);
+                }
                 if let Some(hiding) = self.state.lock().uppers.get_mut(whiteout) {
                     hiding.left = true;
                 }
@@ -343,6 +358,8 @@ impl Overlay {
         let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
         let kind = from.kind().unwrap_or(FileKind::Regular);
         let taken = self.take_target(to, id, kind)?;
+        let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
+        let ended = ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended));
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
@@ -356,10 +373,18 @@ impl Overlay {
             if state.uppers.at(&to.path) != taken.replaced {
                 return Err(Error::Errno(libc::ESTALE));
             }
+            // Both names at once: a death right after this leaves all of it in the view.
+            let saved = std::iter::once(&entry).chain(&hiding).map(|upper| upper.row.clone());
+            self.store.record_epilogue(&Epilogue {
+                drop: taken.replaced.into_iter().collect(),
+                save: saved.collect(),
+                verdicts: ended.into_iter().collect(),
+                ..Epilogue::default()
+            })?;
             state.uppers.remove(id);
-            self.put_over(&mut state, to, entry, taken.replaced)?;
+            state.enter_over(&to.path, entry, taken.replaced);
             if let Some(hiding) = hiding {
-                state.uppers.insert(hiding);
+                state.uppers.insert(Upper { saved: true, ..hiding });
             }
             let renamed = state.renamed(from, to);
             // What it was copied up from stays behind, and is another file from now on.
@@ -371,13 +396,20 @@ impl Overlay {
         drop((first, claimed, second));
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
-        if let (Some(held), true) = (&row.held, row.names[0] == from.path) {
-            let ended = (held.id.clone(), from.path.clone(), Fate::Ended);
-            self.store.record_epilogue(&Epilogue { verdicts: vec![ended], ..Epilogue::default() })?;
-        }
         if let Some(whiteout) = whiteout {
-            self.settle(whiteout, &self.writer(caller))?;
+            self.settle_moved(whiteout, &self.writer(caller))?;
         }
-        self.settle(id, &self.writer(caller)).map(|_| ())
+        self.settle_moved(id, &self.writer(caller))
+    }
+}
+
+impl State {
+    /// An entry that the database knows takes the place of another.
+    pub(super) fn enter_over(&mut self, path: &RelPath, entry: Upper, replaced: Option<UpperId>) {
+        if let Some(old) = replaced {
+            self.take_out(path, old);
+        }
+        self.epoch += 1;
+        self.uppers.insert(entry);
     }
 }

@@ -8,13 +8,14 @@
 //! FETTLE_CRASH=N (`scripts/crashpoints`) the recovery is killed after each N-th of them, and fifty files are confirmed.
 //! Each scenario has a process of its own, in which nothing else runs, so that it can fork.
 //!
-//! Not tried, since they are several landings: the rename of a held file over another, the exchange of two files, and
-//! directories of which a file is lifted (`overlay/carry.rs`). A death in between loses nothing, and leaves some of it held.
+//! Some acts are several landings: a held file renamed over another, the exchange of two files, and the rename of a
+//! directory of which a file is lifted (`overlay/carry.rs`). The view is all old or all new then, and each path below by
+//! itself (`Rule::EachPath`).
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario, scratch, tell};
+use super::scenarios::{DEADLY, FIFTY, Picture, Rule, SCENARIOS, Scenario, scratch, tell};
 use super::*;
 use crate::sys::steps::{Ended, Steps, Trap, apart};
 
@@ -26,7 +27,7 @@ const RECOVERY_STRIDE: u64 = 17;
 #[test]
 fn a_death_at_any_step_leaves_all_old_or_all_new() {
     let wanted = std::env::var("FETTLE_CRASH_ONLY").unwrap_or_default();
-    let scenarios = SCENARIOS.iter().chain(asked_stride().map(|_| &FIFTY));
+    let scenarios = SCENARIOS.iter().chain(DEADLY).chain(asked_stride().map(|_| &FIFTY));
     let queue = Mutex::new(scenarios.filter(|scenario| scenario.name.contains(&wanted)).collect::<Vec<_>>());
     let faults = Mutex::new(Vec::new());
     std::thread::scope(|threads| {
@@ -46,7 +47,7 @@ fn a_death_at_any_step_leaves_all_old_or_all_new() {
 #[test]
 fn one_scenario() {
     let Ok(name) = std::env::var(SCENARIO) else { return };
-    let scenario = SCENARIOS.iter().chain([&FIFTY]).find(|scenario| name == scenario.name).unwrap();
+    let scenario = SCENARIOS.iter().chain(DEADLY).chain([&FIFTY]).find(|scenario| name == scenario.name).unwrap();
     let faults = scenario.try_all(asked_stride().unwrap_or(RECOVERY_STRIDE));
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
@@ -141,6 +142,14 @@ impl Scenario {
         let right = match self.rule {
             Rule::AllOrNothing => now == *before || now == *after,
             Rule::Made => now == *before || now == Picture { past: now.past.clone(), ..after.clone() },
+            Rule::EachPath => {
+                let views = now.view == before.view || now.view == after.view;
+                views
+                    && now
+                        .lower
+                        .iter()
+                        .all(|(path, what)| [before, after].iter().any(|then| then.lower.get(path) == Some(what)))
+            }
             // A refused one is not among these scenarios.
             Rule::Writes | Rule::Closes => now == *after || (now.lower == before.lower && now.view == after.view),
         };

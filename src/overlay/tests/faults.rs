@@ -271,7 +271,7 @@ impl Attempt<'_> {
         let Self { before, after, .. } = self;
         let mut wrong = Vec::new();
         // A refused write may leave the file made and without content, as on any disk.
-        let all_or_nothing = !stopped && self.scenario.rule != Rule::Writes;
+        let all_or_nothing = !stopped && !matches!(self.scenario.rule, Rule::Writes | Rule::EachPath);
         if all_or_nothing && now.lower != before.lower && now.lower != after.lower && !self.is_held_instead(now) {
             wrong.push(format!(
                 "the project is neither old, but{}\nnor new, but{}",
@@ -298,6 +298,9 @@ impl Attempt<'_> {
 
     /// Done, or held for want of a backup where it would have landed.
     fn is_after(&self, now: &Picture) -> bool {
+        if self.scenario.rule == Rule::EachPath {
+            return now.view == self.after.view && self.each_path_is_old_or_new(now);
+        }
         now == self.after || self.is_held_instead(now)
     }
 
@@ -307,6 +310,13 @@ impl Attempt<'_> {
         let unchanged = now.lower.iter().all(|(path, content)| old.get(path) == Some(content));
         let gone_too = old.keys().filter(|path| !now.lower.contains_key(*path)).all(|path| !new.contains_key(path));
         unchanged && gone_too && now.view == self.after.view && !now.held.is_empty()
+    }
+
+    fn each_path_is_old_or_new(&self, now: &Picture) -> bool {
+        let Self { before, after, .. } = self;
+        let is_either =
+            |(path, what): (&String, &String)| [before, after].iter().any(|then| then.lower.get(path) == Some(what));
+        (now.view == before.view || now.view == after.view) && now.lower.iter().all(is_either)
     }
 
     fn cannot_be_taken_back(&self) -> bool {
@@ -352,6 +362,7 @@ impl Attempt<'_> {
             Rule::Made if self.cannot_be_taken_back() => now.lower == before.lower || now.lower == after.lower,
             _ if then == Then::Again => self.is_after(&now),
             Rule::AllOrNothing => now == **before || self.is_after(&now),
+            Rule::EachPath => self.each_path_is_old_or_new(&now),
             Rule::Made => now == **before || now == Picture { past: now.past.clone(), ..(**after).clone() },
             Rule::Closes => self.is_after(&now),
             Rule::Writes => true,

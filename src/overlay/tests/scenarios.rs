@@ -18,6 +18,8 @@ pub(super) enum Rule {
     /// The same, and a death right after the act forgets that what was made came in this session: it is one call below,
     /// and its record. What is taken for older is reviewed sooner, not later.
     Made,
+    /// The view all old or all new, and each path of the project by itself; what has not landed is held.
+    EachPath,
     /// The act is a close: what was written is in the view, whether it has landed, is held, or was interrupted.
     Closes,
     /// The act opens, writes and closes. Refused in the middle, the view has what was written so far.
@@ -398,6 +400,50 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "new 99\n"],
     },
     Scenario {
+        name: "a held file is renamed over another",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.put("b", &lines("other", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["old 99\n", "new 99\n", "other 99\n"],
+    },
+    Scenario {
+        name: "a held file is renamed over another that is held",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.put("b", &lines("other", 100));
+            bench.save("a", &lines("new", 100));
+            bench.save("b", &lines("newer", 100));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["old 99\n", "new 99\n", "other 99\n"],
+    },
+    Scenario {
+        name: "two files change places, and both land",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &small("old"));
+        },
+        act: |bench| exchange(bench, "a", "b"),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "two files change places, and both are held",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+        },
+        act: |bench| exchange(bench, "a", "b"),
+        precious: &["old 99\n", "other 99\n", "newer 99\n"],
+    },
+    Scenario {
         name: "a file is renamed",
         rule: Rule::AllOrNothing,
         ready: |bench| bench.put("a", "one\n"),
@@ -748,6 +794,21 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["new a 99\n", "new b 99\n", "made\n"],
     },
 ];
+
+/// Only with deaths: a refused rename leaves what was lifted for it in the view alone, until it can be judged.
+pub(super) const DEADLY: &[Scenario] = &[Scenario {
+    name: "a directory is renamed to where a new file of it is judged",
+    rule: Rule::EachPath,
+    ready: |bench| {
+        bench.put("e/x", &lines("older", 3));
+        bench.unlink("e/x");
+        bench.rmdir("e").unwrap();
+        bench.put("d/plain", "plain\n");
+        bench.save("d/x", "fresh\n");
+    },
+    act: |bench| rename(bench, "d", "e"),
+    precious: &["plain\n", "fresh\n", "older 2\n"],
+}];
 
 /// Only with faults: several calls of a program, of which each may be refused.
 pub(super) const FAULTY: &[Scenario] = &[
