@@ -1,5 +1,6 @@
 """Big trees, unpacked, copied, synchronised and removed; here the programs set times, so times are compared too."""
 
+import os
 import random
 import tarfile
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import crates
 import history
 from bed import TURN, Play, Step, run
+
+# Some time in 2023, in nanoseconds.
+OLD = 1_700_000_000_123_456_789
 
 
 def play(bed):
@@ -41,6 +45,9 @@ def add_odd_entries(tree):
     with open(odd / "hole", "wb") as file:
         file.seek(3 << 20)
         file.write(b"end")
+    # As old as things are that are copied: rsync leaves a link the time it was made when that is the same second.
+    for path in [*odd.iterdir(), odd]:
+        os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
 
 
 def change(tree):
