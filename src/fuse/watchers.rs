@@ -5,6 +5,7 @@
 //! known for ours, and is answered with what is. Watchers get `IN_MODIFY` for the name, or for the directory where the
 //! name is gone. That costs a few requests each, and is only done while anybody watches.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UT
 
 use super::observer::Teller;
 use crate::model::RelPath;
+use crate::sys::mount::mount_at;
 use crate::sys::watchers::is_anybody_watching;
 
 /// To look for watchers takes at most this share of the time, so that a flood of changes costs no more than a tenth.
@@ -35,6 +37,7 @@ pub struct Heralded {
     queue: Receiver<RelPath>,
     thread: Arc<AtomicU32>,
     mountpoint: PathBuf,
+    device: io::Result<u64>,
     teller: Teller,
 }
 
@@ -42,7 +45,9 @@ pub fn herald(mountpoint: &Path, teller: Teller) -> (Herald, Heralded) {
     let (sender, receiver) = channel();
     let thread = Arc::new(AtomicU32::new(0));
     let herald = Herald { queue: sender, thread: thread.clone() };
-    (herald, Heralded { queue: receiver, thread, mountpoint: mountpoint.to_owned(), teller })
+    // Before anybody can have mounted something else there; and not by opening it, which would keep it busy.
+    let device = device_of(mountpoint);
+    (herald, Heralded { queue: receiver, thread, mountpoint: mountpoint.to_owned(), device, teller })
 }
 
 impl Herald {
@@ -63,9 +68,8 @@ impl Heralded {
     pub fn run(self) {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         self.thread.store(own.cast_unsigned(), Ordering::Relaxed);
-        // Before anybody can have mounted something else there.
-        let device = match device_of(&self.mountpoint) {
-            Ok(device) => device,
+        let device = match &self.device {
+            Ok(device) => *device,
             Err(err) => return log::warn!("look at the mount, for programs that watch it: {err}"),
         };
         while let Ok(first) = self.queue.recv() {
@@ -114,7 +118,7 @@ impl Heralded {
     }
 }
 
-fn device_of(mountpoint: &Path) -> rustix::io::Result<u64> {
-    let root = rustix::fs::openat(CWD, mountpoint, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-    Ok(rustix::fs::fstat(&root)?.st_dev)
+fn device_of(mountpoint: &Path) -> io::Result<u64> {
+    let entry = mount_at(mountpoint)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::fs::makedev(entry.device.major, entry.device.minor))
 }
