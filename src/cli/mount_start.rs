@@ -121,14 +121,7 @@ fn say(remark: impl std::fmt::Display) {
 }
 
 fn say_what_recovery_did(recovered: &Recovered) {
-    for (what, paths) in [
-        ("finished the interrupted landing of", &recovered.finished),
-        ("undid the interrupted landing of", &recovered.undone),
-        ("left alone what somebody else put at", &recovered.foreign),
-        ("found nothing left of an unsynced change of", &recovered.gone),
-    ] {
-        paths.iter().for_each(|path| say(format_args!("recovery {what} {path}")));
-    }
+    recovered.told().for_each(|(path, words)| say(format_args!("recovery: {path}: {words}")));
     if recovered.swept > 0 {
         say(format_args!("leftover files of its own that recovery removed: {}", recovered.swept));
     }

@@ -8,11 +8,13 @@ use std::collections::HashSet;
 use rusqlite::Transaction;
 
 use super::backups::{self, Backup};
-use super::journal::{self, Intent};
+use super::events::EventDraft;
+use super::journal::{self, Epilogue, Intent};
 use super::landing::{Progress, Staged, remove_if_empty};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
+use crate::protocol::EventName;
 use crate::sys::file::FileKind;
 use crate::sys::tree::{Dirs, Tree, is_absent};
 
@@ -35,11 +37,40 @@ impl Recovered {
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Each path with what became of it, in words.
+    pub fn told(&self) -> impl Iterator<Item = (&RelPath, &'static str)> {
+        let told = [
+            (&self.finished, "its interrupted landing was finished"),
+            (&self.undone, "its interrupted landing was undone"),
+            (&self.foreign, "what somebody else put there was left alone"),
+            (&self.gone, "nothing was left of a change that was never synced"),
+        ];
+        told.into_iter().flat_map(|(paths, words)| paths.iter().map(move |path| (path, words)))
+    }
 }
 
 impl Store {
     pub fn recover(&self, lower: &Tree) -> Result<Recovered> {
-        self.vitally(|| self.recover_once(lower))
+        self.vitally(|| {
+            let recovered = self.recover_once(lower)?;
+            self.record_recovery(&recovered)?;
+            Ok(recovered)
+        })
+    }
+
+    fn record_recovery(&self, recovered: &Recovered) -> Result<()> {
+        let event = |(path, words): (&RelPath, &str)| {
+            EventDraft::new(EventName::Recovered).with(|event| {
+                event.path = Some(path.clone());
+                event.message = Some(words.to_owned());
+            })
+        };
+        let events: Vec<EventDraft> = recovered.told().map(event).collect();
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.record_epilogue(&Epilogue { events, ..Epilogue::default() })
     }
 
     fn recover_once(&self, lower: &Tree) -> Result<Recovered> {

@@ -81,6 +81,10 @@ fn a_rewrite_torn_in_the_middle_is_written_again_and_what_was_found_is_kept() {
     std::fs::write(bench.path("b"), "new cont").unwrap();
     let recovered = bench.recover().unwrap();
     assert_eq!(recovered.finished, [path("a")]);
+    assert!(bench.recover().unwrap().is_nothing());
+    let told = bench.store().events_since(0).unwrap();
+    let told: Vec<_> = told.iter().map(|event| (event.event, event.path.clone(), event.message.as_deref())).collect();
+    assert_eq!(told, [(EventName::Recovered, Some(path("a")), Some("its interrupted landing was finished"))]);
     assert_eq!(std::fs::read_to_string(bench.path("b")).unwrap(), "new content, and longer\n");
     let backups = bench.store().backups().unwrap();
     let kept: Vec<_> = backups.iter().map(|kept| bench.store().content(kept.digest).unwrap().unwrap()).collect();
