@@ -51,6 +51,8 @@ struct Project {
     /// What each path may be judged against: the content it had first, or when it was last reviewed, and what it was given
     /// back of what had been renamed away from it.
     first: BTreeMap<Name, Vec<String>>,
+    /// Where what a path had went to: it may come back as it was reviewed there.
+    went: BTreeMap<Name, Name>,
     /// What the project had when the session began.
     had: Vec<String>,
     edits: usize,
@@ -74,7 +76,7 @@ impl Project {
         }
         let had = vec![ten_lines("shared"), ten_lines("own")];
         let first = ["a", "b", "c", "f"].map(|name| (name, vec![bench.lower(name).unwrap()])).into();
-        Self { bench, first, had, edits: 0 }
+        Self { bench, first, went: BTreeMap::new(), had, edits: 0 }
     }
 
     fn act(&mut self, op: Op) {
@@ -94,7 +96,11 @@ impl Project {
             Op::Rename(from, to) => {
                 // The kernel looks both up.
                 drop((self.bench.node(from), self.bench.node(to)));
-                self.told(self.bench.try_rename(from, to));
+                let renamed = self.bench.try_rename(from, to);
+                if renamed.is_ok() && from != to {
+                    self.went.insert(from, to);
+                }
+                self.told(renamed);
             }
             Op::Unlink(name) => {
                 drop(self.bench.node(name));
@@ -142,6 +148,10 @@ impl Project {
         self.first.retain(|name, _| after.contains_key(name) || !before.contains_key(name));
         for (name, content) in after {
             if before.get(name) != Some(&content) {
+                let came_from = self.went.iter().filter(|(_, to)| **to == name).map(|(from, _)| *from);
+                for from in came_from {
+                    self.first.entry(from).and_modify(|first| first.push(content.clone()));
+                }
                 self.first.insert(name, vec![content]);
             }
         }
