@@ -40,7 +40,12 @@ fn a_sound_machine_is_found_sound_and_left_as_it_was() {
     };
     let before = names();
     let output = scratch.cli(&["doctor"]).ok();
-    assert!(output.stdout.starts_with("fettlefs: all is well\n"), "{}", output.stdout);
+    // Over a lower file system that passes nothing through there is a note.
+    let first = output.stdout.lines().next().unwrap_or_default();
+    assert!(
+        ["fettlefs: all is well", "fettlefs: it works, with "].iter().any(|told| first.starts_with(told)),
+        "{first}"
+    );
     let trials = found(&scratch.cli(&["doctor", "--json"]).ok().json());
     let trials: Vec<_> = trials.iter().filter(|(check, ..)| check.starts_with("trial")).collect();
     assert_eq!(trials.iter().map(|(_, state, _)| state.as_str()).collect::<Vec<_>>(), ["ok", "ok"]);
@@ -77,7 +82,6 @@ fn what_only_weakens_is_a_note() {
     let scratch = mounted_scratch!();
     scratch.write(".fettle.toml", "floor = 900\nceil = 1000\n");
     let output = scratch.cli(&["doctor", "--json"]).ok().json();
-    let notes = found(&output).into_iter().filter(|(_, state, _)| state == "note");
-    let notes: Vec<_> = notes.map(|(check, ..)| check).collect();
-    assert_eq!(notes, ["settings", "settings"], "{output}");
+    let of_settings = found(&output).into_iter().filter(|(check, ..)| check == "settings");
+    assert_eq!(of_settings.map(|(_, state, _)| state).collect::<Vec<_>>(), ["note", "note"], "{output}");
 }
