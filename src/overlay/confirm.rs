@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::land::{Replacement, content_effect, link_effects};
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, conflict, failed, refused_at};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
@@ -96,12 +96,8 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let refused = |err| match err {
-            Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
-            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was applied: {other}")),
-        };
-        let landed = self.land_all(&mut landables, &dirs, &how.review.by).map_err(refused)?;
-        let Landed { backups, operation } = landed;
+        let landed = self.land_all(&mut landables, &dirs, &how.review.by);
+        let Landed { backups, operation } = landed.map_err(|err| not_landed(err, "nothing was applied"))?;
         let mut names = backups.into_iter();
         let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
             outcome.backup = landable.backup.and_then(|_| names.next());

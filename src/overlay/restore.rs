@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use super::error::Context;
 use super::land::{Replacement, content_effect};
-use super::review::{Reviewed, failed, refused_at};
+use super::review::{Reviewed, failed, not_landed, refused_at};
 use super::side::Side;
 use super::undo::UndoHow;
 use super::{Error, Known, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, Kept, Landed, Landing,
+    Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, Kept, Landed, Landing,
     Operation, PathEffect, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
@@ -71,13 +71,8 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let refused = |err| match err {
-            Error::Store(store::Error::Conflict { path }) => {
-                super::review::conflict(&path, "it changed below at this very moment")
-            }
-            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {other}")),
-        };
-        let landed = self.land_restored(&mut plan, operation, how).map_err(refused)?;
+        let landed = self.land_restored(&mut plan, operation, how);
+        let landed = landed.map_err(|err| not_landed(err, "nothing was undone"))?;
         for outcome in &mut outcomes {
             outcome.operation = landed.operation.map(|operation| operation.to_string());
         }

@@ -291,6 +291,19 @@ pub(super) fn conflict(path: &str, why: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::Conflict, format!("{path}: {why}"))
 }
 
+/// Somebody else was there between the last look and the landing.
+pub(super) fn changed_meanwhile(path: &str) -> ErrorBody {
+    conflict(path, "it changed below at this very moment")
+}
+
+/// Why nothing of a landing was done; `nothing` says so in the act's own words.
+pub(super) fn not_landed(err: Error, nothing: &str) -> ErrorBody {
+    match err {
+        Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
+        other => ErrorBody::new(ErrorCode::WriteFailed, format!("{nothing}: {other}")),
+    }
+}
+
 /// A refusal for what is at one path.
 pub(super) fn refused_at(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::error::Context;
 use super::handles::Backing;
 use super::land::backup_of;
-use super::review::{Review, Reviewed, conflict, failed, refused_at};
+use super::review::{Review, Reviewed, failed, not_landed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, Digest, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
 use crate::store::{
-    self, AnchorState, Backup, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, NewContent,
+    AnchorState, Backup, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, NewContent,
     PathEffect, Version, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -49,10 +49,8 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(outcomes);
         }
-        let Landed { backups, operation } = self.land_rolled_back(&mut rolling, how).map_err(|err| match err {
-            Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
-            other => ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was restored: {other}")),
-        })?;
+        let landed = self.land_rolled_back(&mut rolling, how);
+        let Landed { backups, operation } = landed.map_err(|err| not_landed(err, "nothing was restored"))?;
         let kept = rolling.iter().zip(&mut outcomes).filter(|(one, _)| one.replaced.is_some());
         for ((_, outcome), name) in kept.zip(backups) {
             outcome.backup = Some(name);

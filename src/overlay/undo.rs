@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use super::rename::End;
-use super::review::{Review, Reviewed, conflict, failed, refused_at};
+use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
@@ -166,7 +166,7 @@ impl Overlay {
         }
         let event = undone_event(self, path, operation, how).doing(reversed.effect(path));
         let landed = self.land_reversed(path, reversed, event).map_err(|err| match err {
-            Error::Store(store::Error::Conflict { path }) => conflict(&path, "it changed below at this very moment"),
+            Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
             other => not_undone(path, &other),
         })?;
         outcome.operation = landed.operation.map(|undone| undone.to_string());

@@ -109,7 +109,7 @@ fn change_scratch(scratch: &Path) -> Finding {
         expect(&small, "a small change did not land")?;
         fs::write(&above, &large).map_err(told("write in the view"))?;
         expect(&small, "a rewrite landed unreviewed")?;
-        view.run(&["-C".as_ref(), view.mountpoint.as_os_str(), "confirm".as_ref(), "file".as_ref()])?;
+        view.ask(&["confirm", "file"])?;
         expect(&large, "a confirmed change did not land")?;
         view.unmount()
     });
@@ -170,12 +170,18 @@ impl View {
     }
 
     fn unmount(&self) -> Tried<()> {
-        self.run(&["-C".as_ref(), self.mountpoint.as_os_str(), "unmount".as_ref()]).map(|_| ())
+        self.ask(&["unmount"]).map(|_| ())
     }
 
     fn status(&self) -> Tried<Value> {
-        let output = self.run(&["-C".as_ref(), self.mountpoint.as_os_str(), "status".as_ref(), "--json".as_ref()])?;
+        let output = self.ask(&["status", "--json"])?;
         serde_json::from_slice(&output.stdout).map_err(|err| format!("status: {err}"))
+    }
+
+    /// As somebody who stands in the view.
+    fn ask(&self, words: &[&str]) -> Tried<Output> {
+        let here: [&OsStr; 2] = ["-C".as_ref(), self.mountpoint.as_os_str()];
+        self.run(&here.into_iter().chain(words.iter().map(OsStr::new)).collect::<Vec<_>>())
     }
 
     fn run(&self, words: &[&OsStr]) -> Tried<Output> {
