@@ -107,7 +107,7 @@ impl Overlay {
         Ok(with_backup.collect())
     }
 
-    fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
+    pub(super) fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
         let Some(minutes) = self.is_expired(&change.held) else { return Ok(()) };
         let message = format!("{} of {} expired {minutes} minutes ago", change.held.id, change.row.names[0]);
         self.record_refusal(EventName::Expired, change, &message);
@@ -115,7 +115,7 @@ impl Overlay {
     }
 
     /// A refusal is told to who asked; that it cannot be recorded too is for the log.
-    fn record_refusal(&self, name: EventName, change: &Taken, message: &str) {
+    pub(super) fn record_refusal(&self, name: EventName, change: &Taken, message: &str) {
         let event = self.event(name, &change.row.names[0]).with(|event| {
             event.id = Some(change.held.id.to_string());
             event.message = Some(message.to_owned());
@@ -130,10 +130,7 @@ impl Overlay {
         let path = &change.row.names[0];
         let fault = |err: Error| failed(path, &err);
         let mut new = self.row_side(&change.row).map_err(fault)?;
-        if new.digest().map_err(|err| fault(err.into()))? != change.held.new {
-            let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
-            return Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()));
-        }
+        self.check_as_reviewed(change, &mut new)?;
         let mut present = self.present_side(path).map_err(fault)?;
         let taken = |change: &Taken| Taken {
             row: change.row.clone(),
@@ -150,6 +147,16 @@ impl Overlay {
             false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
         };
         Ok(Landable { taken: taken(change), new, present: present.closed(), done, backup: None })
+    }
+
+    /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).
+    pub(super) fn check_as_reviewed(&self, change: &Taken, new: &mut Side) -> Reviewed<()> {
+        let path = &change.row.names[0];
+        if new.digest().map_err(|err| failed(path, &err.into()))? == change.held.new {
+            return Ok(());
+        }
+        let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
+        Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()))
     }
 
     /// Opens what was closed since it was checked, if it still is what it was.
@@ -185,7 +192,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
+    pub(super) fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
         let stamp = present.meta.map(|meta| meta.stamp());
         Ok(match (change.row.base.below, stamp) {
             (Below::Nothing, None) => true,
@@ -244,7 +251,7 @@ impl Overlay {
     }
 
     /// Merged content as a file that can be landed, with the metadata of what lower has.
-    fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+    pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
         let fault = |err: Error| failed(path, &err);
         let upper = self.store.create_upper().map_err(|err| fault(err.into()))?;
@@ -445,7 +452,7 @@ impl Overlay {
 
 impl State {
     /// A reviewed change is lower's now.
-    fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
+    pub(super) fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
         let path = &row.names[0];
         self.restored(path, meta);
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
