@@ -115,7 +115,7 @@ fn nothing(target: &Target, id: Option<&ChangeId>, live: &[Live], known: &impl K
         operation_of(target).filter(|_| target.path.as_ref().is_none_or(|path| !known.exists(path)))
     {
         let message = format!("nothing of {operation} is held");
-        return Ok(ErrorBody::new(ErrorCode::UnknownId, message).about(&operation.to_string()));
+        return Ok(ErrorBody::new(ErrorCode::UnknownId, message).about(operation.to_string()));
     }
     if let Some(text) = target.id.as_deref().filter(|text| is_too_short(text)) {
         return Ok(match target.path.as_ref().filter(|path| known.exists(path)) {
