@@ -170,6 +170,9 @@ fn refuse_parts(request: &Request) -> Result<()> {
 fn check_fresh(request: &Request, chosen: &[&HeldRow], project: &Project) -> Result<()> {
     let expired: Vec<_> =
         chosen.iter().filter_map(|row| Some((*row, project.overlay.is_expired(&row.held)?))).collect();
+    if !request.dry_run {
+        project.overlay.tell_expired(expired.iter().map(|(row, _)| &row.row));
+    }
     match expired.first() {
         None => Ok(()),
         Some(_) if request.all => {

@@ -86,6 +86,7 @@ pub use settle::Settled;
 pub use undo::UndoHow;
 pub use watch::Holds;
 
+use external::{Doubts, Heralded};
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
@@ -148,6 +149,7 @@ pub struct Overlay {
     observer: std::sync::OnceLock<Box<dyn Observer>>,
     /// None: nothing is watched.
     watching: std::sync::OnceLock<Watching>,
+    doubts: Doubts,
     counters: Counters,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
@@ -171,6 +173,8 @@ struct State {
     moved_dirs: Vec<(RelPath, RelPath)>,
     /// What fettlefs itself last knew of paths it touched.
     seen: HashMap<RelPath, Seen>,
+    /// Which changes by others have been told as events.
+    heralded: Heralded,
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
@@ -223,6 +227,7 @@ impl Overlay {
             changed: Condvar::new(),
             observer: std::sync::OnceLock::new(),
             watching: std::sync::OnceLock::new(),
+            doubts: Doubts::default(),
             counters: Counters::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
@@ -403,6 +408,7 @@ impl State {
             anchors: Anchors::default(),
             moved_dirs: Vec::new(),
             seen: HashMap::new(),
+            heralded: Heralded::default(),
             epoch: 0,
             closing: HashMap::new(),
             judged_at_release: Vec::new(),

@@ -178,6 +178,9 @@ impl Overlay {
             None => Side::default(),
         };
         let mut merged = false;
+        if !as_left && !how.review.dry_run {
+            self.tell_external(path);
+        }
         if !as_left && !how.force {
             (new, merged) = (self.merge_back(reversal, new, &present)?, true);
         }
@@ -353,7 +356,7 @@ impl Overlay {
 
     fn note_restored(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>) {
         let meta = applied.meta_of(file.path);
-        state.restored(file.path, meta.as_ref());
+        state.restored(file.path, meta.as_ref(), file.new.digest);
         match (meta, file.present.meta) {
             (None, Some(was)) => state.unnamed_at(file.path, &was),
             (Some(_), _) | (None, None) => self.read_on(state, file.path),

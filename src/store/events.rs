@@ -1,5 +1,6 @@
 //! What happened, in order, in the same transaction as the happening itself.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, Params, Transaction};
@@ -89,6 +90,33 @@ impl Store {
         let row: Option<String> = statement.query_row([path.as_bytes()], |row| row.get(0)).optional()?;
         let event: Option<Event> = row.map(|row| parse_row(&row, self.dirs.describe())).transpose()?;
         Ok(event.and_then(|event| event.sha256))
+    }
+
+    /// What the latest event about a change by somebody else told of each path, if nothing of ours has landed there since:
+    /// its content; none: it was gone. Reads the whole log.
+    pub fn told_external(&self) -> Result<HashMap<RelPath, Option<Digest>>> {
+        let database = self.database.lock();
+        let told = self.read_events(&database, "instr(row, '\"external_modified\"') > 0 ORDER BY seq", [])?;
+        let mut landed = database
+            .reader()
+            .prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
+        let mut latest = HashMap::new();
+        for event in told.into_iter().filter(|event| event.event == EventName::ExternalModified) {
+            let Some(path) = event.path else { continue };
+            let landed: i64 = landed.query_row([path.as_bytes()], |row| row.get(0))?;
+            if event.seq > landed as u64 {
+                latest.insert(path, event.sha256);
+            }
+        }
+        Ok(latest)
+    }
+
+    /// When the latest such event of each change was, in milliseconds, by its id. Reads the whole log.
+    pub fn latest_of_changes(&self, name: EventName) -> Result<HashMap<String, i64>> {
+        let named = format!("\"event\":{}", to_row(&name)?);
+        let told = self.read_events(&self.database.lock(), "instr(row, ?1) > 0 ORDER BY seq", [named])?;
+        let told = told.into_iter().filter(|event| event.event == name);
+        Ok(told.filter_map(|event| Some((event.id?, event.time.as_millisecond()))).collect())
     }
 
     /// The number of the latest event.
