@@ -80,6 +80,11 @@ impl Known {
         Anchor { path: path.clone(), state: anchor, fresh, from, went }
     }
 
+    /// The same once the path is free.
+    fn left(self) -> Self {
+        Self { fresh: false, from: None, ..self }
+    }
+
     /// The same once what was at or below `from` is at `to`; a copy of it, which has the stamp `copy`. None where that is
     /// not what is remembered.
     fn retargeted(&self, from: &RelPath, to: &RelPath, copy: Option<Stamp>) -> Option<Self> {
@@ -237,8 +242,7 @@ impl State {
 
     /// The path is free now; what was there went elsewhere.
     pub(super) fn left(&mut self, path: &RelPath) -> Option<Anchor> {
-        self.seen.remove(path);
-        self.windows.forget(path);
+        self.forget_recent(path);
         let left = self.anchor_left(path)?;
         self.know(vec![left.clone()]);
         Some(left)
@@ -246,15 +250,19 @@ impl State {
 
     /// What `left` is going to know: an intent has it before lower changes.
     pub(super) fn anchor_left(&self, path: &RelPath) -> Option<Anchor> {
-        let known = self.anchors.get(path)?.clone();
-        Some(Known { fresh: false, from: None, ..known }.as_anchor(path))
+        Some(self.anchors.get(path)?.clone().left().as_anchor(path))
+    }
+
+    /// What was seen at a path and landed there a moment ago is not there any more.
+    pub(super) fn forget_recent(&mut self, path: &RelPath) {
+        self.seen.remove(path);
+        self.windows.forget(path);
     }
 
     /// What was at `source` was renamed over `to`, which is `meta` now. It is what `source` is a modification of from
     /// now on, and paths whose content had been renamed to `source` before.
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
-        self.seen.remove(source);
-        self.windows.forget(source);
+        self.forget_recent(source);
         let changed = self.anchors_carried(source, to, meta);
         self.know(changed.clone());
         changed
@@ -322,16 +330,17 @@ impl State {
         moved.iter().map(|(path, known)| known.as_anchor(path)).collect()
     }
 
-    /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name.
-    pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath) -> Vec<Anchor> {
-        let mut now = self.anchors.to_map();
+    /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name. What lay at
+    /// `gone` is not.
+    pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
+        let mut now = self.anchors_without(gone);
         move_dir(&mut now, from, to);
         self.changed_to(now)
     }
 
     /// Two directories in each other's place, by way of a third name, which nobody can use.
-    pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath) -> Vec<Anchor> {
-        let mut now = self.anchors.to_map();
+    pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
+        let mut now = self.anchors_without(gone);
         exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, from, to));
         let between = between();
         now.retain(|path, _| !path.is_within(&between));
@@ -359,6 +368,16 @@ impl State {
             now.extend(moved);
         }
         self.changed_to(now)
+    }
+
+    fn anchors_without(&self, gone: &[RelPath]) -> HashMap<RelPath, Known> {
+        let mut now = self.anchors.to_map();
+        for path in gone {
+            if let Some(known) = now.get_mut(path) {
+                *known = known.clone().left();
+            }
+        }
+        now
     }
 
     fn changed_to(&self, now: HashMap<RelPath, Known>) -> Vec<Anchor> {

@@ -1,20 +1,24 @@
 //! What a directory takes along when it is renamed, and what of it must be judged where it arrives (SPEC §4.8).
 //!
 //! Nearly all of it simply moves with the directory, in lower, in one rename. A file that came in this session and comes
-//! to where a rule waits, or where something else was, is *lifted* before: taken back into upper, as if it had been
-//! written and nobody had judged it yet. So it moves along as every change does, and is settled at its new path. What can
-//! neither move nor be lifted makes the rename `EXDEV`, upon which programs copy and delete, and each file is judged.
+//! to where a rule waits, or where something else was, is *lifted*: copied, and by the landing that renames the directory
+//! taken out of lower and into upper, as if it had been written there and nobody had judged it yet. Then it is settled at
+//! its new path. What can neither move nor be lifted makes the rename `EXDEV`, upon which programs copy and delete, and
+//! each file is judged.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use super::compare::leaves_project;
 use super::error::Context;
-use super::{Caller, Error, Overlay, Result};
+use super::handles::Backing;
+use super::uppers::Upper;
+use super::{Caller, Error, Overlay, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::{Action, sensitive};
-use crate::store::{AnchorState, Base, Below, Durability, Epilogue, Landing, UpperId, Writer};
+use crate::store::{AnchorState, Base, Below, Durability, NewUpper, UpperId, UpperRow, What, Writer};
 use crate::sys::file::{FileKind, Meta, SET_ID};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
@@ -177,73 +181,89 @@ impl Overlay {
     }
 }
 
+/// A file of lower that a rename takes back into upper.
+pub(super) struct Lifted<'a> {
+    pub path: RelPath,
+    /// What lower has there, and loses.
+    pub meta: Meta,
+    /// Its content; none where what landed a moment ago is in upper still, while its writer has it open.
+    copy: Option<(NewUpper<'a>, What)>,
+    /// It would survive a power cut, and so must the copy.
+    synced: bool,
+}
+
 impl Overlay {
-    /// Takes what the survey found back into upper. All of it or nothing.
-    pub(super) fn lift(&self, survey: &Survey, caller: &Caller) -> Result<Vec<UpperId>> {
-        let mut lifted = Vec::new();
-        for path in &survey.lifted {
-            match self.lift_one(path, caller) {
-                Ok(id) => lifted.push(id),
-                Err(err) => return self.settle_lifted(&lifted, caller, Err(err)),
-            }
-        }
-        Ok(lifted)
+    /// Copies what the survey found. Nothing has changed by that.
+    pub(super) fn lift(&self, survey: &Survey) -> Result<Vec<Lifted<'_>>> {
+        survey.lifted.iter().map(|path| self.lift_one(path)).collect()
     }
 
-    fn lift_one(&self, path: &RelPath, caller: &Caller) -> Result<UpperId> {
-        let open = {
-            let state = self.state.lock();
-            state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone())
-        };
-        // Nobody copies it up meanwhile.
-        let _still = open.as_ref().map(|open| open.copying.lock());
+    fn lift_one(&self, path: &RelPath) -> Result<Lifted<'_>> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ESTALE))?;
-        // A crash from here on finds an entry that equals lower, which ends by itself, or one that nobody has judged.
-        let id = match self.take_as_new(path)? {
-            Some(id) => id,
-            None => {
-                let (new, what) = self.copy_to_upper(path)?;
-                let id = self.add_upper(new, path, what)?;
-                self.rebind(path, id);
-                id
-            }
-        };
-        match self.remove_lifted(path, &meta) {
-            Ok(()) => Ok(id),
-            Err(err) => self.settle_lifted(&[id], caller, Err(err)),
+        let is_in_upper = self.state.lock().uppers.at(path).is_some();
+        let copy = if is_in_upper { None } else { Some(self.copy_to_upper(path)?) };
+        let synced = self.is_on_disk(path, &meta)?;
+        if let (true, Some((new, _))) = (synced && meta.is_file(), &copy) {
+            self.store.open_upper(new.id())?.sync_all().doing(|| format!("sync the copy of {path}"))?;
+        }
+        Ok(Lifted { path: path.clone(), meta, copy, synced })
+    }
+
+    /// Judges what was lifted, where it is now.
+    pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
+        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)))
+    }
+
+    /// Who has it open goes on with what is in the view now.
+    fn bind_lifted(&self, state: &mut State, row: &UpperRow) {
+        let Some(node) = state.nodes.at(&row.names[0]) else { return };
+        state.nodes.set_lower(node, None);
+        let open = state.nodes.get(node).ok().and_then(|node| node.open.as_ref());
+        if let Some(open) = open.filter(|open| open.upper() != Some(row.id) && !open.backing().is_orphan())
+            && let Ok(file) = self.store.open_upper(row.id)
+        {
+            open.set_backing(Backing::Upper(row.id, Arc::new(file)));
         }
     }
 
-    fn remove_lifted(&self, path: &RelPath, was: &Meta) -> Result<()> {
-        let mut landing = Landing::new(&self.store, Durability::Cached);
-        landing.remove(&self.lower, path, was.stamp())?;
-        let anchors = self.state.lock().anchor_left(path).into_iter().collect();
-        let applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
-        self.state.lock().left(path);
-        applied.finish()?;
-        Ok(())
+    /// Under the lock that saw lower change: what was lifted is in the view as upper has it.
+    pub(super) fn enter_lifted(&self, state: &mut State, lifted: Vec<Lifted<'_>>, rows: Vec<UpperRow>) -> Vec<UpperId> {
+        let mut ids = Vec::new();
+        for (one, row) in lifted.into_iter().zip(rows) {
+            if let Some((new, _)) = one.copy.filter(|(new, _)| new.id() == row.id) {
+                new.keep();
+            }
+            match state.uppers.get_mut(row.id) {
+                Some(upper) => (upper.dirty, upper.saved) = (true, true),
+                None => state.uppers.insert(Upper { synced: one.synced, ..Upper::written(row.clone()) }),
+            }
+            state.uppers.set_row(row.clone());
+            self.bind_lifted(state, &row);
+            ids.push(row.id);
+        }
+        ids
+    }
+}
+
+impl Lifted<'_> {
+    /// Its entry, as it is at its new path; `ESTALE` when somebody has held or let go of it since.
+    pub(super) fn row(&self, state: &State, moved: RelPath) -> Result<UpperRow> {
+        let (base, names) = (Base::of(Below::Nothing), vec![moved]);
+        let there = state.uppers.at(&self.path).and_then(|id| state.uppers.get(id)).map(|upper| &upper.row);
+        match (there, &self.copy) {
+            (Some(row), _) if row.held.is_none() && row.names.len() == 1 && row.what != What::Whiteout => {
+                Ok(UpperRow { names, base, ..row.clone() })
+            }
+            (None, Some((new, what))) => Ok(UpperRow { id: new.id(), names, what: what.clone(), base, held: None }),
+            (_, _) => Err(Error::Errno(libc::ESTALE)),
+        }
     }
 
-    /// What landed a moment ago is in upper still, while its writer has it open: as if it had not landed.
-    fn take_as_new(&self, path: &RelPath) -> Result<Option<UpperId>> {
-        let Some(id) = self.state.lock().uppers.at(path) else { return Ok(None) };
-        let (_, _claimed) = match self.claim(id) {
-            // Let go of meanwhile.
-            Err(err) if err.code() == libc::ESTALE => return Ok(None),
-            claimed => claimed?,
-        };
-        let mut state = self.state.lock();
-        let Some(upper) = state.uppers.get_mut(id) else { return Ok(None) };
-        upper.row.base = Base::of(Below::Nothing);
-        (upper.dirty, upper.saved) = (true, true);
-        self.store.save_upper(&upper.row)?;
-        Ok(Some(id))
-    }
-
-    /// Judges what was lifted, where it is now. Gives what became of the rename: that is what the caller is told.
-    pub(super) fn settle_lifted<T>(&self, lifted: &[UpperId], caller: &Caller, renamed: Result<T>) -> Result<T> {
-        let settled = lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)));
-        renamed.and_then(|renamed| settled.map(|()| renamed))
+    pub(super) fn durability(lifted: &[Self]) -> Durability {
+        match lifted.iter().any(|one| one.synced) {
+            true => Durability::Synced,
+            false => Durability::Cached,
+        }
     }
 }
 

@@ -22,6 +22,15 @@ pub(super) enum Keep {
     Nothing,
 }
 
+/// What became of a copied file.
+enum Copied {
+    Entered,
+    /// Nobody but who has it open sees it.
+    Nameless,
+    /// The rename of a directory above it has taken the file into upper meanwhile.
+    TooLate,
+}
+
 impl Overlay {
     /// The file a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is what lower was when the
     /// writing handle was opened.
@@ -38,23 +47,35 @@ impl Overlay {
                 // Given up for lower, or for an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
                 Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
-                Backing::Lower(lower) => return self.copy_up(open, &lower, keep, opened),
+                Backing::Lower(lower) => {
+                    if let Some(file) = self.copy_up(open, &lower, keep, opened)? {
+                        return Ok(file);
+                    }
+                }
             }
         }
     }
 
-    fn copy_up(&self, open: &Arc<OpenFile>, lower: &File, keep: Keep, opened: Option<Stamp>) -> Result<Arc<File>> {
+    /// None when it has been given an entry meanwhile.
+    fn copy_up(
+        &self,
+        open: &Arc<OpenFile>,
+        lower: &File,
+        keep: Keep,
+        opened: Option<Stamp>,
+    ) -> Result<Option<Arc<File>>> {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         let upper = self.store.create_upper()?;
         let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
         copied.doing(|| "copy up".to_owned())?;
         let file = Arc::new(upper.file);
         match self.enter_copied(open, upper.new.id(), &file, &meta, opened)? {
-            true => drop(upper.new.keep()),
+            Copied::Entered => drop(upper.new.keep()),
             // Unlinked: only who has it open sees what is written.
-            false => open.set_backing(Backing::Orphan(file.clone())),
+            Copied::Nameless => open.set_backing(Backing::Orphan(file.clone())),
+            Copied::TooLate => return Ok(None),
         }
-        Ok(file)
+        Ok(Some(file))
     }
 
     /// Puts a copied file into the view, unless its node has lost its name.
@@ -65,12 +86,15 @@ impl Overlay {
         file: &Arc<File>,
         meta: &Meta,
         opened: Option<Stamp>,
-    ) -> Result<bool> {
+    ) -> Result<Copied> {
         let mut state = self.state.lock();
-        let Ok(path) = state.nodes.path(open.node) else { return Ok(false) };
+        let Ok(path) = state.nodes.path(open.node) else { return Ok(Copied::Nameless) };
+        if open.upper().is_some() {
+            return Ok(Copied::TooLate);
+        }
         if state.uppers.at(&path).is_some() {
             // It is being deleted at this moment.
-            return Ok(false);
+            return Ok(Copied::Nameless);
         }
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None };
@@ -80,7 +104,7 @@ impl Overlay {
         state.epoch += 1;
         open.set_backing(Backing::Upper(id, file.clone()));
         open.dirty.store(true, Ordering::SeqCst);
-        Ok(true)
+        Ok(Copied::Entered)
     }
 
     /// A new file or symlink of upper content takes a free name of the view, or one whose deletion is held.

@@ -46,9 +46,8 @@ impl Overlay {
             return Err(Error::Errno(libc::EINVAL));
         }
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
-        let exchanged = self.relocate_dirs(from, to, caller);
-        self.settle_lifted(&lifted, caller, exchanged)
+        let lifted = self.lift(&self.survey(&moves, caller)?)?;
+        self.relocate_dirs(from, to, lifted, caller)
     }
 
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what

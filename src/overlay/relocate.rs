@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 
 use super::anchors::exchange_moves;
-use super::carry::Move;
+use super::carry::{Lifted, Move};
 use super::error::Context;
 use super::nodes::Nodes;
 use super::rename::End;
@@ -71,6 +71,20 @@ impl Moving<'_> {
     fn passes(&self) -> bool {
         self.from.action == Action::Pass && self.to.action == Action::Pass
     }
+
+    /// The entries of what is lifted, as they are once it has come along.
+    fn lifted_rows(&self, state: &State, lifted: &[Lifted<'_>]) -> Result<Vec<UpperRow>> {
+        let moves = self.moves();
+        let moved = |path: &RelPath| moves.iter().find_map(|one| path.rebase(one.from, one.to));
+        lifted.iter().map(|one| one.row(state, moved(&one.path).ok_or(Error::Errno(libc::ESTALE))?)).collect()
+    }
+}
+
+/// What came of a rename with which upper entries went along.
+struct Relocated {
+    operation: Option<OperationId>,
+    /// What is in upper now and waits to be judged.
+    lifted: Vec<UpperId>,
 }
 
 impl Overlay {
@@ -149,29 +163,29 @@ impl Overlay {
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
-    pub(super) fn relocate_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.relocate_told(&Moving { from, to, how: How::RenameDir }, caller)
+    pub(super) fn relocate_dir(&self, from: &End, to: &End, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<()> {
+        self.relocate_told(&Moving { from, to, how: How::RenameDir }, lifted, caller)
     }
 
     /// Two directories with all that is in them.
-    pub(super) fn relocate_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, caller)
+    pub(super) fn relocate_dirs(&self, from: &End, to: &End, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<()> {
+        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, lifted, caller)
     }
 
     /// A file, and a directory with all that is in it: each to a name that the other leaves.
     pub(super) fn relocate_file_and_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
-        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, caller)
+        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, Vec::new(), caller)
     }
 
     /// Two entries of lower that nobody judges.
     pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, caller)
+        self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Vec::new(), caller)
     }
 
     /// Undoes a rename to a free name: whatever is at `from` goes to `to`, and nobody judges it.
     pub(super) fn move_back(&self, from: &End, to: &End, event: EventDraft) -> Result<Option<OperationId>> {
         match (from.is_dir(), from.upper()) {
-            (true, _) => self.relocate(&Moving { from, to, how: How::RenameDir }, &[event]),
+            (true, _) => self.relocate_back(&Moving { from, to, how: How::RenameDir }, event),
             (false, Some(id)) => self.move_upper_as(from, to, id, vec![event]),
             (false, None) => self.move_below_as(from, to, event),
         }
@@ -185,15 +199,20 @@ impl Overlay {
             (false, true) => Moving { from: one, to: other, how: How::ExchangeFileAndDir },
             (false, false) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        self.relocate(&moving, &[event])
+        self.relocate_back(&moving, event)
     }
 
-    fn relocate_told(&self, moving: &Moving<'_>, caller: &Caller) -> Result<()> {
-        self.relocate(moving, &self.relocation_events(moving, caller)).map(|_| ())
+    fn relocate_back(&self, moving: &Moving<'_>, event: EventDraft) -> Result<Option<OperationId>> {
+        Ok(self.relocate(moving, Vec::new(), &[event])?.operation)
     }
 
-    /// Renames in lower, and takes the upper entries at and below both ends along.
-    fn relocate(&self, moving: &Moving<'_>, events: &[EventDraft]) -> Result<Option<OperationId>> {
+    fn relocate_told(&self, moving: &Moving<'_>, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<()> {
+        let relocated = self.relocate(moving, lifted, &self.relocation_events(moving, caller))?;
+        self.settle_lifted(&relocated.lifted, caller)
+    }
+
+    /// Renames in lower, and takes the upper entries at and below both ends along, and what is lifted into them.
+    fn relocate(&self, moving: &Moving<'_>, lifted: Vec<Lifted<'_>>, events: &[EventDraft]) -> Result<Relocated> {
         // In one order, so that two who need the same entries never wait for each other.
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
@@ -210,13 +229,13 @@ impl Overlay {
                 drop(state);
                 continue;
             }
-            let (renamed, operation) = self.land_relocation(&mut state, moving, &now, events)?;
+            let (renamed, relocated) = self.land_relocation(&mut state, moving, &now, lifted, events)?;
             drop(state);
             drop(claimed);
             self.tell_renamed(moving.to, renamed);
             // One may have landed a moment before, with us in the way of its being let go of.
             ids.iter().try_for_each(|id| self.evict(*id))?;
-            return Ok(operation);
+            return Ok(relocated);
         }
     }
 
@@ -238,19 +257,29 @@ impl Overlay {
         state: &mut State,
         moving: &Moving<'_>,
         ids: &[UpperId],
+        lifted: Vec<Lifted<'_>>,
         events: &[EventDraft],
-    ) -> Result<(Renamed, Option<OperationId>)> {
-        let mut landing = Landing::new(&self.store, Durability::Cached);
+    ) -> Result<(Renamed, Relocated)> {
+        let mut landing = Landing::new(&self.store, Lifted::durability(&lifted));
+        // Before the rename: none of them is ever below where it is reviewed.
+        lifted.iter().try_for_each(|one| landing.remove(&self.lower, &one.path, one.meta.stamp()))?;
         let here = self.stage_relocation(&mut landing, moving)?;
-        let (rows, epilogue) = state.renamed_rows(ids, &moving.moves())?;
-        let anchors = state.anchors_relocated(moving, here.as_ref());
+        let entries = moving.lifted_rows(state, &lifted)?;
+        let others: Vec<UpperId> =
+            ids.iter().copied().filter(|id| entries.iter().all(|entry| entry.id != *id)).collect();
+        let (rows, mut epilogue) = state.renamed_rows(&others, &moving.moves())?;
+        epilogue.save.extend(entries.iter().cloned());
+        let gone: Vec<RelPath> = lifted.iter().map(|one| one.path.clone()).collect();
+        let anchors = state.anchors_relocated(moving, here.as_ref(), &gone);
         let (moved_dirs, events) = (moving.dirs(), events.to_vec());
         let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs, events, ..epilogue };
         let applied = landing.promise(epilogue)?.apply().map_err(looked_at_too_early)?;
+        gone.iter().for_each(|path| state.forget_recent(path));
         state.know(anchors);
         state.rows_changed(rows);
         let renamed = state.relocated(moving, here.is_some());
-        Ok((renamed, applied.finish()?.operation))
+        let lifted = self.enter_lifted(state, lifted, entries);
+        Ok((renamed, Relocated { operation: applied.finish()?.operation, lifted }))
     }
 
     /// Gives what lower has where it comes from.
@@ -386,11 +415,12 @@ impl State {
         rows.into_iter().for_each(|row| self.uppers.set_row(row));
     }
 
-    fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>) -> Vec<Anchor> {
+    /// `gone`: what does not come along in lower.
+    fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>, gone: &[RelPath]) -> Vec<Anchor> {
         let (from, to) = (&moving.from.path, &moving.to.path);
         match moving.how {
-            How::RenameDir => self.anchors_moved_dir(from, to),
-            How::ExchangeDirs => self.anchors_exchanged_dirs(from, to),
+            How::RenameDir => self.anchors_moved_dir(from, to, gone),
+            How::ExchangeDirs => self.anchors_exchanged_dirs(from, to, gone),
             How::ExchangeFileAndDir => self.anchors_exchanged(from, to, here),
             How::ExchangeBelow => Vec::new(),
         }

@@ -334,12 +334,10 @@ impl Overlay {
         }
         let moves = [Move { from: &from.path, to: &to.path }];
         if from.action == Action::Pass && to.action == Action::Pass {
-            return self.relocate_dir(from, to, caller);
+            return self.relocate_dir(from, to, Vec::new(), caller);
         }
-        let lifted = self.lift(&self.survey(&moves, caller)?, caller)?;
-        // Judged where it is, also when nothing was renamed.
-        let renamed = self.relocate_dir(from, to, caller);
-        self.settle_lifted(&lifted, caller, renamed)
+        let lifted = self.lift(&self.survey(&moves, caller)?)?;
+        self.relocate_dir(from, to, lifted, caller)
     }
 }
 

@@ -134,7 +134,7 @@ impl Overlay {
 
     /// Whether a file's content would survive a power cut. A copy of it must survive one too: programs save by writing
     /// a temporary file, syncing it, and renaming it.
-    fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
+    pub(super) fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
         if meta.kind != FileKind::Regular {
             return Ok(false);
         }

@@ -172,6 +172,11 @@ impl Step {
         }
     }
 
+    /// Whether a directory may go elsewhere by it, with what other steps have in it.
+    pub fn is_rename(&self) -> bool {
+        matches!(self.act, Act::Relocate { .. } | Act::Exchange { .. })
+    }
+
     /// Whether a landing of ours could have such a step. Our own directory and our temporary names are no part of the
     /// project: a journal that names them was planted or damaged.
     pub fn is_plausible(&self) -> bool {

@@ -218,7 +218,7 @@ impl<'a> Landing<'a> {
     }
 
     /// Renames within lower what somebody may be writing to, to where nothing is, or something without content: for a
-    /// directory an empty one of mode `onto`.
+    /// directory an empty one of mode `onto`. What goes from a directory is removed before that is renamed.
     pub fn relocate(
         &mut self,
         tree: &Tree,
@@ -408,7 +408,7 @@ impl Applied<'_> {
         let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
-        let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
+        let waiting = waiting_paths(&staged);
         let store = self.work.store;
         let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
@@ -508,7 +508,7 @@ impl Work<'_> {
     fn check_emptied(&self) -> Result<()> {
         let goes = |staged: &&Staged| matches!(staged.step.act, Act::Supplant { .. } | Act::Remove { .. });
         for staged in self.staged.iter().filter(goes) {
-            let Some(dir) = staged.own_dir()? else { continue };
+            let Some(dir) = staged.own_dir(&staged.step.path)? else { continue };
             let at = |path: &RelPath| path.rebase(&RelPath::root(), &staged.step.path);
             let goes = |path: &RelPath| self.emptied.iter().any(|(emptied, _)| at(path).as_ref() == Some(emptied));
             let found = Tree::from_root(dir).and_then(|dir| foreign_in(&dir, &RelPath::root(), &goes));
@@ -588,11 +588,11 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
 }
 
 impl Staged {
-    /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `before` puts
-    /// there.
-    pub fn reopen(tree: &Tree, step: Step, before: &[Staged], dirs: &mut Dirs) -> Result<Self> {
-        let place = place_among(before, dirs, tree, &step.path)?;
-        let other = step.other().map(|other| place_among(before, dirs, tree, other)).transpose()?;
+    /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
+    /// there, takes from there or renames.
+    pub fn reopen(tree: &Tree, step: Step, among: &[Staged], dirs: &mut Dirs) -> Result<Self> {
+        let place = place_among(among, dirs, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(among, dirs, tree, other)).transpose()?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
@@ -804,15 +804,18 @@ impl Staged {
         if is_dir { inode.sync_all().doing(doing) } else { Ok(()) }
     }
 
-    /// The directory that this step puts at its path, or takes from there, wherever it stands by now.
-    fn own_dir(&self) -> Result<Option<OwnedFd>> {
+    /// The directory that this step puts at `path`, or takes from there, wherever it stands by now.
+    fn own_dir(&self, path: &RelPath) -> Result<Option<OwnedFd>> {
+        let is_from = self.step.path == *path;
         let inode = match (&self.step.act, self.step.expect) {
-            (Act::Place { inode, .. }, _) => *inode,
-            (Act::Supplant { .. } | Act::Remove { .. }, Some(expect)) => expect.inode,
+            (Act::Place { inode, .. }, _) if is_from => *inode,
+            (Act::Exchange { to, with }, _) if to == path => with.inode,
+            (Act::Supplant { .. } | Act::Remove { .. }, Some(expect)) if is_from => expect.inode,
+            (Act::Relocate { .. } | Act::Exchange { .. }, Some(expect)) if is_from => expect.inode,
             (_, _) => return Ok(None),
         };
         let doing = || self.doing("open");
-        for place in std::iter::once(&self.place).chain(&self.waiting) {
+        for place in std::iter::once(&self.place).chain(&self.waiting).chain(&self.other) {
             let is_it = |meta: &Meta| meta.is_dir() && meta.inode == inode;
             if place.stat().doing(doing)?.as_ref().is_some_and(is_it) {
                 return place.open(OFlags::PATH | OFlags::DIRECTORY).doing(doing).map(Some);
@@ -833,9 +836,20 @@ impl Staged {
         self.waiting.as_ref().expect("a placing or a removal is made with its temporary name")
     }
 
-    pub fn waiting_path(&self) -> Option<RelPath> {
+    /// Where it has its temporary name as long as no directory is renamed.
+    fn waiting_path(&self) -> Option<RelPath> {
         let parent = self.step.path.parent()?;
         parent.join(&self.waiting.as_ref()?.name).ok()
+    }
+
+    /// Where what is at a path before this step is after it, if it goes along.
+    fn carried_path(&self, path: &RelPath) -> Option<RelPath> {
+        match &self.step.act {
+            Act::Relocate { to, .. } => path.rebase(&self.step.path, to),
+            Act::Exchange { to, .. } => path.rebase(&self.step.path, to).or_else(|| path.rebase(to, &self.step.path)),
+            Act::Place { .. } | Act::Supplant { .. } | Act::Remove { .. } => None,
+            Act::Rewrite { .. } | Act::Move { .. } | Act::Link { .. } => None,
+        }
     }
 
     /// After undoing, the new entry; after finishing, the old one, whose content is kept. Whatever else it is came from
@@ -980,14 +994,27 @@ pub(super) enum Progress {
     Foreign,
 }
 
-/// The directory that one of `staged` puts at `path`, or takes from there.
+/// The paths at which temporary names may stand: where they were made, and where they are once directories are renamed.
+pub(super) fn waiting_paths(staged: &[Staged]) -> Vec<RelPath> {
+    let mut paths = Vec::new();
+    for (index, one) in staged.iter().enumerate() {
+        let Some(made) = one.waiting_path() else { continue };
+        let carried = |at: RelPath, later: &Staged| later.carried_path(&at).unwrap_or(at);
+        let carried = staged[index + 1..].iter().fold(made.clone(), carried);
+        paths.extend(Some(carried).filter(|carried| *carried != made));
+        paths.push(made);
+    }
+    paths
+}
+
+/// The directory that the last of `staged` that puts one at `path`, or takes one from there, does so with.
 fn own_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
-    let found = staged.iter().rfind(|staged| staged.step.path == *path);
-    found.map_or(Ok(None), Staged::own_dir)
+    let found = staged.iter().rev().map(|staged| staged.own_dir(path));
+    found.filter_map(Result::transpose).next().transpose()
 }
 
 /// Where `path` is, or is going to be when `staged` have been applied. Below a directory that gives its place to something
-/// else it is where that directory is.
+/// else, or is renamed, it is where that directory is.
 fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
     let doing = || format!("open the directory of {path}");
     let place = || {

@@ -9,8 +9,8 @@ use rusqlite::Transaction;
 
 use super::backups::{self, Backup};
 use super::events::EventDraft;
-use super::journal::{self, Epilogue, Intent};
-use super::landing::{Progress, Staged, remove_if_empty};
+use super::journal::{self, Epilogue, Intent, Step};
+use super::landing::{Progress, Staged, remove_if_empty, waiting_paths};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
@@ -109,27 +109,14 @@ impl Store {
     }
 
     fn recover_intent(&self, lower: &Tree, id: i64, intent: Intent, recovered: &mut Recovered) -> Result<()> {
-        let mut staged = Vec::new();
-        let mut dirs = Dirs::default();
-        let mut unreachable = Vec::new();
-        for step in &intent.steps {
-            if !step.is_plausible() {
-                unreachable.push(step.path.clone());
-                continue;
-            }
-            match Staged::reopen(lower, step.clone(), &staged, &mut dirs) {
-                // Somebody took the directory away since: that must not keep all the rest out of reach.
-                Err(Error::Io { cause, .. }) if is_absent(&cause) => unreachable.push(step.path.clone()),
-                other => staged.push(other?),
-            }
-        }
+        let (staged, unreachable) = reopen_all(lower, &intent.steps)?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
             pairs.map(|(staged, _)| staged.step.path.clone()).collect::<Vec<_>>()
         };
         // Noted with what decides: a death right after it leaves only names that the notes tell.
-        let waiting: Vec<RelPath> = staged.iter().filter_map(Staged::waiting_path).collect();
+        let waiting = waiting_paths(&staged);
         let mut foreign = paths(Progress::Foreign);
         foreign.extend(unreachable);
         // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
@@ -290,6 +277,31 @@ impl Store {
         }
         Ok(swept)
     }
+}
+
+/// The steps of an intent that can be reached, and the paths of the others: planted, or in a directory that somebody took
+/// away since, which must not keep all the rest out of reach.
+fn reopen_all(lower: &Tree, steps: &[Step]) -> Result<(Vec<Staged>, Vec<RelPath>)> {
+    let (plausible, planted): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| step.is_plausible());
+    let mut unreachable: Vec<RelPath> = planted.iter().map(|step| step.path.clone()).collect();
+    let mut dirs = Dirs::default();
+    let mut among = Vec::new();
+    let mut reopen = |step: &Step, among: &mut Vec<Staged>| match Staged::reopen(lower, step.clone(), among, &mut dirs)
+    {
+        Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(false),
+        other => other.map(|staged| among.push(staged)).map(|()| true),
+    };
+    // What is renamed comes last, and the steps before it act in it, wherever it is by now: it is looked for first.
+    for step in plausible.iter().filter(|step| step.is_rename()) {
+        reopen(step, &mut among)?;
+    }
+    let renames = among.len();
+    for step in plausible {
+        if !reopen(step, &mut among)? {
+            unreachable.push(step.path.clone());
+        }
+    }
+    Ok((among.split_off(renames), unreachable))
 }
 
 /// Whether directories that were made for a landing have not been taken away again, by its undoing.

@@ -57,7 +57,8 @@ impl NewUpper<'_> {
 
 impl Drop for NewUpper<'_> {
     fn drop(&mut self) {
-        if !self.is_kept {
+        // Halted, an intent may be left that tells of it: recovery decides, and sweeps what nobody needs.
+        if !self.is_kept && !self.store.is_halted() {
             self.store.drop_upper_file(self.id);
         }
     }

@@ -793,22 +793,31 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         act: undo_latest,
         precious: &["new a 99\n", "new b 99\n", "made\n"],
     },
-];
-
-/// Only with deaths: a refused rename leaves what was lifted for it in the view alone, until it can be judged.
-pub(super) const DEADLY: &[Scenario] = &[Scenario {
-    name: "a directory is renamed to where a new file of it is judged",
-    rule: Rule::EachPath,
-    ready: |bench| {
-        bench.put("e/x", &lines("older", 3));
-        bench.unlink("e/x");
-        bench.rmdir("e").unwrap();
-        bench.put("d/plain", "plain\n");
-        bench.save("d/x", "fresh\n");
+    Scenario {
+        name: "a directory is renamed to where a new file of it is judged",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("e/x", &lines("older", 3));
+            bench.unlink("e/x");
+            bench.rmdir("e").unwrap();
+            bench.put("d/plain", "plain\n");
+            bench.save("d/x", "fresh\n");
+        },
+        act: |bench| rename(bench, "d", "e"),
+        precious: &["plain\n", "fresh\n", "older 2\n"],
     },
-    act: |bench| rename(bench, "d", "e"),
-    precious: &["plain\n", "fresh\n", "older 2\n"],
-}];
+    Scenario {
+        name: "directories change places, and a new file stands where an older one was",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("d/plain", "plain\n");
+            bench.put("e/x", &lines("older", 100));
+            bench.save("d/x", &lines("fresh", 100));
+        },
+        act: |bench| exchange(bench, "d", "e"),
+        precious: &["plain\n", "fresh 99\n", "older 99\n"],
+    },
+];
 
 /// Only with faults: several calls of a program, of which each may be refused.
 pub(super) const FAULTY: &[Scenario] = &[

@@ -276,3 +276,33 @@ fn a_name_that_always_has_a_file_always_opens() {
         assert_eq!(held.len(), count, "a path is held once");
     }
 }
+
+#[test]
+fn who_writes_to_a_file_while_its_directory_is_renamed_to_where_it_is_reviewed_goes_on_there() {
+    // Large enough for a copy to be under way when the other side acts.
+    let landed = "landed\n".repeat(20_000);
+    let written = format!("{landed}written\n");
+    for turn in 0..20 {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.mkdir("d");
+        bench.save("d/x", &landed);
+        let flags = OpenFlags::from_raw(libc::O_WRONLY);
+        let opened = bench.view().open(bench.node("d/x").unwrap(), flags, &ME).unwrap().handle;
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                // Now before the rename, now after it, now beside it.
+                (0..turn % 8).for_each(|_| std::thread::yield_now());
+                bench.view().write(opened, landed.len() as u64, b"written\n").unwrap();
+            });
+            start.wait();
+            bench.rename("d", ".claude");
+        });
+        bench.close(opened);
+        assert!(bench.read(".claude/x").as_ref() == Some(&written), "turn {turn}");
+        assert_eq!((bench.lower("d/x"), bench.lower(".claude/x")), (None, None), "turn {turn}");
+        assert_eq!(bench.held().len(), 1, "turn {turn}");
+        assert_eq!(bench.stage_files(), 1, "turn {turn}");
+    }
+}
