@@ -67,7 +67,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, Writer};
+use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Went, Writer};
 use crate::sys::process;
 use crate::sys::tree::Tree;
 
@@ -365,14 +365,17 @@ impl Overlay {
         self.store.vitally(|| self.store.end_session(&draft))?;
         self.store.forget_uses();
         self.store.vitally(|| self.store.purge(&self.policy().settings.backups, &self.needed_content()))?;
+        self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
         self.store.vitally(|| self.store.forget_boot())?;
         Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 
-    /// Lets backups go that are past a limit. Others may work meanwhile.
+    /// Lets backups go that are past a limit, and then events that are. Others may work meanwhile.
     pub fn purge(&self) -> Result<usize> {
         let limits = self.policy().settings.backups;
-        Ok(self.store.purge(&limits, &self.needed_content())?)
+        let gone = self.store.purge(&limits, &self.needed_content())?;
+        self.store.rotate_events(LOG_BYTES_MAX)?;
+        Ok(gone)
     }
 
     /// Purges now and then, for as long as the session lasts.

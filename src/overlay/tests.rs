@@ -8,6 +8,7 @@ mod links;
 mod model;
 mod programs;
 mod purge;
+mod rotation;
 mod scenarios;
 mod stress;
 mod structure;

@@ -350,6 +350,7 @@ impl<'a> Landing<'a> {
         let store = work.store;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
         store.purging.note_kept(backups as u64, bytes);
+        store.purging.note_recorded(intent.epilogue.events.len() as u64);
         let write = |tx: &rusqlite::Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
