@@ -2,7 +2,7 @@
 //! stopped for a while. `src/overlay/tests/faults.rs` has each single call fail; here whole disks do.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -398,6 +398,26 @@ print(len(opened))
     rustix::process::prlimit(daemon, Resource::Nofile, before).expect("give its descriptors back");
     view.write("f99", lines(21));
     view.assert_landed("f99", &lines(21));
+    view.unmount();
+}
+
+#[test]
+fn a_confirm_and_its_undo_need_no_descriptors_for_each_file() {
+    const FILES: usize = 700;
+    let scratch = mounted_scratch!();
+    for number in 0..FILES {
+        scratch.write(format!("d{}/f{number}", number % 7), lines(20));
+    }
+    let view = scratch.mount_at("view");
+    view.sh("for f in d*/f*; do seq 100 140 >$f; done").ok();
+    assert_eq!(view.held().len(), FILES);
+    limit_descriptors(&view, 60);
+    let confirmed = view.cli(&["confirm", "--all", "--yes", "--json"]).ok().json();
+    assert_eq!(scratch.read("d0/f0").lines().count(), 41);
+    view.cli(&["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")]).ok();
+    for number in 0..FILES {
+        assert_eq!(scratch.read(format!("d{}/f{number}", number % 7)), lines(20));
+    }
     view.unmount();
 }
 
