@@ -118,7 +118,10 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
         if !request.renew {
             check_fresh(request, chosen, project)?;
         }
-        act(chosen, |ids| project.overlay.confirm(ids, &how))
+        match parted(request, chosen)? {
+            Some(id) => project.overlay.confirm_hunks(id, &request.hunks, &how),
+            None => act(chosen, |ids| project.overlay.confirm(ids, &how)),
+        }
     })
 }
 
@@ -128,7 +131,11 @@ fn review(request: &Request, asker: &Asker) -> Review {
 }
 
 fn discard(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
-    act_on_chosen(request, project, |chosen| act(chosen, |ids| project.overlay.discard(ids, &review(request, asker))))
+    let review = review(request, asker);
+    act_on_chosen(request, project, |chosen| match parted(request, chosen)? {
+        Some(id) => project.overlay.discard_hunks(id, &request.hunks, &review),
+        None => act(chosen, |ids| project.overlay.discard(ids, &review)),
+    })
 }
 
 /// How often names are looked up again because what they meant became something else meanwhile.
@@ -141,7 +148,9 @@ fn act_on_chosen(
     project: &Project,
     work: impl Fn(&[&HeldRow]) -> Result<Vec<Outcome>>,
 ) -> Result<Acted> {
-    refuse_parts(request)?;
+    if request.operation.is_some() {
+        return Err(not_in_this_version("operation"));
+    }
     project.overlay.settle_pending();
     let mut lookups = 1;
     loop {
@@ -158,11 +167,15 @@ fn act(rows: &[&HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcome>>
     if ids.is_empty() { Ok(Vec::new()) } else { work(&ids) }
 }
 
-fn refuse_parts(request: &Request) -> Result<()> {
-    match (request.hunks.is_empty(), &request.operation) {
-        (true, None) => Ok(()),
-        (false, _) => Err(not_in_this_version("hunks")),
-        (true, Some(_)) => Err(not_in_this_version("operation")),
+/// The one change of which hunks are meant; none where changes are meant as a whole.
+fn parted<'a>(request: &Request, chosen: &[&'a HeldRow]) -> Result<Option<&'a ChangeId>> {
+    match (request.hunks.as_slice(), chosen) {
+        ([], _) => Ok(None),
+        (_, [row]) => Ok(Some(row.id())),
+        (_, rows) => {
+            let message = format!("hunks are numbered within one change, and {} are named", rows.len());
+            Err(ErrorBody::new(ErrorCode::BadRequest, message))
+        }
     }
 }
 

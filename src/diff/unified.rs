@@ -86,8 +86,10 @@ fn body(file: &FileDiff, names: &Names) -> Vec<u8> {
     }
     let (old, new) = (Lines::of(old.unwrap_or_default()), Lines::of(new.unwrap_or_default()));
     let mut out = [b"--- ", end_name(&names.old).as_slice(), b"\n+++ ", &end_name(&names.new), b"\n"].concat();
-    for hunk in hunks_of(&old, &new) {
-        render_hunk(&mut out, &hunk, &old, &new);
+    let hunks = hunks_of(&old, &new);
+    for hunk in &hunks {
+        let number = (hunks.len() > 1).then_some(hunk.number);
+        render_hunk(&mut out, hunk, number, &old, &new);
     }
     out
 }
@@ -97,9 +99,11 @@ fn end_name(name: &[u8]) -> Vec<u8> {
     if name.contains(&b' ') { [name, b"\t"].concat() } else { name.to_vec() }
 }
 
-fn render_hunk(out: &mut Vec<u8>, hunk: &Hunk, old: &Lines, new: &Lines) {
+/// `number` stands where git has the function: a person can choose by it.
+fn render_hunk(out: &mut Vec<u8>, hunk: &Hunk, number: Option<usize>, old: &Lines, new: &Lines) {
     let (minus, plus) = (span(hunk.old_start, hunk.old_lines), span(hunk.new_start, hunk.new_lines));
-    out.extend_from_slice(format!("@@ -{minus} +{plus} @@\n").as_bytes());
+    let number = number.map_or(String::new(), |number| format!(" hunk {number}"));
+    out.extend_from_slice(format!("@@ -{minus} +{plus} @@{number}\n").as_bytes());
     let shown = hunk.old_range();
     let mut at = shown.start;
     for edit in &hunk.edits {

@@ -78,10 +78,7 @@ impl Overlay {
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
         let mut landables = Vec::new();
         for change in files {
-            let landable = self.landable(change, how).inspect_err(|err| {
-                let refused = (&change.row.names[0], &change.held.id);
-                self.record_refusal(EventName::ConfirmFailed, refused, &err.message);
-            })?;
+            let landable = self.landable(change, how).inspect_err(|err| self.record_failure(change, &err.message))?;
             landables.push(landable);
         }
         // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
@@ -108,7 +105,7 @@ impl Overlay {
         Ok(with_backup.collect())
     }
 
-    fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
+    pub(super) fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
         let Some(minutes) = self.is_expired(&change.held) else { return Ok(()) };
         self.tell_expired([&change.row]);
         let message = format!("{} of {} expired {minutes} minutes ago", change.held.id, change.row.names[0]);
@@ -131,6 +128,10 @@ impl Overlay {
         }
     }
 
+    pub(super) fn record_failure(&self, change: &Taken, message: &str) {
+        self.record_refusal(EventName::ConfirmFailed, (&change.row.names[0], &change.held.id), message);
+    }
+
     /// A refusal is told to who asked; that it cannot be recorded too is for the log.
     fn record_refusal(&self, name: EventName, (path, id): (&RelPath, &ChangeId), message: &str) {
         let event = self.event(name, path).with(|event| {
@@ -147,10 +148,7 @@ impl Overlay {
         let path = &change.row.names[0];
         let fault = |err: Error| failed(path, &err);
         let mut new = self.row_side(&change.row).map_err(fault)?;
-        if new.digest().map_err(|err| fault(err.into()))? != change.held.new {
-            let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
-            return Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()));
-        }
+        self.check_as_reviewed(change, &mut new)?;
         let mut present = self.present_side(path).map_err(fault)?;
         let taken = |change: &Taken| Taken {
             row: change.row.clone(),
@@ -171,6 +169,16 @@ impl Overlay {
             false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
         };
         Ok(Landable { taken: taken(change), new, present: present.closed(), done, backup: None })
+    }
+
+    /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).
+    pub(super) fn check_as_reviewed(&self, change: &Taken, new: &mut Side) -> Reviewed<()> {
+        let path = &change.row.names[0];
+        if new.digest().map_err(|err| failed(path, &err.into()))? == change.held.new {
+            return Ok(());
+        }
+        let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
+        Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()))
     }
 
     /// Opens what was closed since it was checked, if it still is what it was.
@@ -206,7 +214,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
+    pub(super) fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
         let stamp = present.meta.map(|meta| meta.stamp());
         Ok(match (change.row.base.below, stamp) {
             (Below::Nothing, None) => true,
@@ -265,7 +273,7 @@ impl Overlay {
     }
 
     /// Merged content as a file that can be landed, with the metadata of what lower has.
-    fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+    pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
         let fault = |err: Error| failed(path, &err);
         let upper = self.store.create_upper().map_err(|err| fault(err.into()))?;
@@ -466,7 +474,7 @@ impl Overlay {
 
 impl State {
     /// A reviewed change is lower's now.
-    fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
+    pub(super) fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
         let path = &row.names[0];
         self.restored(path, meta, content.map(|kept| kept.digest));
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);

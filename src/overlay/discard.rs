@@ -253,5 +253,5 @@ impl Overlay {
 fn discarded(change: &Taken, side: &Side, kept: Option<Digest>) -> Effect {
     let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
     let version = side.meta.map(|meta| Version::of(&meta, content));
-    Effect::Discarded { row: Box::new(change.row.clone()), content: version }
+    Effect::Discarded { row: Box::new(change.row.clone()), content: version, rest: None }
 }

@@ -7,9 +7,11 @@ use super::error::Context;
 use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, already, undone_event};
 use super::{Error, Overlay, Result, State};
-use crate::model::{OperationId, RelPath};
+use crate::model::{ChangeId, OperationId, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
-use crate::store::{self, Below, Effect, Epilogue, NewUpper, Operation, PathEffect, UpperRow, Version, What};
+use crate::store::{
+    self, Below, Effect, Epilogue, Fate, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
+};
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One change on its way back into the view.
@@ -18,6 +20,14 @@ struct Returning<'a> {
     content: Option<&'a Version>,
     /// What lower has at its path.
     below: Option<Meta>,
+    rest: Option<Rest>,
+}
+
+/// What stayed held of a change, some hunks of which had been discarded: the whole takes its place.
+#[derive(Clone)]
+struct Rest {
+    upper: UpperId,
+    id: ChangeId,
 }
 
 /// The same, with its content in upper again: that goes unless it is held.
@@ -25,6 +35,7 @@ struct Returned<'a> {
     row: UpperRow,
     below: Option<Meta>,
     content: Option<NewUpper<'a>>,
+    rest: Option<Rest>,
 }
 
 impl Overlay {
@@ -33,11 +44,11 @@ impl Overlay {
     pub(super) fn hold_again(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
         let mut returning = Vec::new();
         for PathEffect { path, effect } in &operation.effects {
-            let Effect::Discarded { row, content } = effect else { continue };
+            let Effect::Discarded { row, content, rest } = effect else { continue };
             if !comes_with_its_dir(path, operation) {
                 self.check_way(path)?;
             }
-            returning.extend(self.returning(row, content.as_ref(), how)?);
+            returning.extend(self.returning(row, (content.as_ref(), rest.as_ref()), how)?);
         }
         if returning.is_empty() {
             return Err(already(operation));
@@ -52,6 +63,7 @@ impl Overlay {
         };
         self.store.open_log().map_err(|err| refused(err.into()))?;
         let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>().map_err(refused)?;
+        let rests: Vec<UpperId> = returned.iter().filter_map(|one| Some(one.rest.as_ref()?.upper)).collect();
         let (rows, undone) = self.record_returned(returned, operation, how).map_err(refused)?;
         for (outcome, row) in outcomes.iter_mut().zip(&rows) {
             outcome.operation = undone.map(|undone| undone.to_string());
@@ -61,6 +73,7 @@ impl Overlay {
             }
             self.tell_changed(path, true);
         }
+        rests.into_iter().for_each(|rest| self.store.drop_upper_file(rest));
         // They are held by now, whatever the disk says.
         self.store.sync().map_err(|err| failed(&rows[0].names[0], &err.into()))?;
         Ok(outcomes)
@@ -70,24 +83,24 @@ impl Overlay {
     fn returning<'a>(
         &self,
         row: &'a UpperRow,
-        content: Option<&'a Version>,
+        (content, rest): (Option<&'a Version>, Option<&ChangeId>),
         how: &UndoHow,
     ) -> Reviewed<Option<Returning<'a>>> {
         let path = &row.names[0];
-        let held = {
+        let there = {
             let state = self.state.lock();
-            row.names
-                .iter()
-                .find_map(|name| state.uppers.at(name))
-                .map(|id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone()))
+            let there = row.names.iter().find_map(|name| state.uppers.at(name));
+            let held = |id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone());
+            there.map(|upper| (upper, held(upper)))
         };
-        match (held, &row.held) {
-            (Some(Some(now)), Some(then)) if now == then.id => return Ok(None),
+        let rest = match (there, &row.held) {
+            (None, _) => None,
+            (Some((_, Some(now))), Some(then)) if now == then.id => return Ok(None),
+            (Some((upper, Some(id))), _) if rest == Some(&id) => Some(Rest { upper, id }),
             (Some(_), _) => {
                 return Err(refused_at(path, ErrorCode::Conflict, "something else is held or being written there"));
             }
-            (None, _) => {}
-        }
+        };
         let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
         let stands = self.stands(row, below.as_ref()).map_err(|err| failed(path, &err))?;
         if !stands && !how.force {
@@ -100,7 +113,7 @@ impl Overlay {
         if row.what == What::Whiteout && below.is_none() {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
-        Ok(Some(Returning { row, content, below }))
+        Ok(Some(Returning { row, content, below, rest }))
     }
 
     /// Whether lower has what the change was based on.
@@ -119,7 +132,7 @@ impl Overlay {
 
     /// Its content as an upper entry, on disk.
     fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
-        let Returning { row, content, below } = returning;
+        let Returning { row, content, below, rest } = returning;
         let path = &row.names[0];
         let doing = || format!("bring back {path}");
         let now = store::now_millis();
@@ -140,7 +153,7 @@ impl Overlay {
         if let Some(content) = self.present_side(path)?.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }
-        Ok(Returned { row, below: *below, content: new })
+        Ok(Returned { row, below: *below, content: new, rest: rest.clone() })
     }
 
     fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {
@@ -183,17 +196,21 @@ impl Overlay {
         how: &UndoHow,
     ) -> Result<(Vec<UpperRow>, Option<OperationId>)> {
         let mut epilogue = Epilogue::default();
-        for Returned { row, .. } in &returned {
+        for Returned { row, rest, .. } in &returned {
             let path = &row.names[0];
             let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
+            if let Some(rest) = rest {
+                epilogue.drop.push(rest.upper);
+                epilogue.verdicts.push((rest.id.clone(), path.clone(), Fate::Superseded { by: id.clone() }));
+            }
             epilogue.events.push(event.doing([PathEffect::new(path, Effect::HeldAgain { id })]));
             epilogue.save.push(row.clone());
         }
         let mut state = self.state.lock();
         for one in &returned {
             let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
-            if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(&one.row) {
+            if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) {
                 return Err(Error::Errno(libc::EBUSY));
             }
         }
@@ -218,13 +235,23 @@ impl<T> DoingIn<T> for Result<T> {
 }
 
 impl State {
-    fn is_taken(&self, row: &UpperRow) -> bool {
-        row.names.iter().any(|name| self.uppers.at(name).is_some())
+    /// Whether something else is where it is to be held.
+    fn is_taken(&self, one: &Returned<'_>) -> bool {
+        let is_rest = |rest: &Rest| {
+            let upper = self.uppers.get(rest.upper).filter(|upper| !upper.dirty && !upper.busy);
+            upper.is_some_and(|upper| upper.row.held.as_ref().is_some_and(|held| held.id == rest.id))
+        };
+        let is_gone = one.rest.as_ref().is_some_and(|rest| !is_rest(rest));
+        let rest = one.rest.as_ref().map(|rest| rest.upper);
+        is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != rest)
     }
 
     fn returned(&mut self, one: Returned<'_>) -> UpperRow {
-        let Returned { row, below, content } = one;
+        let Returned { row, below, content, rest } = one;
         self.epoch += 1;
+        if let Some(rest) = rest {
+            self.uppers.remove(rest.upper);
+        }
         match (&row.what, below) {
             (What::Whiteout, Some(was)) => self.unnamed_at(&row.names[0], &was),
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}

@@ -32,6 +32,7 @@ mod head;
 mod heritage;
 mod hold;
 mod hold_again;
+mod hunks;
 mod known;
 mod land;
 mod lookup;

@@ -4,6 +4,7 @@ mod check;
 mod crash;
 mod faults;
 mod findings;
+mod hunks;
 mod links;
 mod model;
 mod programs;

@@ -83,6 +83,9 @@ pub enum Effect {
     Discarded {
         row: Box<UpperRow>,
         content: Option<Version>,
+        /// What stayed held, where some of its hunks went.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rest: Option<ChangeId>,
     },
     /// A change that had been discarded is held again.
     HeldAgain {

@@ -7,6 +7,7 @@ mod completions;
 mod doctor;
 mod events;
 mod fsck;
+mod hunks;
 mod init;
 mod offline;
 mod refusals;

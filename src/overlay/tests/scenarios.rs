@@ -175,6 +175,14 @@ fn discard_all(bench: &Bench) -> Acted {
     Ok(())
 }
 
+/// The first and the last thirty of a hundred lines are new.
+fn hold_in_two_hunks(bench: &mut Bench) {
+    bench.put("a", &lines("old", 100));
+    let side = |number: usize| if (30..70).contains(&number) { "old" } else { "new" };
+    let new: String = (0..100).map(|number| format!("{} {number}\n", side(number))).collect();
+    bench.save("a", &new);
+}
+
 /// Held changes of all kinds: files changed, made and deleted, one in a directory that somebody removes below.
 fn hold_many(bench: &mut Bench, count: usize) {
     for number in 0..count {
@@ -770,6 +778,36 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: undo_latest,
         precious: &["one\n"],
+    },
+    Scenario {
+        name: "some hunks of a change are confirmed",
+        rule: Rule::AllOrNothing,
+        ready: hold_in_two_hunks,
+        act: |bench| {
+            bench.view().confirm_hunks(&ids(bench)[0], &[2], &HOW)?;
+            Ok(())
+        },
+        precious: &["old 0\n", "new 0\n", "old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "some hunks of a change are discarded",
+        rule: Rule::AllOrNothing,
+        ready: hold_in_two_hunks,
+        act: |bench| {
+            bench.view().discard_hunks(&ids(bench)[0], &[2], &HOW.review)?;
+            Ok(())
+        },
+        precious: &["old 0\n", "new 0\n", "old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "the discard of some hunks is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_two_hunks(bench);
+            bench.view().discard_hunks(&ids(bench)[0], &[2], &HOW.review).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 0\n", "new 0\n", "old 99\n", "new 99\n"],
     },
     Scenario {
         name: "the exchange of directories with held files is undone",

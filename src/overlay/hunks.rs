@@ -1,0 +1,338 @@
+//! Part of a change: some of its hunks land, or go, and the rest stays held under a new id (SPEC §8).
+//!
+//! Hunks are those of the diff that a person looked at, by their numbers there. What lands is the old content with the
+//! chosen ones; what stays, when some go, is the old content with the others. So the two always add up to what was
+//! reviewed, and choosing all of them is the change as a whole.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::confirm::{ConfirmHow, Expiry};
+use super::error::Context;
+use super::handles::Backing;
+use super::land::{Replacement, backup_of, content_effect};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at};
+use super::side::Side;
+use super::uppers::Upper;
+use super::{Error, Known, Overlay, Result, State};
+use crate::diff::{self, Measure};
+use crate::model::{BackupKind, ChangeId, ChangeKind};
+use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::store::{
+    AnchorState, Below, Durability, Effect, Epilogue, EventDraft, Fate, Held, Kept, Landing, PathEffect, UpperFile,
+    UpperRow, What,
+};
+use crate::sys::file;
+
+/// A change with some of its hunks chosen, but not all.
+struct Split<'a> {
+    change: &'a Taken,
+    /// What the hunks are counted against.
+    old: Side,
+    /// The whole change.
+    new: Side,
+    chosen: Vec<usize>,
+    count: usize,
+}
+
+impl Split<'_> {
+    fn with(&self, numbers: &[usize]) -> Vec<u8> {
+        diff::apply_hunks(self.old.text(), self.new.text(), numbers).expect("they were counted before")
+    }
+
+    /// The old content with the chosen hunks.
+    fn taken(&self) -> Vec<u8> {
+        self.with(&self.chosen)
+    }
+
+    /// The old content with the others.
+    fn left(&self) -> Vec<u8> {
+        let others: Vec<usize> = (1..=self.count).filter(|number| !self.chosen.contains(number)).collect();
+        self.with(&others)
+    }
+
+    fn numbers(&self) -> String {
+        let numbers: Vec<String> = self.chosen.iter().map(usize::to_string).collect();
+        let plural = if numbers.len() == 1 { "" } else { "s" };
+        format!("hunk{plural} {} of {}", numbers.join(","), self.count)
+    }
+
+    /// The change that stays: `new` instead of what `row` is based on. Who wrote it, why it waits and since when somebody
+    /// has looked at it is as before.
+    fn rest(&self, state: &State, row: UpperRow, old: &[u8], new: &Kept, text: &[u8]) -> Result<UpperRow> {
+        let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new.digest));
+        let id = state.unused_id(&full, self.change.row.id, &[])?;
+        let Measure { insertions, deletions, old_lines, .. } = diff::measure(old, text);
+        let hunks = diff::hunks(old, text).len() as u64;
+        let held = self.change.held.clone();
+        let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new.digest), ..held };
+        Ok(UpperRow { held: Some(held), ..row })
+    }
+
+    /// What is recorded with either: the id is the rest's from now on.
+    fn superseded(&self, rest: &UpperRow) -> Epilogue {
+        let mut epilogue = Epilogue { save: vec![rest.clone()], ..Epilogue::default() };
+        if let Some(held) = &rest.held {
+            let fate = Fate::Superseded { by: held.id.clone() };
+            epilogue.verdicts.push((self.change.held.id.clone(), rest.names[0].clone(), fate));
+        }
+        epilogue
+    }
+
+    fn outcome(&self, done: Done, taken: &[u8]) -> Outcome {
+        let Measure { insertions, deletions, old_lines, .. } = diff::measure(self.old.text(), taken);
+        let ratio = if old_lines == 0 { 0.0 } else { (insertions + deletions) as f64 / old_lines as f64 };
+        let mut outcome = Outcome::new(done, self.change.row.names[0].clone());
+        outcome.id = Some(self.change.held.id.clone());
+        outcome.kind = Some(self.change.held.kind);
+        outcome.counts = Some(Counts { insertions, deletions, ratio });
+        outcome
+    }
+}
+
+impl Overlay {
+    /// Lands some hunks of a change.
+    pub fn confirm_hunks(&self, id: &ChangeId, numbers: &[u32], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+        let ids = std::slice::from_ref(id);
+        let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
+        let taken = self.take_all(ids, Writers::WaitedFor { deadline })?;
+        let change = &taken.taken[0];
+        let Some(split) = self.split(change, numbers)? else {
+            drop(taken);
+            return self.confirm(ids, how);
+        };
+        if how.expiry == Expiry::Guard && !how.renew {
+            self.check_fresh(change)?;
+        }
+        let outcome = self.land_hunks(&split, how).inspect_err(|err| self.record_failure(change, &err.message))?;
+        if !how.review.dry_run {
+            self.tell_changed(&change.row.names[0], false);
+        }
+        Ok(vec![outcome])
+    }
+
+    /// Drops some hunks of a change from the view; the whole of it is kept as a backup.
+    pub fn discard_hunks(&self, id: &ChangeId, numbers: &[u32], review: &Review) -> Reviewed<Vec<Outcome>> {
+        let ids = std::slice::from_ref(id);
+        // Who writes to it would go on in what was dropped.
+        let taken = self.take_all(ids, Writers::WaitedFor { deadline: Instant::now() })?;
+        let change = &taken.taken[0];
+        let Some(split) = self.split(change, numbers)? else {
+            drop(taken);
+            return self.discard(ids, review);
+        };
+        let outcome = self.drop_hunks(&split, review)?;
+        if !review.dry_run {
+            self.tell_changed(&change.row.names[0], true);
+        }
+        Ok(vec![outcome])
+    }
+
+    /// None where all hunks are chosen; `bad_request` where there is no such hunk, or nothing that has hunks.
+    fn split<'a>(&self, change: &'a Taken, numbers: &[u32]) -> Reviewed<Option<Split<'a>>> {
+        let (row, id) = (&change.row, &change.held.id);
+        let path = &row.names[0];
+        let refused = |why: &str| {
+            let body = ErrorBody::new(ErrorCode::BadRequest, format!("{id} of {path} {why}")).about(id.as_str());
+            ErrorBody { path: Some(path.clone()), ..body }
+        };
+        let mut new = self.row_side(row).map_err(|err| failed(path, &err))?;
+        self.check_as_reviewed(change, &mut new)?;
+        let old = self.shown_old(row).map_err(|err| failed(path, &err))?;
+        let is_text = |side: &Side| side.is_file() && side.diff_side() == diff::Side::Text;
+        let is_plain = change.held.kind == ChangeKind::Modify && row.what == What::File && row.names.len() == 1;
+        if !(is_plain && is_text(&old) && is_text(&new)) {
+            return Err(refused("has no hunks to choose from: only the change of a text with one name has"));
+        }
+        let mut chosen: Vec<usize> = numbers.iter().map(|number| *number as usize).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        let count = diff::hunks(old.text(), new.text()).len();
+        if let Some(number) = chosen.iter().find(|number| !(1..=count).contains(*number)) {
+            return Err(refused(&format!("has no hunk {number}, but {count}")));
+        }
+        Ok((chosen.len() < count).then_some(Split { change, old, new, chosen, count }))
+    }
+
+    fn land_hunks(&self, split: &Split<'_>, how: &ConfirmHow) -> Reviewed<Outcome> {
+        let change = split.change;
+        let path = &change.row.names[0];
+        let fault = |err: Error| failed(path, &err);
+        let mut present = self.present_side(path).map_err(fault)?;
+        if !self.is_as_based(change, &mut present).map_err(fault)? {
+            let why = format!("changed below since {} was based on it: take the change as a whole", change.held.id);
+            return Err(refused_at(path, ErrorCode::Conflict, &why));
+        }
+        let text = split.taken();
+        let mut outcome = split.outcome(Done::Applied, &text);
+        let mut landed = self.merged_side(path, &text)?;
+        (outcome.size, outcome.lines) = (Some(landed.size), landed.lines());
+        if how.review.dry_run {
+            return Ok(outcome);
+        }
+        let nothing = |err| not_landed(err, "nothing was applied");
+        let (landing, epilogue, backup) =
+            self.stage_hunks(split, &mut landed, &present, &how.review).map_err(nothing)?;
+        let rest = epilogue.save[0].clone();
+        let kept = landed.kept().doing(|| format!("hash {path}")).map_err(fault)?;
+        let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;
+        let applied = {
+            let mut state = self.state.lock();
+            if !state.is_as_taken(change) {
+                drop((state, promised));
+                return Err(nothing(Error::Errno(libc::EBUSY)));
+            }
+            let mut applied = promised.apply().map_err(|err| nothing(err.into()))?;
+            let meta = applied.meta_of(path);
+            let mut rest = rest.clone();
+            if let Some(meta) = &meta {
+                rest.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+            }
+            applied.epilogue().save = vec![rest.clone()];
+            if let (Some(before), Some(after)) = (present.meta, &meta) {
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                applied.epilogue().save.extend(taken);
+            }
+            state.know(applied.epilogue().anchors.clone());
+            state.confirmed(&change.row, meta.as_ref(), kept);
+            state.uppers.set_row(rest);
+            applied
+        };
+        let finished = applied.finish().map_err(|err| nothing(err.into()))?;
+        outcome.backup = backup.and_then(|_| finished.backups.into_iter().next());
+        outcome.operation = finished.operation.map(|operation| operation.to_string());
+        outcome.new_id = rest.held.map(|held| held.id);
+        Ok(outcome)
+    }
+
+    fn stage_hunks(
+        &self,
+        split: &Split<'_>,
+        landed: &mut Side,
+        present: &Side,
+        review: &Review,
+    ) -> Result<(Landing<'_>, Epilogue, Option<Kept>)> {
+        let row = &split.change.row;
+        let path = &row.names[0];
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let by = &review.by;
+        let change = Replacement { path, base: &row.base, new: landed, present, kind: BackupKind::Confirmed, by };
+        let backup = self.stage_replacement(&change, &mut landing)?;
+        let content = landed.kept().doing(|| format!("hash {path}"))?;
+        let mut rest = row.clone();
+        rest.base.content = content;
+        if let Some(meta) = landing.meta_of(path)? {
+            rest.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+        }
+        // It is what the rest is based on, and must be there even when the file is replaced from outside.
+        if let Some(content) = landed.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        let whole = whole_of(&split.change.held)?;
+        let state = self.state.lock();
+        let rest = split.rest(&state, rest, landed.text(), &whole, split.new.text())?;
+        let mut epilogue = split.superseded(&rest);
+        epilogue.anchors.push(Known::of(content.map_or(AnchorState::Nothing, AnchorState::Content)).as_anchor(path));
+        epilogue.anchors.extend(backup.map(|kept| state.anchors_moved_to(path, kept)).unwrap_or_default());
+        let effect = content_effect(&row.base, (present, backup), landed.version(content));
+        let event = self.hunks_event(EventName::Confirmed, split, review).with(|event| {
+            event.sha256 = content.map(|kept| kept.digest);
+            event.bytes = Some(landed.size);
+        });
+        epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
+        Ok((landing, epilogue, backup))
+    }
+
+    fn drop_hunks(&self, split: &Split<'_>, review: &Review) -> Reviewed<Outcome> {
+        let change = split.change;
+        let path = &change.row.names[0];
+        let taken = split.taken();
+        let mut outcome = split.outcome(Done::Discarded, &taken);
+        if review.dry_run {
+            return Ok(outcome);
+        }
+        let nothing = |err| not_landed(err, "nothing was discarded");
+        let left = split.left();
+        let (upper, kept) = self.write_left(split, &left).map_err(nothing)?;
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        if let Some(content) = split.new.stage(&self.store).map_err(|err| nothing(err.into()))? {
+            let backup = backup_of(path, &split.new, &content, BackupKind::Discarded, &review.by);
+            landing.keep(content, backup);
+        }
+        let row = UpperRow { id: upper.new.id(), ..change.row.clone() };
+        let rest = split.rest(&self.state.lock(), row, split.old.text(), &kept, &left).map_err(nothing)?;
+        let mut epilogue = split.superseded(&rest);
+        epilogue.drop.push(change.row.id);
+        let effect = Effect::Discarded {
+            row: Box::new(change.row.clone()),
+            content: split.new.version(Some(whole_of(&change.held).map_err(nothing)?)),
+            rest: rest.held.as_ref().map(|held| held.id.clone()),
+        };
+        let event = self.hunks_event(EventName::Discarded, split, review);
+        epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
+        let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;
+        let applied = {
+            let mut state = self.state.lock();
+            if !state.is_as_taken(change) {
+                drop((state, promised));
+                return Err(nothing(Error::Errno(libc::EBUSY)));
+            }
+            let applied = promised.apply().map_err(|err| nothing(err.into()))?;
+            state.trimmed(change, rest.clone(), upper);
+            applied
+        };
+        let finished = applied.finish().map_err(|err| nothing(err.into()))?;
+        self.store.drop_upper_file(change.row.id);
+        outcome.backup = finished.backups.into_iter().next();
+        outcome.operation = finished.operation.map(|operation| operation.to_string());
+        outcome.new_id = rest.held.map(|held| held.id);
+        Ok(outcome)
+    }
+
+    /// What stays, as upper content on disk, with the looks of the whole.
+    fn write_left(&self, split: &Split<'_>, text: &[u8]) -> Result<(UpperFile<'_>, Kept)> {
+        let path = &split.change.row.names[0];
+        let doing = || format!("write what stays of {path}");
+        let upper = self.store.create_upper()?;
+        (&upper.file).write_all(text).doing(doing)?;
+        if let (Some(whole), Some(meta)) = (&split.new.file, split.new.meta) {
+            let now = file::Meta::of(upper.file.as_fd()).doing(doing)?;
+            let meta = file::Meta { atime: now.atime, mtime: now.mtime, ..meta };
+            file::copy_metadata(whole.as_fd(), &meta, upper.file.as_fd()).doing(doing)?;
+        }
+        upper.file.sync_all().doing(doing)?;
+        Ok((upper, Kept { digest: crate::model::Digest::of(text), symlink: false }))
+    }
+
+    fn hunks_event(&self, name: EventName, split: &Split<'_>, review: &Review) -> EventDraft {
+        self.event(name, &split.change.row.names[0]).with(|event| {
+            event.id = Some(split.change.held.id.to_string());
+            (event.pid, event.uid) = (Some(review.by.pid), Some(review.by.uid));
+            event.message = Some(split.numbers());
+        })
+    }
+}
+
+impl State {
+    /// Another entry has what stays of a change. Who has it open to read goes on with that.
+    fn trimmed(&mut self, change: &Taken, rest: UpperRow, upper: UpperFile<'_>) {
+        let path = rest.names[0].clone();
+        self.epoch += 1;
+        self.uppers.remove(change.row.id);
+        let id = upper.new.keep();
+        self.uppers.insert(Upper { dirty: false, synced: true, ..Upper::written(rest) });
+        let node = self.nodes.at(&path).and_then(|node| self.nodes.get(node).ok());
+        if let Some(open) = node.and_then(|node| node.open.as_ref()).filter(|open| open.upper() == Some(change.row.id))
+        {
+            open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
+        }
+    }
+}
+
+/// The whole of a change, which has content.
+fn whole_of(held: &Held) -> Result<Kept> {
+    let digest = held.new.ok_or(Error::Errno(libc::EIO))?;
+    Ok(Kept { digest, symlink: false })
+}

@@ -1,0 +1,217 @@
+//! Hunks: some of a change land or go, and what stays held and what does not add up to what was reviewed.
+
+use super::*;
+use crate::model::BackupKind;
+use crate::protocol::{ErrorBody, Outcome};
+
+type Answer = std::result::Result<Vec<Outcome>, ErrorBody>;
+
+const ALL: [usize; 5] = [1, 2, 3, 4, 5];
+
+/// Two hundred lines in which each hunk of `hunks` has rewritten sixteen: any two of them are held for their size.
+fn text(hunks: &[usize]) -> String {
+    let line = |number: usize| match number % 40 < 16 && hunks.contains(&(number / 40 + 1)) {
+        true => format!("new {number}\n"),
+        false => format!("line {number}\n"),
+    };
+    (0..200).map(line).collect()
+}
+
+fn others(hunks: &[usize]) -> Vec<usize> {
+    ALL.into_iter().filter(|hunk| !hunks.contains(hunk)).collect()
+}
+
+/// With all five held.
+fn held() -> Bench {
+    let bench = Bench::new();
+    bench.put("a", &text(&[]));
+    bench.save("a", &text(&ALL));
+    assert_eq!(bench.held()[0].held.as_ref().unwrap().hunks, 5);
+    bench
+}
+
+impl Bench {
+    fn confirm_hunks(&self, hunks: &[usize]) -> Answer {
+        let numbers: Vec<u32> = hunks.iter().map(|hunk| *hunk as u32).collect();
+        self.view().confirm_hunks(&self.only_id(), &numbers, &HOW)
+    }
+
+    fn discard_hunks(&self, hunks: &[usize]) -> Answer {
+        let numbers: Vec<u32> = hunks.iter().map(|hunk| *hunk as u32).collect();
+        self.view().discard_hunks(&self.only_id(), &numbers, &HOW.review)
+    }
+
+    /// What the project and the view have, and the hunks that are held.
+    fn sides(&self) -> (Option<String>, Option<String>, u64) {
+        let held = self.held();
+        assert_eq!(held.len(), 1, "{held:?}");
+        (self.lower("a"), self.read("a"), held[0].held.as_ref().unwrap().hunks)
+    }
+
+    fn assert_nothing_held(&self) {
+        assert!(self.held().is_empty(), "{:?}", self.held());
+        assert_eq!((self.stage_files(), self.lower_names()), (0, vec!["a".to_owned()]));
+    }
+}
+
+#[test]
+fn some_hunks_land_and_the_rest_stays_held_under_a_new_id() {
+    let mut bench = held();
+    let whole = bench.only_id();
+    let outcome = bench.confirm_hunks(&[3, 1]).unwrap().remove(0);
+    assert_eq!(bench.sides(), (Some(text(&[1, 3])), Some(text(&ALL)), 3));
+    let rest = bench.only_id();
+    assert_eq!((outcome.id, outcome.new_id), (Some(whole.clone()), Some(rest.clone())));
+    assert_eq!((outcome.counts.unwrap().insertions, outcome.counts.unwrap().deletions), (32, 32));
+    assert_eq!(bench.backups(), ["a"], "what was replaced");
+    assert_eq!(bench.confirm(&[whole]).unwrap_err(), ErrorCode::UnknownId);
+    // Nobody but the two of us was there, also for the next start.
+    bench.remount();
+    assert_eq!((bench.only_id(), bench.read("a")), (rest.clone(), Some(text(&ALL))));
+    bench.confirm(&[rest]).unwrap();
+    assert_eq!(bench.lower("a"), Some(text(&ALL)));
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn some_hunks_go_and_the_view_shows_the_rest_which_stays_held() {
+    let mut bench = held();
+    let outcome = bench.discard_hunks(&[2]).unwrap().remove(0);
+    assert_eq!(bench.sides(), (Some(text(&[])), Some(text(&[1, 3, 4, 5])), 4));
+    assert_eq!(outcome.new_id, Some(bench.only_id()));
+    let backup = bench.view().store().backup(&outcome.backup.unwrap()).unwrap().unwrap();
+    assert_eq!(backup.kind, BackupKind::Discarded);
+    assert_eq!(bench.view().store().content(backup.digest).unwrap(), Some(text(&ALL).into_bytes()));
+    bench.remount();
+    assert_eq!(bench.sides(), (Some(text(&[])), Some(text(&[1, 3, 4, 5])), 4));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(text(&[1, 3, 4, 5])));
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn the_parts_always_add_up_to_the_whole() {
+    for chosen in 1..31u32 {
+        let chosen: Vec<usize> = ALL.into_iter().filter(|hunk| chosen & (1 << (hunk - 1)) != 0).collect();
+        let landed = held();
+        landed.confirm_hunks(&chosen).unwrap();
+        assert_eq!(landed.sides().0, Some(text(&chosen)), "{chosen:?}");
+        let trimmed = held();
+        trimmed.discard_hunks(&others(&chosen)).unwrap();
+        assert_eq!(trimmed.sides().1, Some(text(&chosen)), "{chosen:?}");
+        // Then what is left: a discard gives up the others, a confirm lands them.
+        landed.confirm(&[landed.only_id()]).unwrap();
+        trimmed.confirm(&[trimmed.only_id()]).unwrap();
+        assert_eq!((landed.lower("a"), trimmed.lower("a")), (Some(text(&ALL)), Some(text(&chosen))), "{chosen:?}");
+    }
+}
+
+#[test]
+fn all_hunks_are_the_change_as_a_whole() {
+    let bench = held();
+    assert_eq!(bench.confirm_hunks(&ALL).unwrap()[0].new_id, None);
+    assert_eq!(bench.lower("a"), Some(text(&ALL)));
+    bench.assert_nothing_held();
+    let bench = held();
+    assert_eq!(bench.discard_hunks(&[5, 4, 3, 2, 1, 1]).unwrap()[0].new_id, None);
+    assert_eq!(bench.read("a"), Some(text(&[])));
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn landed_hunks_are_undone_and_the_rest_is_then_the_whole() {
+    let bench = held();
+    bench.confirm_hunks(&[1, 3]).unwrap();
+    bench.view().undo(&bench.latest(), &UndoHow::default()).unwrap();
+    assert_eq!(bench.sides(), (Some(text(&[])), Some(text(&ALL)), 5));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(text(&ALL)));
+}
+
+#[test]
+fn discarded_hunks_are_held_again_with_the_rest_under_the_old_id() {
+    let mut bench = held();
+    let whole = bench.only_id();
+    bench.discard_hunks(&[2]).unwrap();
+    let (discard, rest) = (bench.latest(), bench.only_id());
+    let reader = bench.view().open(bench.node("a").unwrap(), OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
+    bench.view().undo(&discard, &UndoHow::default()).unwrap();
+    assert_eq!((bench.sides(), bench.only_id()), ((Some(text(&[])), Some(text(&ALL)), 5), whole.clone()));
+    let read = bench.view().read(reader, 0, 1 << 20).unwrap();
+    assert_eq!(String::from_utf8_lossy(&read), text(&ALL));
+    bench.close(reader);
+    assert_eq!(bench.confirm(&[rest]).unwrap_err(), ErrorCode::UnknownId);
+    bench.remount();
+    assert_eq!((bench.only_id(), bench.read("a"), bench.stage_files()), (whole, Some(text(&ALL)), 1));
+    // What the rest has become since is somebody's, and does not go for it.
+    bench.discard_hunks(&[2]).unwrap();
+    let discard = bench.latest();
+    bench.save("a", &text(&[1, 3, 4]));
+    assert_eq!(bench.view().undo(&discard, &UndoHow::default()).unwrap_err().code, ErrorCode::Conflict);
+    assert_eq!(bench.read("a"), Some(text(&[1, 3, 4])));
+}
+
+#[test]
+fn what_is_written_afterwards_joins_the_rest() {
+    let bench = held();
+    bench.confirm_hunks(&[1, 3]).unwrap();
+    let more = text(&ALL).replace("line 30\n", "more\n");
+    bench.save("a", &more);
+    assert_eq!(bench.sides(), (Some(text(&[1, 3])), Some(more), 4));
+    // It was held for its size, and is small against what has landed.
+    bench.save("a", &text(&[1, 2, 3]));
+    assert_eq!(bench.lower("a"), Some(text(&[1, 2, 3])));
+    bench.assert_nothing_held();
+    let bench = held();
+    bench.discard_hunks(&[1, 3]).unwrap();
+    bench.save("a", &text(&ALL));
+    assert_eq!(bench.sides(), (Some(text(&[])), Some(text(&ALL)), 5));
+}
+
+#[test]
+fn who_has_it_open_to_read_sees_the_rest() {
+    let bench = held();
+    let node = bench.node("a").unwrap();
+    let reader = bench.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
+    bench.discard_hunks(&[2]).unwrap();
+    let read = bench.view().read(reader, 0, 1 << 20).unwrap();
+    assert_eq!(String::from_utf8_lossy(&read), text(&[1, 3, 4, 5]));
+    bench.close(reader);
+    assert_eq!(bench.stage_files(), 1);
+}
+
+#[test]
+fn what_cannot_be_split_is_refused_and_stays_as_it_was() {
+    fn refused(bench: &Bench, hunks: &[usize], code: ErrorCode, why: &str) {
+        let before = (bench.only_id(), bench.lower("a"), bench.read("a"));
+        for answer in [bench.confirm_hunks(hunks), bench.discard_hunks(hunks)] {
+            let refusal = answer.unwrap_err();
+            assert!(refusal.code == code && refusal.message.contains(why), "{refusal:?}");
+        }
+        assert_eq!((bench.only_id(), bench.lower("a"), bench.read("a")), before);
+    }
+    refused(&held(), &[1, 6], ErrorCode::BadRequest, "has no hunk 6, but 5");
+    let bench = held();
+    let writer = bench.open_for_save("a");
+    bench.view().write(writer, 0, text(&ALL).as_bytes()).unwrap();
+    refused(&bench, &[1], ErrorCode::Busy, "is being written");
+    bench.close(writer);
+    let bench = Bench::new();
+    bench.put("a", &text(&[]));
+    bench.unlink("a");
+    refused(&bench, &[1], ErrorCode::BadRequest, "no hunks to choose from");
+}
+
+#[test]
+fn hunks_do_not_land_on_what_somebody_changed_below_and_go_all_the_same() {
+    let bench = held();
+    let outside = text(&[]).replace("line 27\n", "outside\n");
+    bench.put("a", &outside);
+    let refusal = bench.confirm_hunks(&[1]).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::Conflict);
+    assert_eq!((bench.lower("a"), bench.read("a")), (Some(outside.clone()), Some(text(&ALL))));
+    bench.discard_hunks(&[1]).unwrap();
+    assert_eq!((bench.lower("a"), bench.read("a")), (Some(outside), Some(text(&[2, 3, 4, 5]))));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(text(&[2, 3, 4, 5]).replace("line 27\n", "outside\n")), "merged");
+}
