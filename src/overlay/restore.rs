@@ -22,6 +22,9 @@ use crate::store::{
 };
 use crate::sys::file::{self, FileKind, Meta};
 
+/// A refusal names so many paths beside the first.
+const OTHERS_NAMED: usize = 10;
+
 /// What an operation did to one file or symlink, the other way round.
 struct Reversal<'a> {
     path: &'a RelPath,
@@ -424,8 +427,11 @@ fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Vers
 fn all_of(mut refusals: Vec<ErrorBody>) -> ErrorBody {
     let mut first = refusals.remove(0);
     let others: Vec<String> = refusals.into_iter().filter_map(|other| Some(other.path?.to_string())).collect();
-    if !others.is_empty() {
-        first.message = format!("{}; nor can these be undone: {}", first.message, others.join(", "));
+    let named = &others[..others.len().min(OTHERS_NAMED)];
+    if !named.is_empty() {
+        let more = others.len() - named.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        first.message = format!("{}; nor can these be undone: {}{more}", first.message, named.join(", "));
     }
     first
 }

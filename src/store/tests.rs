@@ -259,6 +259,25 @@ fn recovery_finishes_in_the_place_of_a_directory_and_keeps_what_somebody_wrote_i
 }
 
 #[test]
+fn what_somebody_wrote_in_a_directory_is_kept_by_its_path_though_nobody_came_to_look_into_it() {
+    let mut bench = Bench::new();
+    std::mem::forget(supplanted(&bench));
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    std::fs::write(waiting.join("sub/theirs"), "somebody's\n").unwrap();
+    // As if killed right after what decides: the notes are all that is left.
+    for (id, intent) in bench.store().load_intents().unwrap() {
+        drop(bench.store().decide_intent(&bench.lower, id, intent, &mut Recovered::default()).unwrap());
+    }
+    assert_eq!(kept(&bench), ["old\n"]);
+    bench.recover().unwrap();
+    assert_eq!(kept(&bench), ["old\n", "somebody's\n"]);
+    let theirs = bench.store().backups().unwrap().into_iter().find(|backup| backup.path == path("d/sub/theirs"));
+    assert!(theirs.is_some_and(|backup| backup.name.starts_with("theirs.")));
+    assert!(temporary_names(&bench).is_empty());
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
 fn a_temporary_name_that_no_intent_tells_of_is_swept() {
     let mut bench = Bench::new();
     std::fs::create_dir(bench.path("d")).unwrap();
