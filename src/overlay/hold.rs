@@ -113,6 +113,12 @@ impl Overlay {
             new,
             created: same.map_or(now, |held| held.created),
             renewed: same.map_or(now, |held| held.renewed),
+            operation: job
+                .row
+                .held
+                .as_ref()
+                .and_then(|held| held.operation)
+                .or_else(|| self.burst_of(&comparison.path, actor)),
             // Whoever only caused it to be judged anew did not write it.
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
@@ -139,6 +145,7 @@ impl Overlay {
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = held.map(|held| held.insertions);
             event.deletions = held.map(|held| held.deletions);
+            event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
             event.pid = Some(actor.pid);
             event.uid = Some(actor.uid);
         })
@@ -167,6 +174,7 @@ impl Overlay {
             created: now,
             renewed: now,
             writer: None,
+            operation: None,
         });
         self.store.save_upper(&row)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {

@@ -15,6 +15,7 @@
 
 mod anchors;
 mod attributes;
+mod bursts;
 mod carry;
 mod check;
 mod close;
@@ -87,6 +88,7 @@ pub use settle::Settled;
 pub use undo::UndoHow;
 pub use watch::Holds;
 
+use bursts::Bursts;
 use external::{Doubts, Heralded};
 use handles::Handle;
 use known::Anchors;
@@ -152,6 +154,7 @@ pub struct Overlay {
     watching: std::sync::OnceLock<Watching>,
     doubts: Doubts,
     counters: Counters,
+    bursts: Bursts,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -230,6 +233,7 @@ impl Overlay {
             watching: std::sync::OnceLock::new(),
             doubts: Doubts::default(),
             counters: Counters::default(),
+            bursts: Bursts::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),

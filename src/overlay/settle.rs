@@ -166,6 +166,9 @@ impl Overlay {
         if old.1 {
             comparison.add(Reason::Stale);
         }
+        if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
+            comparison.add(Reason::Burst);
+        }
         if comparison.reasons.is_empty() {
             match self.land(job, &mut comparison, actor) {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
