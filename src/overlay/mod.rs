@@ -82,7 +82,7 @@ pub use open::Opened;
 pub use passed::{Passed, Registration};
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
-pub use rules::{Policy, PolicyError, RuleSource};
+pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use settle::Settled;
 pub use undo::UndoHow;
 pub use watch::Holds;

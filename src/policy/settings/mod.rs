@@ -3,18 +3,20 @@
 //! A value travels as text with its [`Origin`] until [`Settings::set`] gives it its type, so that a flag, a variable and
 //! a file are read by the same rules and a message can say where a value came from. Nothing is read here: callers pass
 //! texts. Begin with [`SettingsFile::parse`], [`Layer`] and [`Settings::layered`]; [`trust`] says what a project's file
-//! may do before it is trusted.
+//! may do before it is trusted, [`trusted`] which are.
 
 mod file;
 mod key;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod trusted;
 mod value;
 
 pub use file::SettingsFile;
 pub use key::Key;
 pub use trust::{looser, untrusted};
+pub use trusted::{is_trusted, with_trust, without_trust};
 pub use value::{Approve, OnHold, Ttl, Window};
 
 use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
+use std::path::Path;
+
 use super::*;
+use crate::model::Digest;
 use crate::policy::rules::RuleAction;
 
 fn file(text: &str) -> SettingsFile {
@@ -206,4 +209,23 @@ fn rules_without_force_are_told() {
         ".fettle.toml:10: rule \".vscode/\": auto, for sensitive paths",
     ];
     assert_eq!(notes, want);
+}
+
+#[test]
+fn trust_is_kept_by_content_and_path() {
+    let (one, other) = (Digest::of(b"one"), Digest::of(b"other"));
+    let [a, b, odd] = ["/p/a", "/p/b", "/p/new\nline\\"].map(Path::new);
+    let text = with_trust(&with_trust(&with_trust(b"# a remark\n", a, one), b, one), odd, other);
+    assert_eq!(text, format!("# a remark\n{one}  /p/a\n{one}  /p/b\n{other}  /p/new\\nline\\\\\n").into_bytes());
+    for (project, digest, want) in
+        [(a, one, true), (a, other, false), (b, one, true), (odd, other, true), (odd, one, false)]
+    {
+        assert_eq!(is_trusted(&text, project, digest), want, "{project:?} {digest}");
+    }
+    // A file has one content at a time, and a hash alone trusts nothing.
+    let changed = with_trust(&text, a, other);
+    assert!(is_trusted(&changed, a, other) && !is_trusted(&changed, a, one) && is_trusted(&changed, b, one));
+    assert!(!is_trusted(format!("{one}\n").as_bytes(), a, one));
+    assert!(!is_trusted(&without_trust(&text, b), b, one));
+    assert_eq!(without_trust(&text, Path::new("a")), text);
 }
