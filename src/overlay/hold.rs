@@ -113,6 +113,7 @@ impl Overlay {
             created: same.map_or(now, |held| held.created),
             renewed: same.map_or(now, |held| held.renewed),
             // Whoever only caused it to be judged anew did not write it.
+            detail: comparison.detail.clone().or_else(|| detail_before(job)),
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
         })
@@ -123,6 +124,7 @@ impl Overlay {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
             event.reason = held.and_then(|held| held.reasons.first().copied());
+            event.message = held.and_then(|held| held.detail.clone());
             event.sha256 = held.and_then(|held| held.new);
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = held.map(|held| held.insertions);
@@ -155,6 +157,7 @@ impl Overlay {
             created: now,
             renewed: now,
             writer: None,
+            detail: None,
         });
         self.store.save_upper(&row)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
@@ -162,6 +165,12 @@ impl Overlay {
         }
         Ok(())
     }
+}
+
+/// What a permission program said of it before, where it is still held for that.
+fn detail_before(job: &Job) -> Option<String> {
+    let held = job.row.held.as_ref().filter(|held| held.reasons.contains(&Reason::Hook));
+    held.and_then(|held| held.detail.clone())
 }
 
 impl State {

@@ -4,7 +4,7 @@
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
 //! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
 //! becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away
-//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by
+//! [`put_back`], once permission programs were [`ask`]ed, who may [`deny`] it; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by
 //! operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
 //! is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
@@ -14,6 +14,7 @@
 //! with several names is written in place.
 
 mod anchors;
+mod ask;
 mod attributes;
 mod carry;
 mod check;
@@ -22,6 +23,7 @@ mod compare;
 mod confirm;
 mod content;
 mod copy_up;
+mod deny;
 mod discard;
 mod error;
 mod exchange;
@@ -65,6 +67,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::hooks::Runner;
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
@@ -143,6 +146,7 @@ pub struct Overlay {
     grants: Grants,
     session: String,
     policy: RwLock<Arc<Policy>>,
+    hooks: Runner,
     state: Mutex<State>,
     /// Signalled when an upper entry is no longer busy and when a handle has been released.
     changed: Condvar,
@@ -221,6 +225,7 @@ impl Overlay {
             grants,
             session,
             policy: RwLock::new(Arc::new(policy)),
+            hooks: Runner::default(),
             changed: Condvar::new(),
             observer: std::sync::OnceLock::new(),
             watching: std::sync::OnceLock::new(),

@@ -9,10 +9,13 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 
 use super::{Caller, Error, Overlay};
+use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
 use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
-use crate::policy::settings::{Approve, Layer, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
+use crate::policy::settings::{
+    Approve, Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted,
+};
 use crate::protocol::EventName;
 use crate::store::Writer;
 use crate::sys::OFlags;
@@ -41,6 +44,10 @@ pub struct Policy {
     pub unread: Option<String>,
     /// The project's own settings file.
     pub project_file: Option<ProjectFile>,
+    /// Asked one after the other, in this order.
+    pub hooks: Vec<Program>,
+    /// Where the project is, for them.
+    pub project: PathBuf,
     rules: RuleSet,
     git: GitView,
 }
@@ -78,6 +85,8 @@ pub enum PolicyError {
     Read { what: String, cause: std::io::Error },
     #[error("{0} is in the project, where what runs in the view could write it; keep it elsewhere (`XDG_CONFIG_HOME`)")]
     Inside(String),
+    #[error("{at}: hooks.pre_write: {cause}")]
+    Hook { at: Origin, cause: ProgramError },
 }
 
 /// A settings or ignore file larger than this is somebody's mistake, or an attack on the daemon's memory.
@@ -104,8 +113,14 @@ impl Policy {
         };
         let layers = [&user.values, &project.values, &source.environment, &source.flags];
         let settings = Settings::layered(defaults, layers)?;
+        let at = settings.origin(Key::PreWrite);
         let rules = compile(&user.rules, &project.rules, trust)?;
-        Ok(Self { settings, notices, unread: None, project_file, rules, git: GitView::read(lower)? })
+        let is_inside = |path: &Path| source.is_inside(lower, path);
+        let hooks = settings.pre_write.iter().map(|command| Program::resolve(command, is_inside));
+        let hooks = hooks.collect::<Result<_, _>>().map_err(|cause| PolicyError::Hook { at, cause })?;
+        let git = GitView::read(lower)?;
+        let project = source.project.clone();
+        Ok(Self { settings, notices, unread: None, project_file, hooks, project, rules, git })
     }
 
     /// What is built in and nothing else, for looking at what is held while the settings cannot be read. Nothing passes
@@ -116,6 +131,8 @@ impl Policy {
             notices: Vec::new(),
             unread: Some(unread.to_string()),
             project_file: None,
+            hooks: Vec::new(),
+            project: PathBuf::new(),
             rules: RuleSet::compile(&[], &[], Trust::Trusted).expect("no pattern, so none that is wrong"),
             git: GitView { root: IgnoreScope::root(&[], None), tracked: None, dirs: Mutex::default() },
         }

@@ -398,6 +398,7 @@ impl State {
             created: now,
             renewed: now,
             writer: writer.or(before.and_then(|held| held.writer)),
+            detail: None,
         });
         Ok(row)
     }

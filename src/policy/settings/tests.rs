@@ -29,7 +29,7 @@ fn every_key_of_a_file_is_read() {
     let file = file(
         "floor = 5\nceil = 60\nratio = 0.5\nttl = \"10m\"\nwindow = \"session\"\nburst = 7\napprove = \"owner\"\n\
          on_hold = \"fail\"\n[risk]\nplaceholder = false\nconflict_markers = false\nprivate_key = false\ntoken = false\nexecutable = false\n\
-         binary = false\n[hooks]\npre_write = [\"check\", \"-x\"]\n[backups]\nmax_age = \"7d\"\nmax_per_path = 3\n\
+         binary = false\n[hooks]\npre_write = [\"check\", \"-x\"]\ntimeout = \"90s\"\n[backups]\nmax_age = \"7d\"\nmax_per_path = 3\n\
          quota = \"16MiB\"\n[[rule]]\nmatch = \"docs/\"\nexe = \"vim\"\naction = \"hold\"\n[[rule]]\nmatch = \"x\"\n\
          action = \"pass\"\n",
     );
@@ -47,10 +47,11 @@ fn every_key_of_a_file_is_read() {
     };
     assert_eq!(settings.risk, off);
     assert_eq!(settings.pre_write, [["check", "-x"]]);
+    assert_eq!(settings.hook_timeout, seconds(90));
     let backups = BackupLimits { age_max: Some(seconds(7 * 86400)), per_path_max: 3, quota_bytes: 16 << 20 };
     assert_eq!(settings.backups, backups);
     let rules: Vec<_> = file.rules.iter().map(|rule| (rule.pattern.as_str(), rule.action, rule.at.as_str())).collect();
-    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:22"), ("x", RuleAction::Pass, ".fettle.toml:26")]);
+    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:23"), ("x", RuleAction::Pass, ".fettle.toml:27")]);
     assert_eq!(file.rules[0].exe.as_deref(), Some("vim"));
     for &key in Key::ALL {
         assert!(matches!(settings.origin(key), Origin::File { .. }), "{}", key.name());
@@ -170,6 +171,7 @@ fn an_untrusted_project_may_tighten_each_value_and_loosen_none() {
         ("approve = \"outside\"", "approve = \"anyone\""),
         ("on_hold = \"continue\"", "hooks.pre_write = ['rm']"),
         ("on_hold = \"fail\"", "risk.token = false"),
+        ("burst = 4", "hooks.timeout = '1h'"),
         ("risk.binary = true", "risk.placeholder = false"),
         ("backups.quota = \"2GiB\"", "backups.quota = 0"),
         ("backups.max_age = 0", "backups.max_age = 1"),

@@ -1,0 +1,83 @@
+//! Asking the user's permission programs of a change that was judged, before it is acted on (SPEC §7 "hook").
+//!
+//! They are asked of everything that is judged, also of what waits for review already: that they may deny. They are not
+//! asked of what they do themselves, which waits for review, nor of what nobody judges. No lock is held meanwhile, but the
+//! claim on the entry is: whoever wants to judge, rename or review that very entry waits for the answer too.
+
+use super::Overlay;
+use super::compare::Comparison;
+use super::settle::Job;
+use super::side::Side;
+use crate::diff::{FileDiff, FileSide, unified};
+use crate::hooks::{Answer, Counts, Question, Tier};
+use crate::model::Reason;
+use crate::policy::rules::Action;
+use crate::store::Writer;
+use crate::sys::file::FileKind;
+
+impl Overlay {
+    pub(super) fn ask_hooks(&self, job: &Job, comparison: &Comparison, actor: &Writer) -> Answer {
+        let policy = self.policy();
+        if policy.hooks.is_empty() || self.is_beyond_hooks(comparison, actor) {
+            return Answer::Land;
+        }
+        if self.is_hooks_own(actor) {
+            return Answer::Hold("a permission program did this itself".to_owned());
+        }
+        let question = self.question(job, comparison, actor);
+        self.hooks.ask(&policy.hooks, &question, policy.settings.hook_timeout)
+    }
+
+    /// A program that was asked, or what it started. None runs where none is set.
+    pub(super) fn is_hooks_own(&self, by: &Writer) -> bool {
+        by.pid != 0 && self.hooks.is_own(by.pid)
+    }
+
+    /// What is held whatever anybody says, and what nobody judges.
+    fn is_beyond_hooks(&self, comparison: &Comparison, actor: &Writer) -> bool {
+        let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
+        let action = self.action_on_content(&comparison.path, kind, actor);
+        let is_unjudged = matches!(action, Action::Pass | Action::GitConfig);
+        is_unjudged || comparison.reasons.contains(&Reason::Interrupted)
+    }
+
+    fn question(&self, job: &Job, comparison: &Comparison, actor: &Writer) -> Question {
+        let Comparison { path, old, new, measure, reasons, .. } = comparison;
+        let counts = |measure: crate::diff::Measure| Counts {
+            insertions: measure.insertions,
+            deletions: measure.deletions,
+            old_lines: measure.old_lines,
+        };
+        Question {
+            project: self.policy().project.display().to_string(),
+            path: path.clone(),
+            kind: comparison.kind(),
+            from: job.takes_along.as_ref().map(|(source, _)| source.clone()),
+            tier: if reasons.is_empty() { Tier::Land } else { Tier::Hold },
+            reasons: reasons.clone(),
+            counts: measure.map(counts),
+            bytes: new.exists().then_some(new.size),
+            diff: diff(comparison, old, new),
+            pid: actor.pid,
+            uid: actor.uid,
+            exe: actor.exe.clone(),
+        }
+    }
+}
+
+/// Empty where one side is too large to be compared.
+fn diff(comparison: &Comparison, old: &Side, new: &Side) -> Vec<u8> {
+    let is_known = |side: &Side| !side.exists() || side.bytes.is_some();
+    if !is_known(old) || !is_known(new) {
+        return Vec::new();
+    }
+    unified(&FileDiff { path: &comparison.path, old: file_side(old), new: file_side(new) })
+}
+
+fn file_side(side: &Side) -> Option<FileSide<'_>> {
+    let kind = match side.kind? {
+        FileKind::Symlink => libc::S_IFLNK,
+        _ => libc::S_IFREG,
+    };
+    Some(FileSide { content: side.text(), mode: kind | side.mode })
+}
