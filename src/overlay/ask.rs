@@ -10,7 +10,7 @@ use super::settle::Job;
 use super::side::Side;
 use crate::diff::{FileDiff, FileSide, unified};
 use crate::hooks::{Answer, Counts, Question, Tier};
-use crate::model::Reason;
+use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::Writer;
 use crate::sys::file::FileKind;
@@ -25,12 +25,24 @@ impl Overlay {
             return Answer::Hold("a permission program did this itself".to_owned());
         }
         let question = self.question(job, comparison, actor);
+        self.let_others_go(&comparison.path);
         self.hooks.ask(&policy.hooks, &question, policy.settings.hook_timeout)
     }
 
     /// A program that was asked, or what it started. None runs where none is set.
     pub(super) fn is_hooks_own(&self, by: &Writer) -> bool {
         by.pid != 0 && self.hooks.is_own(by.pid)
+    }
+
+    /// Who asks for attributes waits a moment for a judging that is about to change them. Not for one that may take as long
+    /// as a person.
+    fn let_others_go(&self, path: &RelPath) {
+        let mut state = self.state.lock();
+        let Some(node) = state.nodes.at(path) else { return };
+        state.closing.remove(&node);
+        state.judged_at_release.retain(|judged| *judged != node);
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// What is held whatever anybody says, and what nobody judges.

@@ -24,6 +24,10 @@ impl Overlay {
     /// `Error::Denied`, once the view shows lower again. `Postponed`, and nothing done, when somebody wrote meanwhile.
     pub(super) fn deny(&self, job: &Job, comparison: &mut Comparison, actor: &Writer, why: &str) -> Result<Settled> {
         let row = &job.row;
+        if comparison.new.exists() {
+            // Renamed away for a save that is refused: the project must not be left without it.
+            self.put_back(job, comparison)?;
+        }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         if let Some(content) = comparison.new.stage(&self.store)? {
             let backup = backup_of(&comparison.path, &comparison.new, &content, BackupKind::Discarded, actor);

@@ -152,6 +152,37 @@ assert sorted(os.listdir(".")) == ["deny", "hold", "land"], os.listdir(".")
     }
 }
 
+/// Editors rename the old file away before they write the new one: refused, they and the project still have it.
+#[test]
+fn a_save_that_is_denied_leaves_the_old_file_in_its_place() {
+    let scratch = mounted_scratch!();
+    scratch.write("deny", "old\n");
+    scratch.write("deny-linked", "old\n");
+    let view = by_name(&scratch);
+    script(
+        &scratch,
+        &view,
+        r#"
+os.rename("deny", "backup~")
+f = os.open("deny", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(f, b"new\n")
+raises("EACCES", os.close, f)
+# Through a descriptor that was open before, and one of the same inode by another name.
+os.link("deny-linked", "other-name")
+f = os.open("deny-linked", os.O_RDWR)
+g = os.open("deny-linked", os.O_RDONLY)
+os.pwrite(f, b"new", 0)
+raises("EACCES", os.close, f)
+assert os.pread(g, 9, 0) == get("other-name") == b"old\n"
+"#,
+    );
+    for path in ["deny", "backup~", "deny-linked", "other-name"] {
+        view.assert_landed(path, "old\n");
+    }
+    assert_eq!(view.held().len(), 0);
+    assert_eq!(events(&view, "write_denied").len(), 2);
+}
+
 /// What waits for review already can be denied, too; what would have to be brought back is held instead.
 #[test]
 fn what_is_held_may_be_denied_and_never_gets_lost() {
