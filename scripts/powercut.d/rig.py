@@ -128,7 +128,8 @@ class View:
 
     def __init__(self, program, project, point, log, *options):
         self.point = point
-        self.command = [program, "mount", "-f", *options, project, point]
+        # What lands is to land, however fast the workload is.
+        self.command = [program, "mount", "-f", "--burst=1000000", *options, project, point]
         self.log = log
         os.makedirs(point, exist_ok=True)
 

@@ -25,7 +25,11 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
     if change.ratio > 0.0 {
         text.put(format!("  {}", percent(change.ratio)));
     }
-    text.put(format!("  {}  {}", change.reason, age(change.created, text.style().now)));
+    text.put(format!("  {}", change.reason));
+    if let Some(operation) = &change.operation {
+        text.put(format!(" {operation}"));
+    }
+    text.put(format!("  {}", age(change.created, text.style().now)));
     for mark in marks(change) {
         text.ink(Ink::Warning, format!("  [{mark}]"));
     }

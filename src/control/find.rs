@@ -4,7 +4,7 @@
 
 use globset::{GlobBuilder, GlobMatcher};
 
-use crate::model::{ChangeId, ID_PREFIX_MIN, RelPath};
+use crate::model::{ChangeId, ID_PREFIX_MIN, OperationId, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode, Target};
 use crate::store::{Fate, Verdict};
 
@@ -13,6 +13,8 @@ use crate::store::{Fate, Verdict};
 pub struct Live {
     pub id: ChangeId,
     pub names: Vec<RelPath>,
+    /// What it came with.
+    pub operation: Option<OperationId>,
 }
 
 /// What is known beside what lives.
@@ -51,6 +53,12 @@ fn find_one(target: &Target, live: &[Live], known: &impl Known) -> Result<Vec<us
         ([], [_, ..]) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
         ([], []) => {}
     }
+    if let Some(operation) = operation_of(target) {
+        let of = positions(live, |live| live.operation == Some(operation));
+        if !of.is_empty() {
+            return Ok(of);
+        }
+    }
     let by_glob = match glob_of(target)? {
         Some(matcher) => positions(live, |live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))),
         None => Vec::new(),
@@ -59,6 +67,11 @@ fn find_one(target: &Target, live: &[Live], known: &impl Known) -> Result<Vec<us
         false => Ok(by_glob),
         true => Err(nothing(target, id.as_ref(), live, known)?),
     }
+}
+
+/// What was done at once, by the name that `log` and `status` tell.
+fn operation_of(target: &Target) -> Option<OperationId> {
+    target.id.as_deref().and_then(OperationId::parse)
 }
 
 fn at_or_below(path: &RelPath, live: &[Live]) -> Vec<usize> {
@@ -97,6 +110,12 @@ fn nothing(target: &Target, id: Option<&ChangeId>, live: &[Live], known: &impl K
         && let Some(verdict) = known.verdict(id)?
     {
         return became(&verdict, live, known);
+    }
+    if let Some(operation) =
+        operation_of(target).filter(|_| target.path.as_ref().is_none_or(|path| !known.exists(path)))
+    {
+        let message = format!("nothing of {operation} is held");
+        return Ok(ErrorBody::new(ErrorCode::UnknownId, message).about(operation.to_string()));
     }
     if let Some(text) = target.id.as_deref().filter(|text| is_too_short(text)) {
         return Ok(match target.path.as_ref().filter(|path| known.exists(path)) {

@@ -148,9 +148,6 @@ fn act_on_chosen(
     project: &Project,
     work: impl Fn(&[&HeldRow]) -> Result<Vec<Outcome>>,
 ) -> Result<Acted> {
-    if request.operation.is_some() {
-        return Err(not_in_this_version("operation"));
-    }
     project.overlay.settle_pending();
     let mut lookups = 1;
     loop {
@@ -198,6 +195,10 @@ fn check_fresh(request: &Request, chosen: &[&HeldRow], project: &Project) -> Res
     }
 }
 
+fn live(row: &HeldRow) -> Live {
+    Live { id: row.id().clone(), names: row.row.names.clone(), operation: row.held.operation }
+}
+
 /// What a request means that names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unnamed {
@@ -206,16 +207,18 @@ enum Unnamed {
 }
 
 fn chosen<'a>(request: &Request, rows: &'a [HeldRow], project: &Project, unnamed: Unnamed) -> Result<Vec<&'a HeldRow>> {
-    match (request.all, request.targets.is_empty(), unnamed) {
+    let operation = request.operation.as_ref();
+    let operation = operation.map(|id| Target { id: Some(id.clone()), path: None, glob: None });
+    let targets: Vec<Target> = request.targets.iter().cloned().chain(operation).collect();
+    match (request.all, targets.is_empty(), unnamed) {
         (true, true, _) | (false, true, Unnamed::All) => Ok(rows.iter().collect()),
         (true, false, _) => Err(ErrorBody::new(ErrorCode::BadRequest, "`all` and names at once")),
         (false, true, Unnamed::Refused) => {
             Err(ErrorBody::new(ErrorCode::BadRequest, format!("{} of what? Name ids or paths, or all", request.op)))
         }
         (false, false, _) => {
-            let live: Vec<_> =
-                rows.iter().map(|row| Live { id: row.id().clone(), names: row.row.names.clone() }).collect();
-            Ok(find(&request.targets, &live, project)?.into_iter().map(|index| &rows[index]).collect())
+            let live: Vec<_> = rows.iter().map(live).collect();
+            Ok(find(&targets, &live, project)?.into_iter().map(|index| &rows[index]).collect())
         }
     }
 }
@@ -257,9 +260,22 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     let id = OperationId::parse(text).ok_or_else(|| unknown("not an operation: those are called op and a number"))?;
     project.overlay.settle_pending();
     let operation = project.overlay.store().operation(id).map_err(failed)?;
-    let operation = operation.ok_or_else(|| unknown("there is no such operation"))?;
+    let held = project.overlay.held_of(id);
     let how = UndoHow { review: review(request, asker), force: request.force };
-    let outcomes = project.overlay.undo(&operation, &how)?;
+    let outcomes = match operation {
+        None if held.is_empty() => return Err(unknown("there is no such operation")),
+        None => project.overlay.discard(&held, &how.review)?,
+        Some(operation) if held.is_empty() => project.overlay.undo(&operation, &how)?,
+        Some(operation) => {
+            // Asked first, so that what cannot be undone leaves what is held alone.
+            project
+                .overlay
+                .undo(&operation, &UndoHow { review: Review { dry_run: true, ..how.review.clone() }, ..how })?;
+            let mut outcomes = project.overlay.discard(&held, &how.review)?;
+            outcomes.extend(project.overlay.undo(&operation, &how)?);
+            outcomes
+        }
+    };
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 

@@ -1,7 +1,8 @@
 //! Operations: what was done at once and can be undone at once.
 
 /// The short name of an operation: `op` and the number of its first event. No id of a change looks like it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
 pub struct OperationId(u64);
 
 const PREFIX: &str = "op";

@@ -112,8 +112,14 @@ impl Overlay {
             new,
             created: same.map_or(now, |held| held.created),
             renewed: same.map_or(now, |held| held.renewed),
-            // Whoever only caused it to be judged anew did not write it.
+            operation: job
+                .row
+                .held
+                .as_ref()
+                .and_then(|held| held.operation)
+                .or_else(|| self.burst_of(&comparison.path, actor)),
             detail: comparison.detail.clone().or_else(|| detail_before(job)),
+            // Whoever only caused it to be judged anew did not write it.
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
         })
@@ -129,6 +135,7 @@ impl Overlay {
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = held.map(|held| held.insertions);
             event.deletions = held.map(|held| held.deletions);
+            event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
             event.pid = Some(actor.pid);
             event.uid = Some(actor.uid);
         })
@@ -158,6 +165,7 @@ impl Overlay {
             renewed: now,
             writer: None,
             detail: None,
+            operation: None,
         });
         self.store.save_upper(&row)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {

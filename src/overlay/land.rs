@@ -221,6 +221,7 @@ impl Overlay {
             event.pid = Some(actor.pid);
             event.uid = Some(actor.uid);
             event.message = note.map(str::to_owned);
+            event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
         });
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {

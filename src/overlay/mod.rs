@@ -16,6 +16,7 @@
 mod anchors;
 mod ask;
 mod attributes;
+mod bursts;
 mod carry;
 mod check;
 mod close;
@@ -90,6 +91,7 @@ pub use settle::Settled;
 pub use undo::UndoHow;
 pub use watch::Holds;
 
+use bursts::Bursts;
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
@@ -154,6 +156,7 @@ pub struct Overlay {
     /// None: nothing is watched.
     watching: std::sync::OnceLock<Watching>,
     counters: Counters,
+    bursts: Bursts,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -230,6 +233,7 @@ impl Overlay {
             observer: std::sync::OnceLock::new(),
             watching: std::sync::OnceLock::new(),
             counters: Counters::default(),
+            bursts: Bursts::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),

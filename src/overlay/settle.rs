@@ -187,6 +187,9 @@ impl Overlay {
         if old.1 {
             comparison.add(Reason::Stale);
         }
+        if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
+            comparison.add(Reason::Burst);
+        }
         match (self.ask_hooks(job, &comparison, actor), job.denial) {
             (Answer::Land, _) => {}
             (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),

@@ -397,6 +397,7 @@ impl State {
             new: None,
             created: now,
             renewed: now,
+            operation: before.as_ref().and_then(|held| held.operation),
             writer: writer.or(before.and_then(|held| held.writer)),
             detail: None,
         });

@@ -1,5 +1,6 @@
 //! What happened, in order, in the same transaction as the happening itself.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, Params, Transaction};
@@ -98,6 +99,40 @@ impl Store {
         Ok(seq as u64)
     }
 }
+
+impl Store {
+    /// Makes one operation of the events of paths, each since a time in milliseconds. Gives its id; none where none of them
+    /// has been told.
+    pub fn gather(&self, paths: &[(RelPath, i64)]) -> Result<Option<OperationId>> {
+        // Others have their events between these.
+        let looked_at = (paths.len() * EVENTS_BETWEEN) as i64;
+        let recent = self.read_events(&self.database.lock(), "TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
+        let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
+        let is_of = |event: &&Event| {
+            let since = event.path.as_ref().and_then(|path| since.get(path));
+            since.is_some_and(|since| event.time.as_millisecond() >= *since)
+        };
+        let seqs: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
+        let Some(operation) = seqs.iter().min().map(|first| OperationId::of_first_event(*first)) else {
+            return Ok(None);
+        };
+        self.database.lock().write(|tx| seqs.iter().try_for_each(|seq| self.join(tx, *seq, operation)))?;
+        Ok(Some(operation))
+    }
+
+    fn join(&self, tx: &Transaction<'_>, seq: u64, operation: OperationId) -> Result<()> {
+        let seq = seq as i64;
+        let row: String =
+            tx.prepare_cached("SELECT row FROM event WHERE seq = ?1")?.query_row([seq], |row| row.get(0))?;
+        let mut draft: EventDraft = parse_row(&row, self.dirs.describe())?;
+        draft.event.operation = Some(operation.to_string());
+        tx.prepare_cached("UPDATE event SET row = ?2 WHERE seq = ?1")?.execute((seq, to_row(&draft)?))?;
+        Ok(())
+    }
+}
+
+/// How many events of others may come with each of those that are gathered.
+const EVENTS_BETWEEN: usize = 8;
 
 /// Events that happened at once. Those that did something are one operation, whose id this gives. An event of a path
 /// that has one of `backups` tells its name.

@@ -114,6 +114,20 @@ pub struct Operation {
     pub effects: Vec<PathEffect>,
 }
 
+impl Operation {
+    /// What came of a path one after the other is what came of it in all.
+    fn add(&mut self, done: PathEffect) {
+        if let Effect::Content { after, shared, .. } = &done.effect
+            && let Some(Effect::Content { after: last, shared: was_shared, .. }) =
+                self.effects.iter_mut().find(|before| before.path == done.path).map(|before| &mut before.effect)
+        {
+            (*last, *was_shared) = (*after, *was_shared || *shared);
+            return;
+        }
+        self.effects.push(done);
+    }
+}
+
 impl Store {
     /// None where no operation has this id, or its events are gone.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
@@ -132,7 +146,7 @@ impl Store {
             // Not where a message says the same words.
             if event.operation.as_deref() == Some(&id.to_string()) {
                 operation.events.push(event);
-                operation.effects.extend(effects);
+                effects.into_iter().for_each(|done| operation.add(done));
             }
         }
         Ok(Some(operation).filter(|operation| !operation.effects.is_empty()))

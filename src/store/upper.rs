@@ -7,7 +7,7 @@ use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store};
-use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath, Stamp};
+use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, Stamp};
 use crate::sys::Mode;
 use crate::sys::file::FileKind;
 
@@ -171,6 +171,9 @@ pub struct Held {
     /// What a permission program said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// What it came with, where that was many at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

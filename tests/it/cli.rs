@@ -3,6 +3,7 @@
 //! Outputs are written as transcripts: `$ arguments`, what was printed (stderr after `! `), `=> exit status`; ids, times
 //! and places are named. [`Desk`] is the project they are about: one rewrite and one deletion held, one edit landed.
 
+mod bursts;
 mod completions;
 mod doctor;
 mod events;

@@ -108,7 +108,8 @@ fn is_kept(scratch: &Scratch, view: &View<'_>, path: &str, token: &str) -> bool 
 }
 
 fn mounted(scratch: &Scratch) -> View<'_> {
-    scratch.mounting().flag("--window=0").at("view").start()
+    // Hundreds of files a second, each of which is to land.
+    scratch.mounting().flag("--window=0").flag("--burst=1000000").at("view").start()
 }
 
 #[test]

@@ -9,8 +9,11 @@ fn id(text: &str) -> ChangeId {
 }
 
 fn held() -> Vec<Live> {
-    let one =
-        |digits: &str, names: &[&str]| Live { id: id(digits), names: names.iter().map(|name| path(name)).collect() };
+    let one = |digits: &str, names: &[&str]| Live {
+        id: id(digits),
+        names: names.iter().map(|name| path(name)).collect(),
+        operation: None,
+    };
     vec![
         one("a1b2c3d4", &["src/a.rs"]),
         one("a1b2ffff", &["src/deep/b.rs", "src/other-name"]),

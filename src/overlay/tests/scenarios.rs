@@ -780,6 +780,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["one\n"],
     },
     Scenario {
+        name: "a small edit is closed, one too many in one go",
+        rule: Rule::Closes,
+        ready: |bench| {
+            let path = |number: usize| format!("f{number}");
+            (0..21).for_each(|number| bench.put(&path(number), &lines("old", 40)));
+            (0..20).for_each(|number| bench.save(&path(number), &small("old")));
+            write_and_leave_open(bench, &path(20), &small("old"));
+        },
+        act: close_all,
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
         name: "some hunks of a change are confirmed",
         rule: Rule::AllOrNothing,
         ready: hold_in_two_hunks,

@@ -1,0 +1,163 @@
+//! Bursts: one process tree deletes or rewrites many files in one go (SPEC §7). What exceeds the limit is held, and all of
+//! it is one operation, under the number of its first event.
+//!
+//! Counted are paths that had something before the session: what an agent makes and removes again is nobody's loss.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::compare::Comparison;
+use super::{Overlay, Result};
+use crate::model::{ChangeId, OperationId, RelPath};
+use crate::store::{self, Writer};
+use crate::sys::process;
+
+/// What a tree does within this time is done in one go.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// By process trees: the leader of a session, and all that descend from it.
+#[derive(Default)]
+pub(super) struct Bursts(Mutex<HashMap<u32, Recent>>);
+
+/// What one tree has done a moment ago.
+#[derive(Default)]
+struct Recent {
+    /// Each path once, the latest last.
+    touched: VecDeque<Touched>,
+    part: Part,
+}
+
+struct Touched {
+    path: RelPath,
+    /// The last time.
+    at: Instant,
+    /// The first time, in milliseconds since the epoch, as events tell it.
+    noted: i64,
+}
+
+/// What a change is part of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    OfNothing,
+    /// The limit has just been exceeded: all that was touched belongs together.
+    OfWhat(Vec<(RelPath, i64)>),
+    Of(OperationId),
+}
+
+impl Bursts {
+    /// Notes that a tree deletes or rewrites what is at `path`. Whether that exceeds `limit`.
+    fn exceeds(&self, tree: u32, path: &RelPath, limit: u64, now: Instant) -> bool {
+        let mut trees = self.0.lock();
+        for recent in trees.values_mut() {
+            recent.touched.retain(|touched| now - touched.at < WITHIN);
+        }
+        trees.retain(|of, recent| *of == tree || !recent.touched.is_empty());
+        let recent = trees.entry(tree).or_default();
+        if recent.touched.is_empty() {
+            // The last burst is over.
+            recent.part = Part::OfNothing;
+        }
+        let before = recent.touched.iter().position(|touched| touched.path == *path);
+        let before = before.and_then(|at| recent.touched.remove(at));
+        let noted = before.map_or_else(store::now_millis, |before| before.noted);
+        recent.touched.push_back(Touched { path: path.clone(), at: now, noted });
+        let exceeded = recent.touched.len() as u64 > limit;
+        if exceeded && !matches!(recent.part, Part::Of(_)) {
+            let all = recent.touched.iter().map(|touched| (touched.path.clone(), touched.noted));
+            recent.part = Part::OfWhat(all.collect());
+        }
+        exceeded
+    }
+
+    /// What a change of `path` is part of.
+    fn part(&self, tree: u32, path: &RelPath) -> Part {
+        let trees = self.0.lock();
+        let recent = trees.get(&tree).filter(|recent| recent.touched.iter().any(|touched| touched.path == *path));
+        recent.map(|recent| recent.part.clone()).unwrap_or_default()
+    }
+
+    fn is(&self, tree: u32, operation: OperationId) {
+        if let Some(recent) = self.0.lock().get_mut(&tree) {
+            recent.part = Part::Of(operation);
+        }
+    }
+}
+
+impl Overlay {
+    /// Whether a change is more than its writer may lose of the project in one go.
+    pub(super) fn exceeds_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
+        let takes = comparison.old.exists() && !self.is_fresh(&comparison.path);
+        let limit = self.policy().settings.burst;
+        takes && self.bursts.exceeds(process::session(by.pid), &comparison.path, limit, Instant::now())
+    }
+
+    /// The burst that a change of `path` is part of. What it has done until now becomes part of it, too; should that fail, it
+    /// is held all the same, and only does not say what it came with.
+    pub(super) fn burst_of(&self, path: &RelPath, by: &Writer) -> Option<OperationId> {
+        let tree = process::session(by.pid);
+        match self.bursts.part(tree, path) {
+            Part::OfNothing => None,
+            Part::Of(operation) => Some(operation),
+            Part::OfWhat(touched) => {
+                let gathered = self.gather(&touched).unwrap_or_else(|err| {
+                    log::warn!("gather what was changed at once: {err}");
+                    None
+                })?;
+                self.bursts.is(tree, gathered);
+                Some(gathered)
+            }
+        }
+    }
+
+    fn gather(&self, touched: &[(RelPath, i64)]) -> Result<Option<OperationId>> {
+        let Some(operation) = self.store.gather(touched)? else { return Ok(None) };
+        let mut state = self.state.lock();
+        for upper in touched.iter().filter_map(|(path, _)| state.uppers.at(path)).collect::<Vec<_>>() {
+            let Some(upper) = state.uppers.get_mut(upper) else { continue };
+            if let Some(held) = upper.row.held.as_mut().filter(|held| held.operation.is_none()) {
+                held.operation = Some(operation);
+                self.store.save_upper(&upper.row)?;
+            }
+        }
+        Ok(Some(operation))
+    }
+
+    /// What waits for review of what was done at once.
+    pub fn held_of(&self, operation: OperationId) -> Vec<ChangeId> {
+        let held = self.held_rows().into_iter().filter_map(|row| row.held);
+        held.filter(|held| held.operation == Some(operation)).map(|held| held.id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_counts_once_and_for_two_seconds_and_each_tree_by_itself() {
+        let bursts = Bursts::default();
+        let begin = Instant::now();
+        let path = |number: u32| RelPath::parse(format!("p{number}").as_bytes()).unwrap();
+        let exceeds =
+            |tree, number, millis| bursts.exceeds(tree, &path(number), 3, begin + Duration::from_millis(millis));
+        assert!((0..3).all(|number| !exceeds(1, number, 0)));
+        assert!(!exceeds(1, 2, 100) && !exceeds(2, 3, 100), "again, and by another");
+        assert!(exceeds(1, 3, 200));
+        assert_eq!(bursts.part(2, &path(3)), Part::OfNothing);
+        let Part::OfWhat(touched) = bursts.part(1, &path(3)) else { panic!("a burst begins") };
+        assert_eq!(touched.iter().map(|(path, _)| path.to_string()).collect::<Vec<_>>(), ["p0", "p1", "p2", "p3"]);
+        bursts.is(1, OperationId::of_first_event(7));
+        assert!(exceeds(1, 4, 1900), "five within two seconds");
+        assert_eq!(bursts.part(1, &path(4)), Part::Of(OperationId::of_first_event(7)));
+        assert_eq!(bursts.part(1, &path(9)), Part::OfNothing, "what was not deleted or rewritten is not part of it");
+        // The burst goes on, below the limit.
+        assert!(!exceeds(1, 5, 3000) && !exceeds(1, 6, 4000));
+        assert_eq!(bursts.part(1, &path(6)), Part::Of(OperationId::of_first_event(7)));
+        // And is over.
+        assert!(!exceeds(1, 0, 6000));
+        assert_eq!(bursts.part(1, &path(0)), Part::OfNothing);
+    }
+}

@@ -1,0 +1,123 @@
+//! Bursts: what one process tree does to many files in one go is one operation, and held past the limit.
+
+use super::*;
+use crate::model::OperationId;
+use crate::protocol::{ErrorBody, Outcome};
+
+/// Files `f0` to `f7`, of which five may be rewritten at once.
+fn eight() -> Bench {
+    let bench = Bench::with(&[(Key::Burst, "5"), (Key::Window, "0")]);
+    (0..8).for_each(|number| bench.put(&format!("f{number}"), &lines(40)));
+    bench
+}
+
+/// With one line of each changed.
+fn burst() -> (Bench, OperationId) {
+    let bench = eight();
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    let events = bench.view().store().events_since(0).unwrap();
+    let first = events.iter().find(|event| event.path.is_some()).unwrap();
+    (bench, OperationId::of_first_event(first.seq))
+}
+
+impl Bench {
+    fn undo_operation(&self, id: OperationId) -> std::result::Result<Vec<Outcome>, ErrorBody> {
+        let operation = self.view().store().operation(id).unwrap().unwrap();
+        self.view().undo(&operation, &UndoHow::default())
+    }
+
+    /// Which of the eight the project has as `content`.
+    fn below(&self, content: &str) -> Vec<usize> {
+        (0..8).filter(|number| self.lower(&format!("f{number}")).as_deref() == Some(content)).collect()
+    }
+}
+
+#[test]
+fn what_exceeds_the_limit_is_held_and_all_of_it_is_one_operation() {
+    let (mut bench, operation) = burst();
+    assert_eq!(bench.below(&changed(40, 1)), [0, 1, 2, 3, 4]);
+    for row in bench.held() {
+        let held = row.held.unwrap();
+        assert_eq!((held.reasons, held.operation), (vec![Reason::Burst], Some(operation)));
+    }
+    let events = bench.view().store().events_since(0).unwrap();
+    let told: Vec<Option<String>> =
+        events.into_iter().filter(|event| event.path.is_some()).map(|event| event.operation).collect();
+    assert_eq!(told, vec![Some(operation.to_string()); 8]);
+    bench.remount();
+    let held = bench.view().held_of(operation);
+    assert_eq!(held.len(), 3);
+    bench.confirm(&held).unwrap();
+    assert_eq!(bench.below(&changed(40, 1)).len(), 8);
+}
+
+#[test]
+fn its_held_part_is_dropped_and_its_landed_part_undone_whole() {
+    let (bench, operation) = burst();
+    bench.view().discard(&bench.view().held_of(operation), &HOW.review).unwrap();
+    assert_eq!(bench.read("f7"), Some(lines(40)));
+    assert_eq!(bench.below(&changed(40, 1)), [0, 1, 2, 3, 4]);
+    bench.undo_operation(operation).unwrap();
+    assert_eq!(bench.below(&lines(40)).len(), 8);
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn a_file_that_was_written_twice_in_a_burst_goes_back_to_what_it_was_first() {
+    let bench = eight();
+    bench.save("f0", &changed(40, 1));
+    bench.save("f0", &changed(40, 2));
+    (1..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    let first = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    bench.undo_operation(first).unwrap();
+    assert_eq!((bench.lower("f0"), bench.lower("f1")), (Some(lines(40)), Some(lines(40))));
+}
+
+#[test]
+fn deletions_count_and_creations_and_what_was_made_in_this_session_do_not() {
+    let bench = eight();
+    for number in 0..12 {
+        bench.save(&format!("made{number}"), "made\n");
+        bench.save(&format!("made{number}"), "and written again\n");
+        bench.unlink(&format!("made{number}"));
+    }
+    assert!(bench.held().is_empty());
+    (0..8).for_each(|number| bench.put(&format!("f{number}"), "small\n"));
+    (0..8).for_each(|number| bench.unlink(&format!("f{number}")));
+    assert_eq!(bench.below("small\n"), [5, 6, 7]);
+    assert_eq!(bench.reasons(), [Reason::Burst]);
+    assert_eq!(bench.names(""), Vec::<String>::new());
+}
+
+#[test]
+fn another_tree_has_its_own_count() {
+    let bench = eight();
+    (0..5).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    // A process that has ended is a tree of its own.
+    let other = Caller { pid: i32::MAX as u32, ..ME };
+    for number in 5..8 {
+        let node = bench.node(&format!("f{number}")).unwrap();
+        let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+        let handle = bench.view().open(node, flags, &other).unwrap().handle;
+        bench.view().write(handle, 0, changed(40, 1).as_bytes()).unwrap();
+        bench.view().flush(handle, &other).unwrap();
+        bench.view().release(handle).unwrap();
+    }
+    assert!(bench.held().is_empty());
+    bench.save("f0", &changed(40, 2));
+    assert!(bench.held().is_empty(), "a path that has counted");
+    bench.save("f5", &changed(40, 2));
+    assert_eq!(bench.reasons(), [Reason::Burst]);
+}
+
+#[test]
+fn what_is_held_for_another_reason_belongs_to_the_burst_it_came_in() {
+    let bench = eight();
+    bench.save("f0", &changed(40, 40));
+    (1..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    let held = bench.held();
+    let reasons: Vec<Reason> = held.iter().map(|row| row.held.as_ref().unwrap().reasons[0]).collect();
+    assert_eq!(reasons, [Reason::Size, Reason::Burst, Reason::Burst, Reason::Burst]);
+    let operation = held[0].held.as_ref().unwrap().operation.unwrap();
+    assert_eq!(bench.view().held_of(operation).len(), 4);
+}

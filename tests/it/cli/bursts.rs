@@ -1,0 +1,132 @@
+//! What one command does to many files: what exceeds `--burst` is held, and all of it has one name.
+
+use super::{OLD, transcript};
+use crate::harness::{Scratch, View, mounted_scratch};
+
+/// `a.txt` to `e.txt`, of which three may be changed at once, and a command that has changed them all.
+fn changed_at_once(scratch: &Scratch) -> View<'_> {
+    for name in ["a", "b", "c", "d", "e"] {
+        scratch.write(format!("{name}.txt"), OLD);
+    }
+    let view = scratch.mounting().flag("--burst").flag("3").start();
+    view.sh("for file in *.txt; do printf 'one\\n2\\nthree\\n' > $file; done").ok();
+    view
+}
+
+/// Which of them the project has changed.
+fn below(view: &View<'_>) -> String {
+    let is_changed =
+        |name: &str| std::fs::read_to_string(view.lower().join(name)).expect("a file of the project") != OLD;
+    ["a", "b", "c", "d", "e"].into_iter().filter(|name| is_changed(&format!("{name}.txt"))).collect()
+}
+
+/// The burst's name, and what became of commands about it, in which it is called `OP`.
+fn with_operation(scratch: &Scratch, view: &View<'_>, commands: &[&str]) -> String {
+    let operation = view.status()["held"][0]["operation"].as_str().expect("held in a burst").to_owned();
+    transcript(scratch, commands, |arguments| {
+        let arguments: Vec<&str> =
+            arguments.iter().map(|word| if *word == "OP" { &operation } else { *word }).collect();
+        view.cli(&arguments)
+    })
+}
+
+const TOLD: &str = "\
+$ status
+fettlefs: [project] mounted (pid [pid]); 3 landed, 2 held
+
+Held for review:
+  [id1]  d.txt  +1 -1  67%  burst [op]  [age]
+  [id2]  e.txt  +1 -1  67%  burst [op]  [age]
+
+  fettlefs diff ID            see what would change
+  fettlefs confirm ID         land it in the project
+  fettlefs discard ID         drop it from the view
+=> 0
+$ log
+[time]  session started
+[time]  write landed       a.txt  +1 -1  [op]
+[time]  write landed       b.txt  +1 -1  [op]
+[time]  write landed       c.txt  +1 -1  [op]
+[time]  write held         [id1]  d.txt  +1 -1  burst  [op]
+[time]  write held         [id2]  e.txt  +1 -1  burst  [op]
+=> 0
+";
+
+const CONFIRMED: &str = "\
+$ confirm OP --dry-run
+fettlefs: Would apply d.txt (12B, 3 lines, +1 -1 ~1)
+fettlefs: Would apply e.txt (12B, 3 lines, +1 -1 ~1)
+=> 0
+$ confirm OP
+fettlefs: Applied d.txt (12B, 3 lines, +1 -1 ~1)
+  backup: d.txt.[time]
+fettlefs: Applied e.txt (12B, 3 lines, +1 -1 ~1)
+  backup: e.txt.[time]
+=> 0
+$ confirm OP
+! fettlefs: nothing of [op] is held
+=> 4
+";
+
+#[test]
+fn status_and_log_tell_a_burst_and_it_is_confirmed_by_its_name() {
+    let scratch = mounted_scratch!();
+    let view = changed_at_once(&scratch);
+    assert_eq!(below(&view), "abc");
+    assert_eq!(transcript(&scratch, &["status", "log"], |arguments| view.cli(arguments)), TOLD);
+    assert_eq!(with_operation(&scratch, &view, &["confirm OP --dry-run", "confirm OP", "confirm OP"]), CONFIRMED);
+    assert_eq!(below(&view), "abcde");
+}
+
+const DISCARDED: &str = "\
+$ discard OP
+fettlefs: Discarded d.txt (id [id1])
+  backup: d.txt.[time]
+fettlefs: Discarded e.txt (id [id2])
+  backup: e.txt.[time]
+=> 0
+";
+
+const UNDONE: &str = "\
+$ undo OP
+fettlefs: Discarded d.txt (id [id1])
+  backup: d.txt.[time]
+fettlefs: Discarded e.txt (id [id2])
+  backup: e.txt.[time]
+fettlefs: Undone c.txt (14B, 3 lines)
+  backup: c.txt.[time]
+fettlefs: Undone b.txt (14B, 3 lines)
+  backup: b.txt.[time]
+fettlefs: Undone a.txt (14B, 3 lines)
+  backup: a.txt.[time]
+=> 0
+$ undo OP
+! fettlefs: [op] is undone already: everything is as it was before it
+=> 5
+";
+
+#[test]
+fn discard_drops_what_is_held_of_it() {
+    let scratch = mounted_scratch!();
+    let view = changed_at_once(&scratch);
+    assert_eq!(with_operation(&scratch, &view, &["discard OP"]), DISCARDED);
+    assert_eq!((below(&view).as_str(), view.held().len(), view.read("e.txt").as_str()), ("abc", 0, OLD));
+}
+
+#[test]
+fn undo_rolls_back_what_landed_of_it_and_drops_the_rest() {
+    let scratch = mounted_scratch!();
+    let view = changed_at_once(&scratch);
+    assert_eq!(with_operation(&scratch, &view, &["undo OP", "undo OP"]), UNDONE);
+    assert_eq!((below(&view).as_str(), view.held().len(), view.read("e.txt").as_str()), ("", 0, OLD));
+}
+
+#[test]
+fn what_cannot_be_undone_leaves_what_is_held_alone() {
+    let scratch = mounted_scratch!();
+    let view = changed_at_once(&scratch);
+    std::fs::write(view.lower().join("b.txt"), "by a person\n").expect("write below");
+    let want = "$ undo OP\n! fettlefs: b.txt: it was edited since; --force keeps that as a backup\n=> 5\n";
+    assert_eq!(with_operation(&scratch, &view, &["undo OP"]), want);
+    assert_eq!((below(&view).as_str(), view.held().len()), ("abc", 2));
+}
