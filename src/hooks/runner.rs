@@ -1,6 +1,6 @@
 //! Asks programs, a few at a time, and knows which processes are theirs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -33,7 +33,14 @@ const ANCESTORS_MAX: usize = 256;
 #[derive(Default)]
 pub struct Runner {
     running: Arc<Running>,
+    /// What was answered to a question that is about to be asked once more. Each counts once.
+    ahead: Mutex<BTreeMap<Vec<u8>, (Instant, Answer)>>,
 }
+
+/// Answers kept for a question that was asked ahead. What they were for may have come to nothing, and nobody asks again.
+const AHEAD_MAX: usize = 64;
+/// And for how long: the second time follows at once.
+const AHEAD_FOR: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 struct Running {
@@ -66,8 +73,23 @@ impl Runner {
             Ok(json) => json,
             Err(err) => return Answer::Hold(format!("the question could not be asked: {err}")),
         };
+        if let Some((when, answer)) = self.ahead.lock().remove(&asked)
+            && when.elapsed() < AHEAD_FOR
+        {
+            return answer;
+        }
         let answers = programs.iter().map(|program| self.ask_one(program, &asked, limit));
         answers.into_iter().find(|answer| *answer != Answer::Land).unwrap_or(Answer::Land)
+    }
+
+    /// This was answered to `question`, which is about to be asked again, word for word.
+    pub fn said_ahead(&self, question: &Question, answer: Answer) {
+        let Ok(asked) = question.to_json() else { return };
+        let mut ahead = self.ahead.lock();
+        if ahead.len() >= AHEAD_MAX {
+            ahead.clear();
+        }
+        ahead.insert(asked, (Instant::now(), answer));
     }
 
     /// Whether a process is a program's, or was started by one.

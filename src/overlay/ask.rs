@@ -4,15 +4,19 @@
 //! asked of what they do themselves, which waits for review, nor of what nobody judges. No lock is held meanwhile, but the
 //! claim on the entry is: whoever wants to judge, rename or review that very entry waits for the answer too.
 
-use super::Overlay;
-use super::compare::Comparison;
+use std::sync::atomic::Ordering;
+
+use super::compare::{Comparison, Old};
+use super::lookup::Origin;
+use super::rename::End;
 use super::settle::Job;
 use super::side::Side;
+use super::{Caller, Error, Overlay, Result};
 use crate::diff::{FileDiff, FileSide, unified};
 use crate::hooks::{Answer, Counts, Question, Tier};
-use crate::model::{Reason, RelPath};
+use crate::model::{Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
-use crate::store::Writer;
+use crate::store::{Base, Below, UpperRow, What, Writer};
 use crate::sys::file::FileKind;
 
 impl Overlay {
@@ -27,6 +31,72 @@ impl Overlay {
         let question = self.question(job, comparison, actor);
         self.let_others_go(&comparison.path);
         self.hooks.ask(&policy.hooks, &question, policy.settings.hook_timeout)
+    }
+
+    /// Asks of the removal of something that waits for review or is being written, before it goes: afterwards it could not
+    /// be brought back. `Error::Denied`, and nothing done, when they refuse; else what they said counts when it is judged.
+    pub(super) fn ask_ahead_of_deletion(&self, row: &UpperRow, caller: &Caller) -> Result<()> {
+        let row = UpperRow { what: What::Whiteout, base: row.base.of_one_name(), ..row.clone() };
+        self.ask_ahead(row, None, caller, || Ok(Side::default()))
+    }
+
+    /// The same for a rename of such a thing, or over one.
+    pub(super) fn ask_ahead_of_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        let row_of = |id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
+        let (base, held) = match &to.origin {
+            Origin::Nothing => (Base::of(Below::Nothing), None),
+            Origin::Lower(meta) => (Base::of(Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 }), None),
+            Origin::Hidden(id) | Origin::Upper(id, _) => {
+                let row = row_of(*id).ok_or(Error::Errno(libc::ESTALE))?;
+                (row.base.of_one_name(), row.held)
+            }
+        };
+        let source = from.upper().and_then(row_of);
+        let Some(id) = from.upper().or(to.upper()) else { return Ok(()) };
+        let what = source.as_ref().map_or(What::File, |row| row.what.clone());
+        let row = UpperRow { id, names: vec![to.path.clone()], what, base, held };
+        let along = match (&from.origin, from.action) {
+            (Origin::Lower(_), Action::Hold(_) | Action::Pass) => None,
+            (Origin::Lower(meta), _) => Some((from.path.clone(), meta.stamp())),
+            (Origin::Upper(..) | Origin::Hidden(_) | Origin::Nothing, _) => None,
+        };
+        self.ask_ahead(row, along, caller, || match &source {
+            Some(row) => self.row_side(row),
+            None => self.present_side(&from.path),
+        })
+    }
+
+    fn ask_ahead(
+        &self,
+        row: UpperRow,
+        takes_along: Option<(RelPath, Stamp)>,
+        caller: &Caller,
+        new: impl FnOnce() -> Result<Side>,
+    ) -> Result<()> {
+        let actor = self.writer(caller);
+        if self.policy().hooks.is_empty() || self.is_hooks_own(&actor) {
+            return Ok(());
+        }
+        let path = row.names[0].clone();
+        let job = Job::to_come(row, takes_along);
+        let present = self.present_side(&path)?;
+        let old = match self.old_side(&job, &present)? {
+            Old::Known(side) => *side,
+            // It is held as stale, whatever they would say.
+            Old::Lost => return Ok(()),
+        };
+        let comparison = self.compare(&job, &actor, old, new()?, present);
+        match self.ask_hooks(&job, &comparison, &actor) {
+            Answer::Deny(why) => {
+                self.counters.denied.fetch_add(1, Ordering::Relaxed);
+                self.store.record(&self.denied_event(&comparison, &actor, &why))?;
+                Err(Error::Denied)
+            }
+            answer => {
+                self.hooks.said_ahead(&self.question(&job, &comparison, &actor), answer);
+                Ok(())
+            }
+        }
     }
 
     /// A program that was asked, or what it started. None runs where none is set.

@@ -54,7 +54,7 @@ impl Overlay {
         Err(Error::Denied)
     }
 
-    fn denied_event(&self, comparison: &Comparison, actor: &Writer, why: &str) -> crate::store::EventDraft {
+    pub(super) fn denied_event(&self, comparison: &Comparison, actor: &Writer, why: &str) -> crate::store::EventDraft {
         let measure = comparison.measure;
         self.event(EventName::WriteDenied, &comparison.path).with(|event| {
             event.reason = Some(Reason::Hook);

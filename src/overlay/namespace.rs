@@ -409,6 +409,7 @@ impl Overlay {
         if !existed {
             return self.drop_new(path, &row);
         }
+        self.ask_ahead_of_deletion(&row, caller)?;
         self.delete_changed(path, row, caller)
     }
 

@@ -191,7 +191,8 @@ impl Overlay {
 
     /// Who asks for something by name. Not for FLUSH and RELEASE: see [`crate::sys::process`].
     pub(super) fn writer(&self, caller: &Caller) -> Writer {
-        match self.policy().names_programs() {
+        let policy = self.policy();
+        match policy.names_programs() || !policy.hooks.is_empty() {
             true => caller.opener(),
             false => caller.writer(),
         }

@@ -43,6 +43,14 @@ pub(super) struct Job {
     pub denial: Denial,
 }
 
+impl Job {
+    /// What would be judged if a row came to be.
+    pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
+        let (synced, moved_on, because) = (false, false, Vec::new());
+        Self { row, open: None, version: 0, synced, moved_on, takes_along, because, denial: Denial::Drops }
+    }
+}
+
 /// An entry that is being judged. Given back however the judging ends: others wait for it.
 pub(super) struct Claim<'a> {
     pub overlay: &'a Overlay,

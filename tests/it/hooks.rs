@@ -183,24 +183,73 @@ assert os.pread(g, 9, 0) == get("other-name") == b"old\n"
     assert_eq!(events(&view, "write_denied").len(), 2);
 }
 
-/// What waits for review already can be denied, too; what would have to be brought back is held instead.
+/// What waits for review, or is being written, is asked about before it goes: denied, it is as it was.
 #[test]
-fn what_is_held_may_be_denied_and_never_gets_lost() {
+fn what_is_held_or_being_written_stays_when_its_end_is_denied() {
     let scratch = mounted_scratch!();
     let (old, new) = (lines(200), with_changed_lines(&lines(200), 150));
-    scratch.write("deny", &old);
-    scratch.write("hold", &old);
+    for path in ["held", "target"] {
+        scratch.write(path, &old);
+    }
+    scratch.write("other", "other\n");
+    let (no, asked) = (scratch.root().join("no"), scratch.root().join("asked"));
+    let decide = format!("if [ -e {no:?} ]; then d=deny; else d=land; fi; echo \"{{\\\"decision\\\":\\\"$d\\\"}}\"");
+    let hook = program(&scratch, "hook", &format!("#!/bin/sh\ncat > /dev/null\necho >> {asked:?}\n{decide}\n"));
+    let count = || fs::read_to_string(&asked).expect("somebody was asked").lines().count();
+    let view = mounting(&scratch, &[&hook]).start();
+    view.write("held", &new);
+    let held = view.assert_held("held", &new, &old);
+    assert_eq!((held.reason.as_str(), count()), ("size", 1));
+
+    fs::write(&no, "").expect("a file");
+    script(
+        &scratch,
+        &view,
+        r#"
+raises("EACCES", os.unlink, "held")
+raises("EACCES", os.rename, "other", "held")
+raises("EACCES", os.rename, "held", "target")
+f = os.open("tmp", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(f, b"being written")
+raises("EACCES", os.rename, "tmp", "target")
+assert get("tmp") == b"being written"
+raises("EACCES", os.close, f)
+assert not os.path.exists("tmp")
+"#,
+    );
+    assert_eq!((view.assert_held("held", &new, &old).id, count()), (held.id, 6));
+    view.assert_landed("target", &old);
+    view.assert_landed("other", "other\n");
+    assert_eq!(events(&view, "write_denied").len(), 5);
+
+    fs::remove_file(&no).expect("removed");
+    script(
+        &scratch,
+        &view,
+        r#"
+os.rename("held", "target")
+f = os.open("tmp", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(f, b"x\n")
+os.rename("tmp", "other")
+os.close(f)
+os.unlink("target")
+"#,
+    );
+    // The going of the old file, too; each once. What was judged when it was renamed is at its close.
+    assert_eq!((view.has("target"), view.has("held"), scratch.read("target")), (false, false, old));
+    view.assert_landed("other", "x\n");
+    assert!((6 + 4..=6 + 6).contains(&count()), "asked {} times", count());
+}
+
+/// Large enough to be held by itself: the denial comes first.
+#[test]
+fn what_would_be_held_may_be_denied() {
+    let scratch = mounted_scratch!();
+    scratch.write("deny", lines(200));
     let view = by_name(&scratch);
-    // Large enough to be held by itself: the denial comes first.
+    let new = with_changed_lines(&lines(200), 150);
     script(&scratch, &view, &format!("f = open('deny', 'w'); f.write({new:?}); raises('EACCES', f.close)"));
-    view.assert_landed("deny", &old);
-    script(&scratch, &view, &format!("put('hold', {new:?}.encode()); os.rename('hold', 'deny')"));
-    let held = view.held().into_iter().find(|held| held.path == "deny").expect("it is held");
-    assert_eq!((view.read("deny"), scratch.read("deny")), (new.clone(), old.clone()));
-    assert_eq!(held.reason, "hook");
-    // A person decides.
-    view.cli(&["discard", "deny"]).ok();
-    view.assert_landed("deny", &old);
+    view.assert_landed("deny", &lines(200));
 }
 
 /// A program's silence lands nothing, whoever else has said land; the first to object is heard.
