@@ -78,8 +78,8 @@ impl Runner {
         {
             return answer;
         }
-        let answers = programs.iter().map(|program| self.ask_one(program, &asked, limit));
-        answers.into_iter().find(|answer| *answer != Answer::Land).unwrap_or(Answer::Land)
+        let mut answers = programs.iter().map(|program| self.ask_one(program, &asked, limit));
+        answers.find(|answer| *answer != Answer::Land).unwrap_or(Answer::Land)
     }
 
     /// This was answered to `question`, which is about to be asked again, word for word.

@@ -25,7 +25,8 @@ impl Overlay {
         if policy.hooks.is_empty() || self.is_beyond_hooks(comparison, actor) {
             return Answer::Land;
         }
-        if self.is_hooks_own(actor) {
+        // Asked again, it could do so again, and nobody would ever come to judge it.
+        if job.because.contains(&Reason::Hook) || self.is_hooks_own(actor) {
             return Answer::Hold("a permission program did this itself".to_owned());
         }
         let question = self.question(job, comparison, actor);
@@ -36,12 +37,14 @@ impl Overlay {
     /// Asks of the removal of something that waits for review or is being written, before it goes: afterwards it could not
     /// be brought back. `Error::Denied`, and nothing done, when they refuse; else what they said counts when it is judged.
     pub(super) fn ask_ahead_of_deletion(&self, row: &UpperRow, caller: &Caller) -> Result<()> {
+        let Some(by) = self.asked_for(caller) else { return Ok(()) };
         let row = UpperRow { what: What::Whiteout, base: row.base.of_one_name(), ..row.clone() };
-        self.ask_ahead(row, None, caller, || Ok(Side::default()))
+        self.ask_ahead(row, None, &by, || Ok(Side::default()))
     }
 
     /// The same for a rename of such a thing, or over one.
     pub(super) fn ask_ahead_of_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        let Some(by) = self.asked_for(caller) else { return Ok(()) };
         let row_of = |id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
         let (base, held) = match &to.origin {
             Origin::Nothing => (Base::of(Below::Nothing), None),
@@ -60,7 +63,7 @@ impl Overlay {
             (Origin::Lower(meta), _) => Some((from.path.clone(), meta.stamp())),
             (Origin::Upper(..) | Origin::Hidden(_) | Origin::Nothing, _) => None,
         };
-        self.ask_ahead(row, along, caller, || match &source {
+        self.ask_ahead(row, along, &by, || match &source {
             Some(row) => self.row_side(row),
             None => self.present_side(&from.path),
         })
@@ -70,33 +73,45 @@ impl Overlay {
         &self,
         row: UpperRow,
         takes_along: Option<(RelPath, Stamp)>,
-        caller: &Caller,
+        by: &Writer,
         new: impl FnOnce() -> Result<Side>,
     ) -> Result<()> {
-        let actor = self.writer(caller);
-        if self.policy().hooks.is_empty() || self.is_hooks_own(&actor) {
-            return Ok(());
-        }
-        let path = row.names[0].clone();
         let job = Job::to_come(row, takes_along);
-        let present = self.present_side(&path)?;
-        let old = match self.old_side(&job, &present)? {
-            Old::Known(side) => *side,
-            // It is held as stale, whatever they would say.
-            Old::Lost => return Ok(()),
+        let comparison = match self.compare_ahead(&job, by, new) {
+            Ok(Some(comparison)) => comparison,
+            // They are asked again when it is judged, which cannot deny it, and holds it.
+            Ok(None) => return Ok(()),
+            Err(err) => {
+                log::warn!("ask of {} ahead: {err}", job.row.names[0]);
+                return Ok(());
+            }
         };
-        let comparison = self.compare(&job, &actor, old, new()?, present);
-        match self.ask_hooks(&job, &comparison, &actor) {
+        match self.ask_hooks(&job, &comparison, by) {
             Answer::Deny(why) => {
                 self.counters.denied.fetch_add(1, Ordering::Relaxed);
-                self.store.record(&self.denied_event(&comparison, &actor, &why))?;
+                self.store.record(&self.denied_event(&comparison, by, &why))?;
                 Err(Error::Denied)
             }
-            answer => {
-                self.hooks.said_ahead(&self.question(&job, &comparison, &actor), answer);
+            answer @ (Answer::Land | Answer::Hold(_)) => {
+                self.hooks.said_ahead(&self.question(&job, &comparison, by), answer);
                 Ok(())
             }
         }
+    }
+
+    /// None where what it is to be judged against is gone.
+    fn compare_ahead(&self, job: &Job, by: &Writer, new: impl FnOnce() -> Result<Side>) -> Result<Option<Comparison>> {
+        let present = self.present_side(&job.row.names[0])?;
+        match self.old_side(job, &present)? {
+            Old::Known(old) => Ok(Some(self.compare(job, by, *old, new()?, present))),
+            Old::Lost => Ok(None),
+        }
+    }
+
+    /// Who asks for something, where anybody is to be asked of it.
+    fn asked_for(&self, caller: &Caller) -> Option<Writer> {
+        let by = (!self.policy().hooks.is_empty()).then(|| self.writer(caller))?;
+        (!self.is_hooks_own(&by)).then_some(by)
     }
 
     /// A program that was asked, or what it started. None runs where none is set.

@@ -127,8 +127,11 @@ fn a_program_that_works_in_the_view_waits_for_nobody() {
         let scratch = mounted_scratch!();
         scratch.write("file", "old\n");
         scratch.write("other", "old\n");
-        // Once: what it does again it would have to be asked again.
-        let once = format!("if mkdir {:?} 2> /dev/null; then\n{body}\nfi", scratch.root().join("once"));
+        // Most do it once, and not again when they are asked of what follows.
+        let once = match what {
+            "writes the very file" => format!("echo $$ >> {:?}\n{body}", scratch.root().join("asked")),
+            _ => format!("if mkdir {:?} 2> /dev/null; then\n{body}\nfi", scratch.root().join("once")),
+        };
         let view = limited(
             &scratch,
             &format!("#!/bin/sh\n{{ {once}\n}} > /dev/null 2>&1\necho '{{\"decision\":\"land\"}}'\n"),
@@ -146,6 +149,12 @@ fn a_program_that_works_in_the_view_waits_for_nobody() {
             let reasons: Vec<_> = held.iter().map(|held| (held.path.as_str(), held.reason.as_str())).collect();
             assert_eq!(reasons, [("beside", "hook"), ("other", "hook")], "{what}");
             assert!(!scratch.has("beside") && scratch.has("other"));
+        }
+        if what == "writes the very file" {
+            // It is not asked of that again and again.
+            eventually("it is held", || view.held().iter().any(|held| held.path == "file" && held.reason == "hook"));
+            let asked = fs::read_to_string(scratch.root().join("asked")).expect("it was asked");
+            assert_eq!(asked.lines().count(), 1, "{asked}");
         }
         eventually("nothing is left", || leftovers(&view).is_empty());
         // The view answers, and agrees with itself.
