@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{mounting, program};
+use crate::harness::script::python;
 use crate::harness::{Scratch, View, eventually, lines, mounted_scratch};
 
 /// What they may take in these tests, and by when there must be a decision.
@@ -78,6 +79,8 @@ fn whatever_a_program_does_there_is_a_decision_in_time_and_nothing_left() {
         ("reads nothing", "exec < /dev/null; sleep MARK".to_owned(), "no answer within 1s"),
         ("closes all", "exec <&- >&- 2>&-; sleep MARK".to_owned(), "no answer within 1s"),
         ("forks", "sleep MARK & setsid sleep MARK & (setsid sh -c 'sleep MARK; :' &) ; wait".to_owned(), "no answer"),
+        ("kills who watches it", "kill -KILL $PPID; exec sleep MARK".to_owned(), "who watches over it has died"),
+        ("stops who watches it", "kill -STOP $PPID; exec sleep MARK".to_owned(), "who watches over it does not answer"),
         ("forks on and on", "f() { sleep MARK & (f &) ; }; f; sleep MARK".to_owned(), "no answer within 1s"),
     ]
     .into_iter()
@@ -238,6 +241,67 @@ fn many_are_asked_at_once() {
         }
     }
     eventually("nothing is left", || leftovers(&view).is_empty());
+}
+
+/// What programs do to a few names at once, whatever they are told.
+const TURMOIL: &str = r#"
+import random
+def turmoil(seed):
+    rng = random.Random(seed)
+    paths = ["a", "b", "d/a", "d/b"]
+    def act():
+        path, other = rng.choice(paths), rng.choice(paths)
+        text = b"%d\n" % rng.randrange(1000) * rng.choice([1, 3, 200])
+        kind = rng.randrange(7)
+        if kind == 0: put(path, text)
+        elif kind == 1: put(path + "~%d" % seed, text); os.rename(path + "~%d" % seed, path)
+        elif kind == 2: os.unlink(path)
+        elif kind == 3: os.rename(path, other)
+        elif kind == 4: os.rename(path, path + "~"); put(path, text)
+        elif kind == 5:
+            with open(path, "r+b") as f: f.seek(0, 2); f.write(text)
+        elif kind == 6: renameat2(path, other, 2)
+    for _ in range(60):
+        try: act()
+        except OSError as err: assert err.errno in (errno.EACCES, errno.ENOENT, errno.EXDEV), err
+threads = [threading.Thread(target=turmoil, args=(seed,)) for seed in range(SEED, SEED + 4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"#;
+
+/// Whatever is denied, held and let through at once, all that is kept agrees, survives, and can be decided on.
+#[test]
+fn a_capricious_program_leaves_everything_in_agreement() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(120));
+    scratch.write("d/a", lines(120));
+    let hook = "#!/bin/sh\ncat > /dev/null\ncase $(($$ % 4)) in 0) d=deny ;; 1) d=hold ;; *) d=land ;; esac\n\
+        echo \"{\\\"decision\\\":\\\"$d\\\"}\"\n";
+    let view = limited(&scratch, hook);
+    for seed in [1, 100] {
+        python(&scratch, view.root(), &TURMOIL.replace("SEED", &seed.to_string())).ok();
+        view.cli(&["flush"]).ok();
+        view.fsck();
+    }
+    let denied = view.status()["counters"]["denied"].as_u64();
+    assert!(denied.is_some_and(|count| count > 10), "{denied:?} were denied");
+    let shown = view.sh("find . -type f | sort | xargs -d '\\n' sha256sum").ok().stdout;
+    view.unmount();
+    let view = limited(&scratch, hook);
+    assert_eq!(view.sh("find . -type f | sort | xargs -d '\\n' sha256sum").ok().stdout, shown);
+    view.cli(&["discard", "--all", "--yes"]).ok();
+    view.fsck();
+    let listed = |dir: &Path| -> Vec<String> {
+        let mut command = scratch.command("find");
+        let output =
+            command.args([".", "-name", ".fettle", "-prune", "-o", "-type", "f", "-print"]).current_dir(dir).output();
+        let mut paths: Vec<_> =
+            String::from_utf8_lossy(&output.expect("find").stdout).lines().map(str::to_owned).collect();
+        paths.sort();
+        paths
+    };
+    // Without what was held the view is the project.
+    assert_eq!(listed(view.root()), listed(&scratch.lower()));
 }
 
 fn writer(scratch: &Scratch, view: &View<'_>) -> Child {
