@@ -27,15 +27,16 @@ pub enum ProgramError {
     Inside(String),
     #[error("{0} cannot be run: it is no file, or not executable")]
     NotExecutable(String),
-    #[error("{0} can be written by everybody on this machine")]
+    #[error("{0}, or a directory above it, can be written by everybody on this machine")]
     Exposed(String),
     #[error("{name}: {cause}")]
     Unreadable { name: String, cause: std::io::Error },
 }
 
-/// Permission bits: somebody may run it; everybody may write to it.
+/// Permission bits: somebody may run it; everybody may write to it; only owners may take what is in it away.
 const EXECUTABLE: u32 = 0o111;
 const WORLD_WRITABLE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
 
 impl Program {
     /// `command` is a program and its arguments, never empty; `is_inside` tells of a resolved path whether programs in the
@@ -101,10 +102,16 @@ fn check_mode(name: &str, file: &Path) -> Result<(), ProgramError> {
     if !meta.is_file() || mode & EXECUTABLE == 0 {
         return Err(ProgramError::NotExecutable(name.to_owned()));
     }
-    match mode & WORLD_WRITABLE {
-        0 => Ok(()),
-        _ => Err(ProgramError::Exposed(name.to_owned())),
+    match mode & WORLD_WRITABLE == 0 && !file.ancestors().skip(1).any(is_replaceable_in) {
+        true => Ok(()),
+        false => Err(ProgramError::Exposed(name.to_owned())),
     }
+}
+
+/// Whether anybody could put something else in the place of what is in `directory`.
+fn is_replaceable_in(directory: &Path) -> bool {
+    let mode = std::fs::metadata(directory).map(|meta| meta.permissions().mode());
+    mode.is_ok_and(|mode| mode & WORLD_WRITABLE != 0 && mode & STICKY == 0)
 }
 
 #[cfg(test)]
@@ -133,10 +140,17 @@ mod tests {
         std::os::unix::fs::symlink(&inside, root.join("link")).expect("a link");
         executable(&root.join("plain"), 0o644);
         executable(&root.join("exposed"), 0o757);
+        for (directory, mode) in [("open", 0o777), ("sticky", 0o1777)] {
+            let directory = root.join(directory);
+            std::fs::create_dir(&directory).expect("a directory");
+            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).expect("a mode");
+            executable(&directory.join("hook"), 0o755);
+        }
         let path = |name: &str| root.join(name).display().to_string();
 
         let program = resolve(&[&path("hook"), "--strict", "x y"], &project).expect("it can be asked");
         assert_eq!((program.file(), program.arguments().len(), program.name().as_str()), (&*outside, 2, "hook"));
+        assert!(resolve(&[&path("sticky/hook")], &project).is_ok(), "as in /tmp");
         assert!(resolve(&["sh"], &project).expect("in /bin or /usr/bin").file().is_absolute());
         for (command, want) in [
             (vec!["./hook".to_owned()], "a program is named by its absolute path"),
@@ -151,6 +165,7 @@ mod tests {
             (vec![path("plain")], "cannot be run"),
             (vec![path("project/..")], "cannot be run"),
             (vec![path("exposed")], "can be written by everybody"),
+            (vec![path("open/hook")], "can be written by everybody"),
         ] {
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             let err = resolve(&words, &project).expect_err("it must be refused");
