@@ -120,6 +120,7 @@ open('../project/other', 'w').write('edited outside\\n'); f.close()";
 #[test]
 fn a_new_daemon_tells_what_happened_meanwhile_and_nothing_again() {
     let scratch = mounted_scratch!();
+    fs::create_dir(scratch.lower().join("d")).expect("a directory");
     let view = known(&scratch);
     scratch.write("held", "edited outside\n");
     assert_eq!(told_by_now(&scratch, &view), [is("held", "modified")]);
@@ -127,9 +128,18 @@ fn a_new_daemon_tells_what_happened_meanwhile_and_nothing_again() {
     let view = scratch.mount_at("view");
     view.write("mark", lines(20));
     assert_eq!(told_by_now(&scratch, &view), [is("held", "modified")]);
+    view.sh("mv other d/moved; mv untouched other").ok();
     view.kill_all();
     scratch.write("held", "edited again\n");
+    scratch.write("landed", "edited outside\n");
     let view = scratch.mount_at("view");
     view.write("mark", lines(20));
-    assert_eq!(told_by_now(&scratch, &view), [is("held", "modified"), is("held", "modified")]);
+    let told = told_by_now(&scratch, &view);
+    assert_eq!(told, [is("held", "modified"), is("held", "modified"), is("landed", "modified")]);
+    let external = view.cli(&["external", "--json"]).ok().json();
+    let external = external["external"].as_array().expect("a list");
+    let external = external.iter().filter(|external| external["path"] != "mark");
+    let paths: Vec<_> = external.map(|external| (&external["path"], &external["held"])).collect();
+    let id = Value::from(view.only_held().id);
+    assert_eq!(paths, [(&Value::from("held"), &id), (&Value::from("landed"), &Value::Null)], "by what the log tells");
 }
