@@ -51,6 +51,7 @@ mod rollback;
 mod rules;
 mod settle;
 mod side;
+mod sights;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -93,6 +94,7 @@ use external::{Doubts, Heralded};
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
+use sights::Sights;
 
 use uppers::Uppers;
 use watch::Watching;
@@ -179,6 +181,8 @@ struct State {
     seen: HashMap<RelPath, Seen>,
     /// Which changes by others have been told as events.
     heralded: Heralded,
+    /// What process trees last saw of paths.
+    sights: Sights,
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
@@ -415,6 +419,7 @@ impl State {
             windows: Windows::default(),
             anchors: Anchors::default(),
             moved_dirs: Vec::new(),
+            sights: Sights::default(),
             seen: HashMap::new(),
             heralded: Heralded::default(),
             epoch: 0,

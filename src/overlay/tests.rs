@@ -12,6 +12,7 @@ mod programs;
 mod purge;
 mod rotation;
 mod scenarios;
+mod stale;
 mod stress;
 mod structure;
 mod together;
