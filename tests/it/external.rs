@@ -122,6 +122,7 @@ fn a_new_daemon_tells_what_happened_meanwhile_and_nothing_again() {
     let scratch = mounted_scratch!();
     fs::create_dir(scratch.lower().join("d")).expect("a directory");
     let view = known(&scratch);
+    let id = Value::from(view.only_held().id);
     scratch.write("held", "edited outside\n");
     assert_eq!(told_by_now(&scratch, &view), [is("held", "modified")]);
     view.kill_all();
@@ -140,6 +141,5 @@ fn a_new_daemon_tells_what_happened_meanwhile_and_nothing_again() {
     let external = external["external"].as_array().expect("a list");
     let external = external.iter().filter(|external| external["path"] != "mark");
     let paths: Vec<_> = external.map(|external| (&external["path"], &external["held"])).collect();
-    let id = Value::from(view.only_held().id);
     assert_eq!(paths, [(&Value::from("held"), &id), (&Value::from("landed"), &Value::Null)], "by what the log tells");
 }
