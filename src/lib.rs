@@ -15,6 +15,8 @@ pub mod sys;
 
 pub mod store;
 
+pub mod hooks;
+
 pub mod overlay;
 
 pub mod control;

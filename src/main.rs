@@ -1,5 +1,9 @@
 //! The `fettlefs` program: all of it is in the library.
 
 fn main() -> std::process::ExitCode {
-    fettlefs::cli::run(std::env::args_os().collect())
+    let argv: Vec<_> = std::env::args_os().collect();
+    match fettlefs::hooks::is_supervisor(&argv) {
+        true => fettlefs::hooks::supervise(&argv),
+        false => fettlefs::cli::run(argv),
+    }
 }

@@ -80,7 +80,8 @@ fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result
     if status.held.is_empty() || chosen.yes || chosen.dry_run {
         return Ok(!status.held.is_empty());
     }
-    match desk.agreed(&format!("{} {}?", act.verb(), plural(status.held.len() as u64, "held change")))? {
+    let question = format!("{} {}?", act.verb(), plural(status.held.len() as u64, "held change"));
+    match desk.agreed("--all", &question)? {
         Answer::Yes => Ok(true),
         Answer::No => Err(Failure::new(ErrorCode::Io, "nothing was done")),
     }

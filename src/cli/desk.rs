@@ -102,10 +102,10 @@ impl Desk {
         }
     }
 
-    /// Asks a person. Where none can be asked, says which flag answers instead.
-    pub fn agreed(&self, question: &str) -> Result<Answer, Failure> {
+    /// Asks a person whether to do `what` was asked for. Where none can be asked, says which flag answers instead.
+    pub fn agreed(&self, what: &str, question: &str) -> Result<Answer, Failure> {
         if self.format == Format::Json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            return Err(Failure::usage("--all needs --yes where there is no terminal to ask"));
+            return Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask")));
         }
         write!(io::stderr(), "fettlefs: {question} [y/N] ")?;
         let mut line = String::new();
@@ -114,6 +114,13 @@ impl Desk {
             "y" | "Y" | "yes" => Answer::Yes,
             _ => Answer::No,
         })
+    }
+
+    /// Says on stderr what a person should know before an answer.
+    pub fn remark(&self, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
+        let mut text = Text::new(&self.stderr);
+        render(&mut text);
+        Ok(io::stderr().write_all(&text.into_bytes())?)
     }
 
     /// Prints what is neither an answer nor for a person: a script, a page of another program's.

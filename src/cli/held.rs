@@ -34,6 +34,9 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
         text.ink(Ink::Warning, format!("  [{mark}]"));
     }
     text.put("\n");
+    if let Some(detail) = change.detail.as_ref().filter(|_| change.kind != ChangeKind::Structure) {
+        text.put("            ").name(detail).put("\n");
+    }
 }
 
 fn marks(change: &Held) -> Vec<String> {

@@ -191,7 +191,18 @@ mod tests {
             assert_ne!(all.origin(*key), Origin::Default, "{} is not among them", key.name());
         }
         let values = |s: Settings| {
-            (s.thresholds, s.ttl, s.window, s.burst, s.approve, s.on_hold, s.risk, s.pre_write, s.backups)
+            (
+                s.thresholds,
+                s.ttl,
+                s.window,
+                s.burst,
+                s.approve,
+                s.on_hold,
+                s.risk,
+                s.pre_write,
+                s.hook_timeout,
+                s.backups,
+            )
         };
         assert_eq!(values(all), values(defaults()));
     }

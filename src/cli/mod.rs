@@ -40,6 +40,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trust;
 mod undo;
 mod unmount;
 mod version;
@@ -93,6 +94,7 @@ enum Command {
     Events(events::Arguments),
     External(external::Arguments),
     Reload(reload::Arguments),
+    Trust(trust::Arguments),
     Flush(flush::Arguments),
     Fsck(fsck::Arguments),
     Doctor(doctor::Arguments),
@@ -140,6 +142,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Events(arguments) => events::run(arguments, desk),
         Command::External(arguments) => external::run(arguments, desk),
         Command::Reload(arguments) => reload::run(arguments, desk),
+        Command::Trust(arguments) => trust::run(arguments, desk),
         Command::Flush(arguments) => flush::run(arguments, desk),
         Command::Fsck(arguments) => fsck::run(arguments, desk),
         Command::Doctor(arguments) => doctor::run(arguments, desk),

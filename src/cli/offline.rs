@@ -67,7 +67,7 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
     let note = HolderNote { pid: std::process::id(), mountpoint: None };
     store.dirs().write_holder(&note).map_err(store_failure)?;
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
-    let source = sources::rule_source(&SettingFlags::default()).map_err(told)?;
+    let source = sources::rule_source(&place.root, None, &SettingFlags::default()).map_err(told)?;
     let policy = match Policy::load(&lower, &source) {
         Err(err) if !asks_rules(op) => Policy::built_in(&err),
         loaded => loaded.map_err(|err| rules_needed(op, &err))?,

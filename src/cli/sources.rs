@@ -1,7 +1,7 @@
 //! What the environment and the user's own files say: where state stands, and where settings come from (SPEC §3, §15).
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::mount::{Approve, OnHold, SettingFlags, Window};
@@ -29,14 +29,21 @@ fn named(variable: &str) -> Option<OsString> {
     std::env::var_os(variable).filter(|value| !value.is_empty())
 }
 
-pub fn rule_source(flags: &SettingFlags) -> Result<RuleSource, Failure> {
-    let directory = config_directory();
+/// For `project`, an absolute path without links; `view` is where programs see it, if it is mounted.
+pub fn rule_source(project: &Path, view: Option<&Path>, flags: &SettingFlags) -> Result<RuleSource, Failure> {
     Ok(RuleSource {
-        user_file: directory.as_ref().map(|directory| directory.join("config.toml")),
-        trusted_file: directory.as_ref().map(|directory| directory.join("trusted")),
+        project: project.to_owned(),
+        view: view.map(Path::to_owned),
+        user_file: config_directory().map(|directory| directory.join("config.toml")),
+        trusted_file: trusted_file(),
         environment: Layer::environment(|variable| std::env::var_os(variable)).map_err(refused)?,
         flags: Layer::flags(given(flags)).map_err(refused)?,
     })
+}
+
+/// Where the user's trust in projects is recorded.
+pub fn trusted_file() -> Option<PathBuf> {
+    config_directory().map(|directory| directory.join("trusted"))
 }
 
 fn refused(err: SettingsError) -> Failure {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use super::{Asker, Project};
 use crate::diff::{FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind};
-use crate::overlay::{self, SideContent};
+use crate::overlay::{self, Policy, RuleSource, SideContent};
 use crate::protocol::{
-    Also, Backup, ChangeDiff, Counters, DiffText, ErrorBody, ErrorCode, External, Held, Status, Writer,
+    Also, Backup, ChangeDiff, Counters, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile, ProjectPath,
+    Status, Writer,
 };
 use crate::store::{self, UpperRow, What};
 
@@ -54,7 +55,7 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         kind: held.kind,
         also: Also(also.to_vec()),
         reason: *held.reasons.first().ok_or_else(|| internal("a held change without a reason"))?,
-        detail: structure(project, row),
+        detail: structure(project, row).or_else(|| held.detail.clone()),
         insertions: held.insertions,
         deletions: held.deletions,
         old_lines: held.old_lines,
@@ -174,6 +175,20 @@ fn notices(project: &Project) -> impl Iterator<Item = String> {
 /// A setting without effect, said as `mount` says it.
 pub fn untrusted(notice: &str) -> String {
     format!("ignored until `fettlefs trust`: {notice}")
+}
+
+/// The project's own settings file as `policy` was made of it.
+pub fn project_file(policy: &Policy, source: &RuleSource) -> Option<ProjectFile> {
+    let file = policy.project_file.as_ref()?;
+    Some(ProjectFile {
+        project: ProjectPath(source.project.clone()),
+        // Settings that can be read are UTF-8.
+        text: String::from_utf8_lossy(&file.text).into_owned(),
+        sha256: file.digest,
+        trusted: file.is_trusted,
+        ignored: policy.notices.clone(),
+        trusted_in: source.trusted_file.as_ref().map(|path| path.display().to_string()),
+    })
 }
 
 /// A caller whose working directory was the project before the mount covered it works on lower, unreviewed.

@@ -15,6 +15,7 @@ mod rights;
 mod serve;
 mod socket;
 
+pub use answers::project_file;
 pub use desk::{DESK_ROOT, Desk, VirtualMeta};
 pub use project::{Mounted, Project};
 pub use rights::Asker;

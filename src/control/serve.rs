@@ -421,13 +421,14 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
     let policy = Policy::load(project.overlay.lower(), &project.source)
         .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("nothing was reloaded: {err}")))?;
     let notices = policy.notices.iter().map(|notice| answers::untrusted(notice)).collect();
+    let project_file = request.dry_run.then(|| answers::project_file(&policy, &project.source)).flatten();
     if !request.dry_run {
         project.overlay.set_policy(policy).map_err(|err| {
             let open = "reloaded, but a file that was open may be written past the new rules";
             ErrorBody::new(ErrorCode::Io, format!("{open}: {err}"))
         })?;
     }
-    Ok(Reply::Reload(ReloadReply { notices }))
+    Ok(Reply::Reload(ReloadReply { notices, project_file }))
 }
 
 fn flush(request: &Request, project: &Project) -> Result<Reply> {

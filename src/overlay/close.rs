@@ -7,7 +7,9 @@ use super::handles::{Access, Handle, HandleId, OpenFile, Target};
 use super::nodes::NodeId;
 use super::settle::Settled;
 use super::{Caller, Error, Overlay, Result};
+use crate::model::Reason;
 use crate::policy::settings::OnHold;
+use crate::store::UpperId;
 use crate::sys::process;
 
 impl Overlay {
@@ -30,7 +32,13 @@ impl Overlay {
             // What another writer has half done would land with it: the last to close is judged for both.
             return Ok(());
         }
-        let settled = self.settle(id, &handle.opener);
+        if handle.is_hooks && self.leave_to_who_judges(id) {
+            return Ok(());
+        }
+        let settled = self.settle_or_deny(id, &handle.opener, handle.because());
+        if matches!(settled, Err(Error::Denied)) {
+            return Err(Error::Denied);
+        }
         if matches!(settled, Err(_) | Ok(Settled::Postponed)) {
             // Still unjudged: the release tries again, and nothing is lost meanwhile.
             handle.note_written();
@@ -39,6 +47,14 @@ impl Overlay {
             Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
             Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
         }
+    }
+
+    /// What a permission program wrote to the very file it was asked of: who waits for its answer is told so by the entry,
+    /// for to wait for that one would be to wait for oneself. False where nobody is judging it.
+    fn leave_to_who_judges(&self, id: UpperId) -> bool {
+        let mut state = self.state.lock();
+        let judged = state.uppers.get_mut(id).filter(|upper| upper.busy);
+        judged.map(|upper| upper.because.push(Reason::Hook)).is_some()
     }
 
     /// Whether another handle on the same file has written what nobody has judged.
@@ -69,7 +85,11 @@ impl Overlay {
         let settled = match open.upper() {
             // What the others do not judge, this judges; what one of them will, it leaves.
             Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
-                self.settle(id, &removed.opener).map(|_| ())
+                match self.settle_or_deny(id, &removed.opener, removed.because()) {
+                    // Nobody waits for it: there is an event.
+                    Ok(_) | Err(Error::Denied) => Ok(()),
+                    Err(err) => Err(err),
+                }
             }
             _ => Ok(()),
         };

@@ -36,6 +36,8 @@ pub(super) struct Comparison {
     pub measure: Option<Measure>,
     pub reasons: Vec<Reason>,
     pub note: LandNote,
+    /// What a permission program said of it.
+    pub detail: Option<String>,
 }
 
 impl Overlay {
@@ -101,6 +103,7 @@ impl Overlay {
             measure: facts.measure,
             reasons: job.because.clone(),
             note: LandNote::Small,
+            detail: None,
             old,
             new,
             present,
@@ -144,6 +147,11 @@ impl Comparison {
         if !self.reasons.contains(&reason) {
             self.reasons.push(reason);
         }
+    }
+
+    pub(super) fn hold_for_hook(&mut self, why: String) {
+        self.add(Reason::Hook);
+        self.detail = Some(why);
     }
 
     /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).

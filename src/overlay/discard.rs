@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::Context;
-use super::handles::Backing;
+use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Taken, Writers, failed};
 use super::side::Side;
-use super::{Error, Overlay, Result, open_lower};
-use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
+use super::{Error, Overlay, Result, State, open_lower};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     self, Below, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, PathEffect, StagedContent, UpperId,
-    Version, What,
+    UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -61,7 +61,7 @@ impl Drop for GivenAway<'_> {
 }
 
 /// What lower has where a change is about to go from.
-struct Shown {
+pub(super) struct Shown {
     meta: Option<Meta>,
     /// Where somebody has the change open.
     file: Option<Arc<File>>,
@@ -143,7 +143,10 @@ impl Overlay {
         self.check_nothing_left_inside(taken)?;
         let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
         // Asked before, so that once they are discarded nothing is in the way of showing it.
-        let shown = taken.iter().map(|change| self.what_lower_shows(change)).collect::<Result<Vec<_>>>();
+        let shown = taken
+            .iter()
+            .map(|change| self.what_lower_shows(&change.row.names[0], change.open.as_ref()))
+            .collect::<Result<Vec<_>>>();
         let shown = shown.map_err(whole)?;
         let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
         let Landed { backups, operation } = done.map_err(|err| whole(err.into()))?;
@@ -155,7 +158,9 @@ impl Overlay {
         }
         // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
         let back = |(change, shown): (&Taken, Shown)| {
-            self.back_to_lower(change, shown).err().map(|err| failed(&change.row.names[0], &err))
+            self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown)
+                .err()
+                .map(|err| failed(&change.row.names[0], &err))
         };
         // What is in a directory before it: it is found by its path.
         let mut inner_first: Vec<(&Taken, Shown)> = taken.iter().zip(shown).collect();
@@ -164,10 +169,10 @@ impl Overlay {
         failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 
-    fn what_lower_shows(&self, change: &Taken) -> Result<Shown> {
-        let path = &change.row.names[0];
+    /// What lower has at a path that somebody has `open`.
+    pub(super) fn what_lower_shows(&self, path: &RelPath, open: Option<&Arc<OpenFile>>) -> Result<Shown> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        let needs_file = change.open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
+        let needs_file = open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
         let file = needs_file.then(|| open_lower(&self.lower, path)).transpose().doing(|| format!("open {path}"))?;
         Ok(Shown { meta, file: file.map(Arc::new) })
     }
@@ -189,13 +194,17 @@ impl Overlay {
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
-    fn back_to_lower(&self, change: &Taken, shown: Shown) -> Result<()> {
-        let row = &change.row;
+    pub(super) fn back_to_lower(
+        &self,
+        row: &UpperRow,
+        is_as_taken: impl FnOnce(&State) -> bool,
+        shown: Shown,
+    ) -> Result<()> {
         let path = &row.names[0];
         let Shown { meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
-        if !state.is_as_taken(change) {
+        if !is_as_taken(&state) {
             return self.begin_anew(&mut state, row.id, meta);
         }
         let node = state.nodes.at(path);

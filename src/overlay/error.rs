@@ -7,6 +7,9 @@ pub enum Error {
     /// An everyday refusal, such as `ENOENT`; nothing to log.
     #[error("{}", io::Error::from_raw_os_error(*.0))]
     Errno(i32),
+    /// A permission program refused what was done, which is undone.
+    #[error("denied by a permission program")]
+    Denied,
     #[error("{doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(transparent)]
@@ -24,6 +27,7 @@ impl Error {
     pub fn code(&self) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
+            Self::Denied => libc::EACCES,
             Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
             Self::Store(err) => err.errno(),
         }
@@ -31,7 +35,7 @@ impl Error {
 
     /// Whether somebody should read of it: a fault of the machine or of ours, not of the caller.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Errno(_))
+        !matches!(self, Self::Errno(_) | Self::Denied)
             && !matches!(self.code(), libc::ENOENT | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA | libc::ERANGE)
     }
 }

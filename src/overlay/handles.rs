@@ -19,7 +19,7 @@ use super::copy_up::same_content_stamp;
 use super::nodes::NodeId;
 use super::passed::PassedHandle;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::Stamp;
+use crate::model::{Reason, Stamp};
 use crate::store::{UpperId, Writer};
 use crate::sys::OFlags;
 
@@ -91,6 +91,8 @@ pub(super) struct Handle {
     pub access: Access,
     pub node: NodeId,
     pub opener: Writer,
+    /// A permission program opened it. Known from the open on: it may have ended when this is closed.
+    pub is_hooks: bool,
     /// A program runs from it.
     executes: bool,
     /// Written since it was last judged.
@@ -256,6 +258,11 @@ impl Handle {
         }
     }
 
+    /// Reasons to hold that come with who has it open.
+    pub fn because(&self) -> Vec<Reason> {
+        if self.is_hooks { vec![Reason::Hook] } else { Vec::new() }
+    }
+
     pub fn readable(&self) -> Arc<File> {
         match &self.target {
             Target::Judged(open) => open.file(),
@@ -287,15 +294,17 @@ impl Overlay {
         caller: &Caller,
         opened: Option<Stamp>,
     ) -> HandleId {
+        // Reading needs nobody's name.
+        let opener = match flags.may_change() {
+            false => caller.writer(),
+            true => caller.opener(),
+        };
         let handle = Handle {
             target,
             access: flags.access,
             node,
-            // Reading needs nobody's name.
-            opener: match flags.access {
-                Access::Read if !flags.truncates() => caller.writer(),
-                Access::Read | Access::Write => caller.opener(),
-            },
+            is_hooks: flags.may_change() && self.is_hooks_own(&opener),
+            opener,
             executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),

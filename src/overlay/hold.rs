@@ -119,6 +119,7 @@ impl Overlay {
                 .as_ref()
                 .and_then(|held| held.operation)
                 .or_else(|| self.burst_of(&comparison.path, actor)),
+            detail: comparison.detail.clone().or_else(|| detail_before(job)),
             // Whoever only caused it to be judged anew did not write it.
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
@@ -141,6 +142,7 @@ impl Overlay {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
             event.reason = held.and_then(|held| held.reasons.first().copied());
+            event.message = held.and_then(|held| held.detail.clone());
             event.sha256 = held.and_then(|held| held.new);
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = held.map(|held| held.insertions);
@@ -174,6 +176,7 @@ impl Overlay {
             created: now,
             renewed: now,
             writer: None,
+            detail: None,
             operation: None,
         });
         self.store.save_upper(&row)?;
@@ -182,6 +185,12 @@ impl Overlay {
         }
         Ok(())
     }
+}
+
+/// What a permission program said of it before, where it is still held for that.
+fn detail_before(job: &Job) -> Option<String> {
+    let held = job.row.held.as_ref().filter(|held| held.reasons.contains(&Reason::Hook));
+    held.and_then(|held| held.detail.clone())
 }
 
 impl State {

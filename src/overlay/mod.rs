@@ -3,9 +3,10 @@
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
 //! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
-//! becomes of it in [`settle`], which asks [`compare`] and then [`land`]s or [`hold`]s, and has what was renamed away
-//! [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`] and [`rollback`], or by
-//! operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
+//! becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`]) and done a moment
+//! ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has what was renamed
+//! away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and [`rollback`], or
+//! by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
 //! is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
@@ -14,6 +15,7 @@
 //! with several names is written in place.
 
 mod anchors;
+mod ask;
 mod attributes;
 mod bursts;
 mod carry;
@@ -23,6 +25,7 @@ mod compare;
 mod confirm;
 mod content;
 mod copy_up;
+mod deny;
 mod discard;
 mod error;
 mod exchange;
@@ -67,6 +70,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::hooks::Runner;
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
@@ -84,7 +88,7 @@ pub use open::Opened;
 pub use passed::{Passed, Registration};
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
-pub use rules::{Policy, PolicyError, RuleSource};
+pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use settle::Settled;
 pub use undo::UndoHow;
 pub use watch::Holds;
@@ -148,6 +152,7 @@ pub struct Overlay {
     grants: Grants,
     session: String,
     policy: RwLock<Arc<Policy>>,
+    hooks: Runner,
     state: Mutex<State>,
     /// Signalled when an upper entry is no longer busy and when a handle has been released.
     changed: Condvar,
@@ -179,10 +184,10 @@ struct State {
     moved_dirs: Vec<(RelPath, RelPath)>,
     /// What fettlefs itself last knew of paths it touched.
     seen: HashMap<RelPath, Seen>,
-    /// Which changes by others have been told as events.
-    heralded: Heralded,
     /// What process trees last saw of paths.
     sights: Sights,
+    /// Which changes by others have been told as events.
+    heralded: Heralded,
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
@@ -232,6 +237,7 @@ impl Overlay {
             grants,
             session,
             policy: RwLock::new(Arc::new(policy)),
+            hooks: Runner::default(),
             changed: Condvar::new(),
             observer: std::sync::OnceLock::new(),
             watching: std::sync::OnceLock::new(),

@@ -358,7 +358,7 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle(id, &self.writer(caller)) {
+        match self.settle_or_deny(id, &self.writer(caller), Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -409,6 +409,7 @@ impl Overlay {
         if !existed {
             return self.drop_new(path, &row);
         }
+        self.ask_ahead_of_deletion(&row, caller)?;
         self.delete_changed(path, row, caller)
     }
 

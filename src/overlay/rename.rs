@@ -189,6 +189,9 @@ impl Overlay {
             return self.move_to_passing(from, to);
         }
         let judged = self.is_judged_there(from, to)?;
+        if judged && (from.upper().is_some() || to.upper().is_some()) {
+            self.ask_ahead_of_rename(from, to, caller)?;
+        }
         match &from.origin {
             Origin::Lower(_) if !judged => self.move_below(from, to, caller),
             Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),

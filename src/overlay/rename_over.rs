@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::deny::Denial;
 use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
@@ -57,7 +58,9 @@ impl Overlay {
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
-        let settled = match self.settle(upper, &self.writer(caller)) {
+        // What was there before, and has given way already, could not be brought back: then a denial is a hold.
+        let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
+        let settled = match self.settle_as(upper, &self.writer(caller), Vec::new(), denied) {
             Ok(settled) => settled,
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),

@@ -2,16 +2,20 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use super::{Caller, Error, Overlay};
+use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
 use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
-use crate::policy::settings::{Approve, Layer, Settings, SettingsError, SettingsFile, untrusted};
+use crate::policy::settings::{
+    Approve, Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted,
+};
 use crate::protocol::EventName;
 use crate::store::Writer;
 use crate::sys::OFlags;
@@ -21,8 +25,11 @@ use crate::sys::tree::Tree;
 /// Where settings come from besides the project's own file. Kept, so that `reload` reads the same places again.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSource {
+    /// Absolute: where the project is, and where its view, if it has one. What programs write there is no source.
+    pub project: PathBuf,
+    pub view: Option<PathBuf>,
     pub user_file: Option<PathBuf>,
-    /// Hashes of project files that a person has trusted, one a line.
+    /// Which projects' files a person has trusted.
     pub trusted_file: Option<PathBuf>,
     pub environment: Layer,
     pub flags: Layer,
@@ -35,8 +42,22 @@ pub struct Policy {
     pub notices: Vec<String>,
     /// Why the built-in settings and rules are all there are, where the others could not be read.
     pub unread: Option<String>,
+    /// The project's own settings file.
+    pub project_file: Option<ProjectFile>,
+    /// Asked one after the other, in this order.
+    pub hooks: Vec<Program>,
+    /// Where the project is, for them.
+    pub project: PathBuf,
     rules: RuleSet,
     git: GitView,
+}
+
+/// A project's settings file as lower has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProjectFile {
+    pub text: Vec<u8>,
+    pub digest: Digest,
+    pub is_trusted: bool,
 }
 
 /// What git ignores and tracks, as it was when first looked at.
@@ -62,23 +83,28 @@ pub enum PolicyError {
     Rules(#[from] RuleError),
     #[error("read {what}: {cause}")]
     Read { what: String, cause: std::io::Error },
+    #[error("{0} is in the project, where what runs in the view could write it; keep it elsewhere (`XDG_CONFIG_HOME`)")]
+    Inside(String),
+    #[error("{at}: hooks.pre_write: {cause}")]
+    Hook { at: Origin, cause: ProgramError },
 }
 
 /// A settings or ignore file larger than this is somebody's mistake, or an attack on the daemon's memory.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 const INDEX_BYTES_MAX: u64 = 1 << 30;
-const PROJECT_FILE: &str = ".fettle.toml";
+pub const PROJECT_FILE: &str = ".fettle.toml";
 
 impl Policy {
     pub fn load(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        let user_text = source.user_file.as_ref().map_or(Ok(None), read_outside)?;
+        let user_text = source.user_file.as_ref().map_or(Ok(None), |path| source.read_outside(lower, path))?;
         let user_name = source.user_file.as_ref().map_or_else(String::new, |path| path.display().to_string());
         let user = SettingsFile::parse(&user_name, user_text.as_deref().unwrap_or_default())?;
-        let project_text = read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)?;
-        let project = SettingsFile::parse(PROJECT_FILE, project_text.as_deref().unwrap_or_default())?;
-        let trust = match project_text {
-            Some(text) if !is_trusted(source, Digest::of(&text))? => Trust::Untrusted,
-            _ => Trust::Trusted,
+        let project_file = ProjectFile::read(lower, source)?;
+        let project_text = project_file.as_ref().map(|file| file.text.as_slice());
+        let project = SettingsFile::parse(PROJECT_FILE, project_text.unwrap_or_default())?;
+        let trust = match &project_file {
+            Some(file) if !file.is_trusted => Trust::Untrusted,
+            Some(_) | None => Trust::Trusted,
         };
         let defaults = Settings::defaults(Approve::Anyone);
         let (project, notices) = match trust {
@@ -87,8 +113,14 @@ impl Policy {
         };
         let layers = [&user.values, &project.values, &source.environment, &source.flags];
         let settings = Settings::layered(defaults, layers)?;
+        let at = settings.origin(Key::PreWrite);
         let rules = compile(&user.rules, &project.rules, trust)?;
-        Ok(Self { settings, notices, unread: None, rules, git: GitView::read(lower)? })
+        let is_inside = |path: &Path| source.is_inside(lower, path);
+        let hooks = settings.pre_write.iter().map(|command| Program::resolve(command, is_inside));
+        let hooks = hooks.collect::<Result<_, _>>().map_err(|cause| PolicyError::Hook { at, cause })?;
+        let git = GitView::read(lower)?;
+        let project = source.project.clone();
+        Ok(Self { settings, notices, unread: None, project_file, hooks, project, rules, git })
     }
 
     /// What is built in and nothing else, for looking at what is held while the settings cannot be read. Nothing passes
@@ -98,6 +130,9 @@ impl Policy {
             settings: Settings::defaults(Approve::Anyone),
             notices: Vec::new(),
             unread: Some(unread.to_string()),
+            project_file: None,
+            hooks: Vec::new(),
+            project: PathBuf::new(),
             rules: RuleSet::compile(&[], &[], Trust::Trusted).expect("no pattern, so none that is wrong"),
             git: GitView { root: IgnoreScope::root(&[], None), tracked: None, dirs: Mutex::default() },
         }
@@ -156,7 +191,8 @@ impl Overlay {
 
     /// Who asks for something by name. Not for FLUSH and RELEASE: see [`crate::sys::process`].
     pub(super) fn writer(&self, caller: &Caller) -> Writer {
-        match self.policy().names_programs() {
+        let policy = self.policy();
+        match policy.names_programs() || !policy.hooks.is_empty() {
             true => caller.opener(),
             false => caller.writer(),
         }
@@ -245,18 +281,43 @@ fn is_unborn(lower: &Tree) -> bool {
     there(".git/HEAD") && !there(".git/logs/HEAD") && !there(".git/packed-refs")
 }
 
-fn is_trusted(source: &RuleSource, digest: Digest) -> Result<bool, PolicyError> {
-    let text = source.trusted_file.as_ref().map_or(Ok(None), read_outside)?.unwrap_or_default();
-    let wanted = digest.to_string();
-    Ok(text.split(|byte| *byte == b'\n').any(|line| line == wanted.as_bytes()))
+impl ProjectFile {
+    fn read(lower: &Tree, source: &RuleSource) -> Result<Option<Self>, PolicyError> {
+        let Some(text) = read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)? else { return Ok(None) };
+        let digest = Digest::of(&text);
+        let trusted = source.trusted_file.as_ref().map_or(Ok(None), |path| source.read_outside(lower, path))?;
+        let is_trusted = is_trusted(&trusted.unwrap_or_default(), &source.project, digest);
+        Ok(Some(Self { text, digest, is_trusted }))
+    }
 }
 
-fn read_outside(path: &PathBuf) -> Result<Option<Vec<u8>>, PolicyError> {
-    match std::fs::read(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(PolicyError::Read { what: path.display().to_string(), cause }),
+impl RuleSource {
+    /// A file of the user's own, which nothing in the view can have written. None where there is none.
+    fn read_outside(&self, lower: &Tree, path: &Path) -> Result<Option<Vec<u8>>, PolicyError> {
+        let failed = |cause| PolicyError::Read { what: path.display().to_string(), cause };
+        let resolved = match std::fs::canonicalize(path) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            resolved => resolved.map_err(failed)?,
+        };
+        match self.is_inside(lower, &resolved) {
+            true => Err(PolicyError::Inside(path.display().to_string())),
+            false => std::fs::read(&resolved).map(Some).map_err(failed),
+        }
     }
+
+    /// Whether a resolved path leads into the project or its view: by its name, or because a directory above is the
+    /// project's under another one.
+    pub fn is_inside(&self, lower: &Tree, path: &Path) -> bool {
+        let named = path.starts_with(&self.project) && !self.project.as_os_str().is_empty();
+        let viewed = self.view.as_ref().is_some_and(|view| path.starts_with(view));
+        named || viewed || path.ancestors().skip(1).any(|dir| is_root_of(lower, dir))
+    }
+}
+
+fn is_root_of(lower: &Tree, dir: &Path) -> bool {
+    let root = lower.stat(&RelPath::root()).ok().flatten();
+    let root = root.map(|meta| (meta.device, meta.inode));
+    std::fs::metadata(dir).is_ok_and(|dir| root == Some((dir.dev(), dir.ino())))
 }
 
 fn read_below(lower: &Tree, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, PolicyError> {

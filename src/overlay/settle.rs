@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::compare::Old;
+use super::deny::Denial;
 use super::error::Context;
 use super::handles::OpenFile;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
+use crate::hooks::Answer;
 use crate::model::{ChangeId, Reason, RelPath, Stamp};
 use crate::store::{self, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, Writer};
 use crate::sys::file::{self, FileKind, Meta};
@@ -38,6 +40,15 @@ pub(super) struct Job {
     pub takes_along: Option<(RelPath, Stamp)>,
     /// Reasons that the moment brings, not the content.
     pub because: Vec<Reason>,
+    pub denial: Denial,
+}
+
+impl Job {
+    /// What would be judged if a row came to be.
+    pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
+        let (synced, moved_on, because) = (false, false, Vec::new());
+        Self { row, open: None, version: 0, synced, moved_on, takes_along, because, denial: Denial::Drops }
+    }
 }
 
 /// An entry that is being judged. Given back however the judging ends: others wait for it.
@@ -60,7 +71,7 @@ impl Drop for Claim<'_> {
 }
 
 impl Overlay {
-    /// Judges an upper entry and acts on the verdict.
+    /// Judges an upper entry and acts on the verdict. What a permission program denies is held.
     pub(super) fn settle(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         self.settle_because(id, actor, Vec::new())
     }
@@ -71,19 +82,36 @@ impl Overlay {
     }
 
     pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
+        self.settle_as(id, actor, because, Denial::Holds)
+    }
+
+    /// The same for who can be told that it was denied: by [`Error::Denied`].
+    pub(super) fn settle_or_deny(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
+        self.settle_as(id, actor, because, Denial::Drops)
+    }
+
+    pub(super) fn settle_as(
+        &self,
+        id: UpperId,
+        actor: &Writer,
+        because: Vec<Reason>,
+        denial: Denial,
+    ) -> Result<Settled> {
         let covering = self.uncover(id)?;
         let settled = loop {
-            let Some(mut job) = self.take_job(id) else { return Ok(Settled::Unchanged) };
+            let Some(mut job) = self.take_job(id, denial) else { return Ok(Settled::Unchanged) };
             job.because.extend(because.iter().copied());
             let mut claim = Claim { overlay: self, id, judged: false };
             let settled = match self.judge(&job, actor) {
+                Err(Error::Denied) => Err(Error::Denied),
                 // What was read had changed or gone under our hands: who did that has it judged.
                 Err(_) if self.is_disturbed(&job) => Ok(Settled::Postponed),
                 other => other,
             };
             claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
             drop(claim);
-            if let (Err(_), Some(upper)) = (&settled, self.state.lock().uppers.get_mut(id)) {
+            let is_left = !matches!(settled, Ok(_) | Err(Error::Denied));
+            if let (true, Some(upper)) = (is_left, self.state.lock().uppers.get_mut(id)) {
                 upper.left = true;
             }
             // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
@@ -101,7 +129,7 @@ impl Overlay {
         settled
     }
 
-    fn take_job(&self, id: UpperId) -> Option<Job> {
+    fn take_job(&self, id: UpperId, denial: Denial) -> Option<Job> {
         let mut state = self.state.lock();
         while state.uppers.get(id)?.busy {
             self.changed.wait(&mut state);
@@ -128,6 +156,7 @@ impl Overlay {
             moved_on: upper.moved_on,
             takes_along: upper.takes_along.clone(),
             because: upper.because.clone(),
+            denial,
         })
     }
 
@@ -171,6 +200,11 @@ impl Overlay {
         }
         if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
             comparison.add(Reason::Burst);
+        }
+        match (self.ask_hooks(job, &comparison, actor), job.denial) {
+            (Answer::Land, _) => {}
+            (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
+            (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
         if comparison.reasons.is_empty() {
             match self.land(job, &mut comparison, actor) {

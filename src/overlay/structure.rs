@@ -399,6 +399,7 @@ impl State {
             renewed: now,
             operation: before.as_ref().and_then(|held| held.operation),
             writer: writer.or(before.and_then(|held| held.writer)),
+            detail: None,
         });
         Ok(row)
     }

@@ -21,7 +21,8 @@ pub use op::Op;
 pub use page::{Page, page};
 pub use reply::{
     Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LogReply, Note, Outcome, Problem, ReloadReply, UnmountReply, VersionReply,
+    FlushReply, FsckReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply, UnmountReply,
+    VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
 pub use response::{Reply, Response, ResponseError};

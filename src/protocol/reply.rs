@@ -2,9 +2,12 @@
 
 use super::words;
 use super::{Backup, Event, External, Held, WritingNow};
-use crate::model::{ChangeId, ChangeKind, RelPath};
+use crate::model::{ChangeId, ChangeKind, Digest, RelPath};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 /// What became of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,6 +255,49 @@ pub struct Problem {
 pub struct ReloadReply {
     /// What of the settings is ignored and why; what else a person should know.
     pub notices: Vec<String>,
+    /// The project's own settings file, where nothing was reloaded (`dry_run`) and there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_file: Option<ProjectFile>,
+}
+
+/// A project's settings file, as the project has it and not the view, for who is to trust it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectFile {
+    #[serde(flatten)]
+    pub project: ProjectPath,
+    pub text: String,
+    pub sha256: Digest,
+    pub trusted: bool,
+    /// What it would decide and may not, for want of trust.
+    pub ignored: Vec<String>,
+    /// Where whoever answers looks for trust. Absent: nowhere.
+    pub trusted_in: Option<String>,
+}
+
+/// Where a project is: `project`, and `project_b64` beside it when the path is not UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProjectPath(pub PathBuf);
+
+#[derive(Serialize, Deserialize)]
+struct ProjectFields {
+    project: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    project_b64: Option<String>,
+}
+
+impl Serialize for ProjectPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (project, project_b64) = words::text_and_base64(self.0.as_os_str().as_bytes());
+        ProjectFields { project, project_b64 }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ProjectPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = ProjectFields::deserialize(deserializer)?;
+        let bytes = words::bytes_of(fields.project, fields.project_b64.as_deref()).map_err(D::Error::custom)?;
+        Ok(Self(PathBuf::from(OsString::from_vec(bytes))))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]

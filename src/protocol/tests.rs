@@ -248,7 +248,7 @@ fn errors_look_as_the_contract_shows_them() {
 
 #[test]
 fn a_reply_longer_than_8_mib_becomes_an_error_that_says_so() {
-    let reply = ReloadReply { notices: vec!["n".repeat(REPLY_BYTES_MAX)] };
+    let reply = ReloadReply { notices: vec!["n".repeat(REPLY_BYTES_MAX)], project_file: None };
     match Response::parse(&Response::done(Reply::Reload(reply)).to_line()).unwrap() {
         Response::Failed(error) => assert_eq!(error.code, ErrorCode::TooLarge),
         Response::Done(reply) => panic!("{reply:?}"),

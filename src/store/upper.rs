@@ -168,6 +168,9 @@ pub struct Held {
     pub created: i64,
     pub renewed: i64,
     pub writer: Option<Writer>,
+    /// What a permission program said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// What it came with, where that was many at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationId>,

@@ -12,6 +12,7 @@ pub mod lease;
 pub mod mount;
 pub mod process;
 pub mod signals;
+pub mod spawn;
 pub mod sqlite;
 #[cfg(test)]
 pub mod steps;

@@ -79,6 +79,15 @@ pub fn parent(pid: u32) -> Option<u32> {
     status_number(pid, "PPid:")
 }
 
+/// The children of a process with one thread. Complete only if none comes or goes meanwhile: ask again.
+pub fn children(pid: u32) -> Vec<u32> {
+    match fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
+        Ok(children) => children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        // A kernel without CONFIG_PROC_CHILDREN.
+        Err(_) => all_pids().filter(|&child| parent(child) == Some(pid)).collect(),
+    }
+}
+
 /// The pid of the session's leader: the shell of a terminal, or what called `setsid`.
 pub fn session_leader(pid: u32) -> Option<u32> {
     parse_session(&read(pid, "stat")?)

@@ -15,6 +15,7 @@ mod refusals;
 mod rollbacks;
 mod targets;
 mod terminal;
+mod trust;
 mod undo;
 
 use crate::harness::{Mounting, Output, Scratch, View, mounted_scratch, normalise};

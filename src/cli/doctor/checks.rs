@@ -117,7 +117,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 fn settings(project: &Path) -> Vec<Finding> {
     const CHECK: &str = "settings";
     let remedy = "correct it: docs/SETTINGS.md lists all keys";
-    let source = match sources::rule_source(&SettingFlags::default()) {
+    let source = match sources::rule_source(project, None, &SettingFlags::default()) {
         Ok(source) => source,
         Err(failure) => return vec![Finding::fault(CHECK, failure.message(), remedy)],
     };
@@ -127,7 +127,7 @@ fn settings(project: &Path) -> Vec<Finding> {
         Ok(policy) if policy.notices.is_empty() => vec![Finding::ok(CHECK, "can be read")],
         Ok(policy) => {
             let ignored = |notice| format!("ignored, for a project may not loosen them by itself: {notice}");
-            let remedy = "put it into ~/.config/fettlefs/config.toml";
+            let remedy = "`fettlefs trust`, if you know what the file says";
             policy.notices.iter().map(|notice| Finding::note(CHECK, ignored(notice), remedy)).collect()
         }
     }

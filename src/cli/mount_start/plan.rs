@@ -32,12 +32,13 @@ impl Plan {
             Some(path) => directory(path, "mountpoint")?,
             None => project.clone(),
         };
+        let source = sources::rule_source(&project, Some(&mountpoint), &arguments.settings)?;
         let plan = Self {
             project,
             mountpoint,
+            source,
             options: Options::parse(&arguments.options)?,
             location: sources::location()?,
-            source: sources::rule_source(&arguments.settings)?,
             is_root: rustix::process::geteuid().is_root(),
         };
         plan.check()?;

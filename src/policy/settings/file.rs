@@ -52,6 +52,7 @@ struct RiskToml {
 #[serde(deny_unknown_fields)]
 struct HooksToml {
     pre_write: Field,
+    timeout: Field,
 }
 
 #[derive(Deserialize, Default)]
@@ -105,6 +106,7 @@ impl FileToml {
             (Key::RiskExecutable, self.risk.executable),
             (Key::RiskBinary, self.risk.binary),
             (Key::PreWrite, self.hooks.pre_write),
+            (Key::HookTimeout, self.hooks.timeout),
             (Key::BackupAge, self.backups.max_age),
             (Key::BackupsPerPath, self.backups.max_per_path),
             (Key::BackupQuota, self.backups.quota),

@@ -18,6 +18,7 @@ pub enum Key {
     RiskExecutable,
     RiskBinary,
     PreWrite,
+    HookTimeout,
     BackupAge,
     BackupsPerPath,
     BackupQuota,
@@ -72,6 +73,7 @@ keys! {
     RiskBinary "risk.binary" "FETTLE_RISK_BINARY" "--risk-binary" SWITCH;
     PreWrite "hooks.pre_write" "FETTLE_HOOKS_PRE_WRITE" "--hooks-pre-write"
         "a command as an array of strings, or an array of such commands";
+    HookTimeout "hooks.timeout" "FETTLE_HOOKS_TIMEOUT" "--hooks-timeout" "100ms to 1h, in seconds or like 2s, 10m";
     BackupAge "backups.max_age" "FETTLE_BACKUP_MAX_AGE" "--backup-max-age" TIME;
     BackupsPerPath "backups.max_per_path" "FETTLE_BACKUP_MAX_PER_PATH" "--backup-max-per-path" LINES;
     BackupQuota "backups.quota" "FETTLE_BACKUP_QUOTA" "--backup-quota" "a size in bytes or like 16MiB, 1GiB";

@@ -3,18 +3,20 @@
 //! A value travels as text with its [`Origin`] until [`Settings::set`] gives it its type, so that a flag, a variable and
 //! a file are read by the same rules and a message can say where a value came from. Nothing is read here: callers pass
 //! texts. Begin with [`SettingsFile::parse`], [`Layer`] and [`Settings::layered`]; [`trust`] says what a project's file
-//! may do before it is trusted.
+//! may do before it is trusted, [`trusted`] which are.
 
 mod file;
 mod key;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod trusted;
 mod value;
 
 pub use file::SettingsFile;
 pub use key::Key;
 pub use trust::{looser, untrusted};
+pub use trusted::{is_trusted, with_trust, without_trust};
 pub use value::{Approve, OnHold, Ttl, Window};
 
 use std::collections::BTreeMap;
@@ -37,6 +39,8 @@ pub struct Settings {
     pub risk: RiskSwitches,
     /// Each hook is a program and its arguments.
     pub pre_write: Vec<Vec<String>>,
+    /// What each of them may take.
+    pub hook_timeout: Duration,
     pub backups: BackupLimits,
     origins: BTreeMap<Key, Origin>,
 }
@@ -133,6 +137,7 @@ impl Settings {
             on_hold: OnHold::Continue,
             risk: RiskSwitches::default(),
             pre_write: Vec::new(),
+            hook_timeout: Duration::from_secs(5),
             backups: BackupLimits {
                 age_max: Some(Duration::from_secs(24 * 3600)),
                 per_path_max: 100,
@@ -191,6 +196,7 @@ impl Settings {
             Key::RiskExecutable => self.risk.executable = value::switch(text)?,
             Key::RiskBinary => self.risk.binary = value::switch(text)?,
             Key::PreWrite => self.pre_write = value::commands(text)?,
+            Key::HookTimeout => self.hook_timeout = value::hook_timeout(text)?,
             Key::BackupAge => self.backups.age_max = Some(value::duration(text)?).filter(|age| !age.is_zero()),
             Key::BackupsPerPath => self.backups.per_path_max = value::count(text)?,
             Key::BackupQuota => self.backups.quota_bytes = value::bytes(text)?,

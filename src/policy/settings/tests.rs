@@ -1,4 +1,7 @@
+use std::path::Path;
+
 use super::*;
+use crate::model::Digest;
 use crate::policy::rules::RuleAction;
 
 fn file(text: &str) -> SettingsFile {
@@ -26,7 +29,7 @@ fn every_key_of_a_file_is_read() {
     let file = file(
         "floor = 5\nceil = 60\nratio = 0.5\nttl = \"10m\"\nwindow = \"session\"\nburst = 7\napprove = \"owner\"\n\
          on_hold = \"fail\"\n[risk]\nplaceholder = false\nconflict_markers = false\nprivate_key = false\ntoken = false\nexecutable = false\n\
-         binary = false\n[hooks]\npre_write = [\"check\", \"-x\"]\n[backups]\nmax_age = \"7d\"\nmax_per_path = 3\n\
+         binary = false\n[hooks]\npre_write = [\"check\", \"-x\"]\ntimeout = \"90s\"\n[backups]\nmax_age = \"7d\"\nmax_per_path = 3\n\
          quota = \"16MiB\"\n[[rule]]\nmatch = \"docs/\"\nexe = \"vim\"\naction = \"hold\"\n[[rule]]\nmatch = \"x\"\n\
          action = \"pass\"\n",
     );
@@ -44,10 +47,11 @@ fn every_key_of_a_file_is_read() {
     };
     assert_eq!(settings.risk, off);
     assert_eq!(settings.pre_write, [["check", "-x"]]);
+    assert_eq!(settings.hook_timeout, seconds(90));
     let backups = BackupLimits { age_max: Some(seconds(7 * 86400)), per_path_max: 3, quota_bytes: 16 << 20 };
     assert_eq!(settings.backups, backups);
     let rules: Vec<_> = file.rules.iter().map(|rule| (rule.pattern.as_str(), rule.action, rule.at.as_str())).collect();
-    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:22"), ("x", RuleAction::Pass, ".fettle.toml:26")]);
+    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:23"), ("x", RuleAction::Pass, ".fettle.toml:27")]);
     assert_eq!(file.rules[0].exe.as_deref(), Some("vim"));
     for &key in Key::ALL {
         assert!(matches!(settings.origin(key), Origin::File { .. }), "{}", key.name());
@@ -167,6 +171,7 @@ fn an_untrusted_project_may_tighten_each_value_and_loosen_none() {
         ("approve = \"outside\"", "approve = \"anyone\""),
         ("on_hold = \"continue\"", "hooks.pre_write = ['rm']"),
         ("on_hold = \"fail\"", "risk.token = false"),
+        ("burst = 4", "hooks.timeout = '1h'"),
         ("risk.binary = true", "risk.placeholder = false"),
         ("backups.quota = \"2GiB\"", "backups.quota = 0"),
         ("backups.max_age = 0", "backups.max_age = 1"),
@@ -206,4 +211,23 @@ fn rules_without_force_are_told() {
         ".fettle.toml:10: rule \".vscode/\": auto, for sensitive paths",
     ];
     assert_eq!(notes, want);
+}
+
+#[test]
+fn trust_is_kept_by_content_and_path() {
+    let (one, other) = (Digest::of(b"one"), Digest::of(b"other"));
+    let [a, b, odd] = ["/p/a", "/p/b", "/p/new\nline\\"].map(Path::new);
+    let text = with_trust(&with_trust(&with_trust(b"# a remark\n", a, one), b, one), odd, other);
+    assert_eq!(text, format!("# a remark\n{one}  /p/a\n{one}  /p/b\n{other}  /p/new\\nline\\\\\n").into_bytes());
+    for (project, digest, want) in
+        [(a, one, true), (a, other, false), (b, one, true), (odd, other, true), (odd, one, false)]
+    {
+        assert_eq!(is_trusted(&text, project, digest), want, "{project:?} {digest}");
+    }
+    // A file has one content at a time, and a hash alone trusts nothing.
+    let changed = with_trust(&text, a, other);
+    assert!(is_trusted(&changed, a, other) && !is_trusted(&changed, a, one) && is_trusted(&changed, b, one));
+    assert!(!is_trusted(format!("{one}\n").as_bytes(), a, one));
+    assert!(!is_trusted(&without_trust(&text, b), b, one));
+    assert_eq!(without_trust(&text, Path::new("a")), text);
 }

@@ -43,6 +43,8 @@ pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
         Key::RiskBinary => !with.risk.binary && without.risk.binary,
         // A hook is code, and fewer hooks are leniency.
         Key::PreWrite => with.pre_write != without.pre_write,
+        // How long everybody waits for the user's own hooks is no project's affair either.
+        Key::HookTimeout => with.hook_timeout != without.hook_timeout,
         // Fewer backups are fewer ways back. No limit keeps all.
         Key::BackupAge => match (with.backups.age_max, without.backups.age_max) {
             (Some(_), None) => true,

@@ -1,5 +1,6 @@
 //! The values of settings, from their text. Every function answers none for what is not allowed.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The largest number of lines or paths (SPEC §15).
@@ -108,6 +109,13 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     };
     let time = Duration::from_millis(count.checked_mul(millis_each)?);
     (time <= DURATION_MAX).then_some(time)
+}
+
+/// Long enough for a program to start, short enough that a close ends some time.
+const HOOK_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+pub(super) fn hook_timeout(text: &str) -> Option<Duration> {
+    duration(text).filter(|time| HOOK_TIMEOUT.contains(time))
 }
 
 /// `1GiB`, `16MiB`, `4KiB`, or plain bytes.

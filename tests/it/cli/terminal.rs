@@ -26,7 +26,13 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 
 /// fettlefs on a terminal in the view. The terminal's own `\r` before each line end is taken away.
-fn on_terminal(scratch: &Scratch, view: &View<'_>, env: &[(&str, &str)], typed: &str, arguments: &[&str]) -> Output {
+pub(super) fn on_terminal(
+    scratch: &Scratch,
+    view: &View<'_>,
+    env: &[(&str, &str)],
+    typed: &str,
+    arguments: &[&str],
+) -> Output {
     let mut command = scratch.command("python3");
     command.args(["-c", ON_TERMINAL, typed]).arg(scratch.fettlefs().get_program()).args(arguments);
     command.env("TERM", "xterm").env("NO_COLOR", "1").envs(env.iter().copied()).current_dir(view.root());

@@ -1,0 +1,175 @@
+//! What settings name as a program, as the file that will be run.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where a name without a slash is looked for. Fixed, and not the caller's `PATH`: that may lead into the project, or be
+/// another at the next mount.
+const SEARCHED: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// A command that may be asked. Invariant: `file` is absolute, has no link in it, and led neither into the project nor its
+/// view when it was resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    file: PathBuf,
+    arguments: Vec<String>,
+}
+
+/// Why a command cannot be asked. Each names it.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    #[error("{0}: a program is named by its absolute path, or by a name found in /usr/local/bin, /usr/bin or /bin")]
+    Relative(String),
+    #[error("{0}: there is no such program")]
+    Missing(String),
+    #[error("{0} is in the project, where what is to be judged could change it; keep it elsewhere")]
+    Inside(String),
+    #[error("{0} cannot be run: it is no file, or not executable")]
+    NotExecutable(String),
+    #[error("{0}, or a directory above it, can be written by everybody on this machine")]
+    Exposed(String),
+    #[error("{name}: {cause}")]
+    Unreadable { name: String, cause: std::io::Error },
+}
+
+/// Permission bits: somebody may run it; everybody may write to it; only owners may take what is in it away.
+const EXECUTABLE: u32 = 0o111;
+const WORLD_WRITABLE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+impl Program {
+    /// `command` is a program and its arguments, never empty; `is_inside` tells of a resolved path whether programs in the
+    /// view can write it.
+    pub fn resolve(command: &[String], is_inside: impl Fn(&Path) -> bool) -> Result<Self, ProgramError> {
+        let (name, arguments) = command.split_first().ok_or_else(|| ProgramError::Missing(String::new()))?;
+        let file = locate(name)?;
+        if is_inside(&file) {
+            return Err(ProgramError::Inside(name.clone()));
+        }
+        check_mode(name, &file)?;
+        // A script given to an interpreter. What an argument names otherwise is between it and the program.
+        let leads_inside = |argument: &&String| {
+            argument.starts_with('/') && std::fs::canonicalize(argument).is_ok_and(|path| is_inside(&path))
+        };
+        match arguments.iter().find(leads_inside) {
+            Some(argument) => Err(ProgramError::Inside(argument.clone())),
+            None => Ok(Self { file, arguments: arguments.to_vec() }),
+        }
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    pub(super) fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
+    /// What people know it by.
+    pub(super) fn name(&self) -> String {
+        self.file.file_name().unwrap_or(OsStr::new("")).to_string_lossy().into_owned()
+    }
+}
+
+fn locate(name: &str) -> Result<PathBuf, ProgramError> {
+    if name.starts_with('/') {
+        return resolved(name, Path::new(name))?.ok_or_else(|| ProgramError::Missing(name.to_owned()));
+    }
+    if name.contains('/') {
+        return Err(ProgramError::Relative(name.to_owned()));
+    }
+    for directory in SEARCHED {
+        if let Some(found) = resolved(name, &Path::new(directory).join(name))? {
+            return Ok(found);
+        }
+    }
+    Err(ProgramError::Missing(name.to_owned()))
+}
+
+fn resolved(name: &str, path: &Path) -> Result<Option<PathBuf>, ProgramError> {
+    match std::fs::canonicalize(path) {
+        Ok(resolved) => Ok(Some(resolved)),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(ProgramError::Unreadable { name: name.to_owned(), cause }),
+    }
+}
+
+fn check_mode(name: &str, file: &Path) -> Result<(), ProgramError> {
+    let meta = std::fs::metadata(file);
+    let meta = meta.map_err(|cause| ProgramError::Unreadable { name: name.to_owned(), cause })?;
+    let mode = meta.permissions().mode();
+    if !meta.is_file() || mode & EXECUTABLE == 0 {
+        return Err(ProgramError::NotExecutable(name.to_owned()));
+    }
+    match mode & WORLD_WRITABLE == 0 && !file.ancestors().skip(1).any(is_replaceable_in) {
+        true => Ok(()),
+        false => Err(ProgramError::Exposed(name.to_owned())),
+    }
+}
+
+/// Whether anybody could put something else in the place of what is in `directory`.
+fn is_replaceable_in(directory: &Path) -> bool {
+    let mode = std::fs::metadata(directory).map(|meta| meta.permissions().mode());
+    mode.is_ok_and(|mode| mode & WORLD_WRITABLE != 0 && mode & STICKY == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(command: &[&str], project: &Path) -> Result<Program, String> {
+        let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        Program::resolve(&command, |path| path.starts_with(project)).map_err(|err| err.to_string())
+    }
+
+    fn executable(path: &Path, mode: u32) {
+        std::fs::write(path, "#!/bin/sh\n").expect("a file");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+
+    #[test]
+    fn a_program_is_an_executable_file_outside() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let root = scratch.path().canonicalize().expect("a path");
+        let project = root.join("project");
+        std::fs::create_dir(&project).expect("a directory");
+        let (outside, inside) = (root.join("hook"), project.join("hook"));
+        executable(&outside, 0o755);
+        executable(&inside, 0o755);
+        std::os::unix::fs::symlink(&inside, root.join("link")).expect("a link");
+        executable(&root.join("plain"), 0o644);
+        executable(&root.join("exposed"), 0o757);
+        for (directory, mode) in [("open", 0o777), ("sticky", 0o1777)] {
+            let directory = root.join(directory);
+            std::fs::create_dir(&directory).expect("a directory");
+            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).expect("a mode");
+            executable(&directory.join("hook"), 0o755);
+        }
+        let path = |name: &str| root.join(name).display().to_string();
+
+        let program = resolve(&[&path("hook"), "--strict", "x y"], &project).expect("it can be asked");
+        assert_eq!((program.file(), program.arguments().len(), program.name().as_str()), (&*outside, 2, "hook"));
+        assert!(resolve(&[&path("sticky/hook")], &project).is_ok(), "as in /tmp");
+        assert!(resolve(&["sh"], &project).expect("in /bin or /usr/bin").file().is_absolute());
+        for (command, want) in [
+            (vec!["./hook".to_owned()], "a program is named by its absolute path"),
+            (vec!["tools/hook".to_owned()], "a program is named by its absolute path"),
+            (vec!["no-such-program-here".to_owned()], "there is no such program"),
+            (vec![path("nothing")], "there is no such program"),
+            (vec![path("project/hook")], "is in the project"),
+            (vec![path("link")], "is in the project"),
+            (vec![path("project/../project/hook")], "is in the project"),
+            (vec!["sh".to_owned(), path("project/hook")], "is in the project"),
+            (vec!["sh".to_owned(), path("link")], "is in the project"),
+            (vec![path("plain")], "cannot be run"),
+            (vec![path("project/..")], "cannot be run"),
+            (vec![path("exposed")], "can be written by everybody"),
+            (vec![path("open/hook")], "can be written by everybody"),
+        ] {
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let err = resolve(&words, &project).expect_err("it must be refused");
+            assert!(err.contains(want) && err.contains(words.last().expect("a word")), "{command:?}: {err}");
+        }
+    }
+}

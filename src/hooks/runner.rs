@@ -1,0 +1,222 @@
+//! Asks programs, a few at a time, and knows which processes are theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::supervisor::{self, ANSWER_BYTES_MAX, Ended, Report};
+use super::{Answer, Program, Question};
+use crate::sys::process;
+
+/// Programs that run at once. More would not be answered sooner, and a build that writes thousands of files must not fill
+/// the machine with them.
+const RUNNING_MAX: usize = 16;
+
+/// How long after the limit a supervisor is waited for before it counts as lost, too. It answers after 0.3 s at most.
+const SUPERVISOR_MAX: Duration = Duration::from_millis(600);
+
+/// A report is an answer and some complaints, in JSON, which may spell a byte with six.
+const REPORT_BYTES_MAX: u64 = 8 * (ANSWER_BYTES_MAX as u64);
+
+/// The only variables that a program gets, beside `PATH` and `LANG`: what tells it where its user's things are.
+const PASSED_ON: [&str; 4] = ["HOME", "USER", "LOGNAME", "TZ"];
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How far up a process is looked for a program that it came from.
+const ANCESTORS_MAX: usize = 256;
+
+#[derive(Default)]
+pub struct Runner {
+    running: Arc<Running>,
+    /// What was answered to a question that is about to be asked once more. Each counts once.
+    ahead: Mutex<BTreeMap<Vec<u8>, (Instant, Answer)>>,
+}
+
+/// Answers kept for a question that was asked ahead. What they were for may have come to nothing, and nobody asks again.
+const AHEAD_MAX: usize = 64;
+/// And for how long: the second time follows at once.
+const AHEAD_FOR: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct Running {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    count: usize,
+    /// Supervisors that have not ended. What they run may still have requests under way after its answer.
+    supervisors: BTreeSet<u32>,
+}
+
+/// One of those that may run at once.
+struct Slot<'a>(&'a Running);
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().count -= 1;
+        self.0.ended.notify_one();
+    }
+}
+
+impl Runner {
+    /// Asks one after the other. The first that does not say land decides; each has `limit`. Takes as long as they do: for
+    /// a caller that holds no lock.
+    pub fn ask(&self, programs: &[Program], question: &Question, limit: Duration) -> Answer {
+        let asked = match question.to_json() {
+            Ok(json) => json,
+            Err(err) => return Answer::Hold(format!("the question could not be asked: {err}")),
+        };
+        if let Some((when, answer)) = self.ahead.lock().remove(&asked)
+            && when.elapsed() < AHEAD_FOR
+        {
+            return answer;
+        }
+        let mut answers = programs.iter().map(|program| self.ask_one(program, &asked, limit));
+        answers.find(|answer| *answer != Answer::Land).unwrap_or(Answer::Land)
+    }
+
+    /// This was answered to `question`, which is about to be asked again, word for word.
+    pub fn said_ahead(&self, question: &Question, answer: Answer) {
+        let Ok(asked) = question.to_json() else { return };
+        let mut ahead = self.ahead.lock();
+        if ahead.len() >= AHEAD_MAX {
+            ahead.clear();
+        }
+        ahead.insert(asked, (Instant::now(), answer));
+    }
+
+    /// Whether a process is a program's, or was started by one.
+    pub fn is_own(&self, pid: u32) -> bool {
+        let supervisors = self.running.state.lock().supervisors.clone();
+        let above = std::iter::successors(Some(pid), |pid| process::parent(*pid)).take_while(|pid| *pid != 0);
+        !supervisors.is_empty() && above.take(ANCESTORS_MAX).any(|pid| supervisors.contains(&pid))
+    }
+
+    fn ask_one(&self, program: &Program, question: &[u8], limit: Duration) -> Answer {
+        let name = program.name();
+        let deadline = Instant::now() + limit;
+        let Some(_slot) = self.enter(deadline) else {
+            return Answer::unclear(
+                &name,
+                &format!("its turn did not come within {limit:?}: too many are asked at once"),
+            );
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.run(program, question, left) {
+            Ok(report) => answer_of(&name, &report, limit),
+            Err(err) => Answer::unclear(&name, &format!("it could not be asked: {err}")),
+        }
+    }
+
+    fn enter(&self, deadline: Instant) -> Option<Slot<'_>> {
+        let mut state = self.running.state.lock();
+        while state.count >= RUNNING_MAX {
+            if self.running.ended.wait_until(&mut state, deadline).timed_out() {
+                return None;
+            }
+        }
+        state.count += 1;
+        Some(Slot(&self.running))
+    }
+
+    fn run(&self, program: &Program, question: &[u8], limit: Duration) -> io::Result<Report> {
+        let mut command = supervisor::command(program.file().as_os_str(), program.arguments(), limit);
+        command.env_clear().env("PATH", PATH).env("LANG", "C.UTF-8").current_dir("/");
+        command.envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut supervised = {
+            // Known before it can have asked anything of the view.
+            let mut state = self.running.state.lock();
+            let child = command.spawn()?;
+            state.supervisors.insert(child.id());
+            Supervised { running: &self.running, child: Some(child) }
+        };
+        supervised.report(question, Instant::now() + limit + SUPERVISOR_MAX)
+    }
+}
+
+/// A supervisor that is waited for, however its run ends.
+struct Supervised<'a> {
+    running: &'a Arc<Running>,
+    child: Option<Child>,
+}
+
+impl Supervised<'_> {
+    fn report(&mut self, question: &[u8], deadline: Instant) -> io::Result<Report> {
+        let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let (Some(stdin), Some(stdout)) = (&child.stdin, &mut child.stdout) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        // It reads all of it before it does anything else.
+        supervisor::write_question(stdin, question)?;
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()));
+            let left = left.map_err(io::Error::other)?;
+            let mut ready = [PollFd::new(stdout, PollFlags::IN)];
+            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&left)))? == 0 {
+                // Its own death kills the program, too.
+                child.kill()?;
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "who watches over it does not answer"));
+            }
+            let mut piece = [0; 16 << 10];
+            match stdout.read(&mut piece)? {
+                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "who watches over it has died")),
+                count => line.extend_from_slice(&piece[..count]),
+            }
+            if line.len() as u64 > REPORT_BYTES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+}
+
+impl Drop for Supervised<'_> {
+    /// Mostly it has ended. Where something it runs waits for the very answer, it has not: then it is waited for beside.
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        drop(child.stdin.take());
+        if !matches!(child.try_wait(), Ok(None)) {
+            return self.running.ended(child.id());
+        }
+        let running = Arc::clone(self.running);
+        let reaper = std::thread::Builder::new().name("hook-reaper".to_owned()).spawn(move || {
+            if let Err(err) = child.wait() {
+                log::error!("wait for a permission program's end: {err}");
+            }
+            running.ended(child.id());
+        });
+        if let Err(err) = reaper {
+            log::error!("start a thread that waits for a permission program's end: {err}");
+        }
+    }
+}
+
+impl Running {
+    fn ended(&self, supervisor: u32) {
+        self.state.lock().supervisors.remove(&supervisor);
+    }
+}
+
+fn answer_of(name: &str, report: &Report, limit: Duration) -> Answer {
+    if !report.said.is_empty() {
+        log::warn!("{name}: {}", report.said.trim_end().escape_debug());
+    }
+    let unclear = |why: String| Answer::unclear(name, &why);
+    match &report.ended {
+        Ended::Exited(0) => Answer::parse(name, report.answer.as_bytes()),
+        Ended::Exited(status) => unclear(format!("it exited with status {status}")),
+        Ended::Killed(signal) => unclear(format!("it was killed by signal {signal}")),
+        Ended::TimedOut => unclear(format!("no answer within {limit:?}")),
+        Ended::Flooded => unclear(format!("it answered more than {} KiB", ANSWER_BYTES_MAX >> 10)),
+        Ended::Failed(why) => unclear(format!("it could not be asked: {why}")),
+    }
+}

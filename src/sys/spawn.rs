@@ -1,0 +1,47 @@
+//! Starting a program so that it cannot outlive who started it, and gets nothing that it was not given.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal};
+
+/// The program gets SIGKILL when the thread that starts it ends, however that ends.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    // SAFETY: between fork and exec it makes two system calls, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(move || ask_for_death(parent)) };
+}
+
+/// No program started from here on gets a descriptor beyond the three standard ones, whoever left it open.
+pub fn close_others_on_exec() -> io::Result<()> {
+    let (first, flags) = (libc::STDERR_FILENO.unsigned_abs() + 1, libc::CLOSE_RANGE_CLOEXEC);
+    // SAFETY: it sets a flag of descriptors and closes none.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What is started from here on can be sent every signal. A daemon blocks those it waits for, and a program that is run
+/// would go on blocking them.
+pub fn unblock_signals() -> io::Result<()> {
+    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set, and the old mask is not asked for.
+    let error = unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+fn ask_for_death(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    match rustix::process::getppid() {
+        Some(now) if now == parent => Ok(()),
+        // It ended in between, and told nobody.
+        Some(_) | None => Err(io::ErrorKind::Interrupted.into()),
+    }
+}

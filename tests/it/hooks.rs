@@ -1,0 +1,345 @@
+//! Permission programs (SPEC §7 "hook"): what they are asked, what their answers lead to, and that none of them, however
+//! it behaves, keeps anybody waiting for longer than its limit or leaves anything behind.
+
+mod behaviour;
+mod examples;
+mod questions;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::harness::script::python;
+use crate::harness::{Mounting, Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
+
+/// A program outside the project.
+fn program(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
+    let path = scratch.root().join(name);
+    fs::write(&path, script).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    path
+}
+
+/// Decides by the path's first letters.
+const BY_NAME: &str = r#"#!/bin/sh
+question=$(cat)
+case $question in
+    *'"path":"deny'*) echo '{"decision":"deny","reason":"never"}' ;;
+    *'"path":"hold'*) echo '{"decision":"hold","reason":"ask first"}' ;;
+    *) echo '{"decision":"land"}' ;;
+esac
+"#;
+
+fn mounting<'s>(scratch: &'s Scratch, programs: &[&PathBuf]) -> Mounting<'s> {
+    let commands: Vec<String> = programs.iter().map(|program| format!("[{program:?}]")).collect();
+    let mounting = scratch.mounting().env("FETTLE_HOOKS_PRE_WRITE", format!("[{}]", commands.join(",")));
+    mounting.env("FETTLE_WRITE_WINDOW", "0")
+}
+
+fn by_name(scratch: &Scratch) -> View<'_> {
+    let hook = program(scratch, "by-name", BY_NAME);
+    mounting(scratch, &[&hook]).start()
+}
+
+fn events(view: &View<'_>, name: &str) -> Vec<serde_json::Value> {
+    let log = view.cli(&["log", "--json"]).ok().json()["events"].clone();
+    let events = log.as_array().expect("events").iter();
+    events.filter(|event| event["event"] == name).cloned().collect()
+}
+
+fn script(scratch: &Scratch, view: &View<'_>, script: &str) -> Output {
+    python(scratch, view.root(), script).ok()
+}
+
+#[test]
+fn a_close_is_let_through_held_or_denied() {
+    let scratch = mounted_scratch!();
+    for path in ["land", "hold", "deny"] {
+        scratch.write(path, "old\n");
+    }
+    let view = by_name(&scratch);
+    script(
+        &scratch,
+        &view,
+        r#"
+def save(path, denied=False):
+    f = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(f, b"new\n")
+    raises("EACCES", os.close, f) if denied else os.close(f)
+for suffix in ["", "-made"]:
+    save("land" + suffix)
+    save("hold" + suffix)
+    save("deny" + suffix, True)
+"#,
+    );
+    for path in ["land", "land-made"] {
+        view.assert_landed(path, "new\n");
+    }
+    for (path, below) in [("hold", Some("old\n")), ("hold-made", None)] {
+        assert_eq!((view.read(path).as_str(), scratch.try_read(path).ok()), ("new\n", below.map(|text| text.into())));
+    }
+    let held = view.status()["held"].clone();
+    for change in held.as_array().expect("a list") {
+        assert_eq!((&change["reason"], &change["detail"]), (&"hook".into(), &"by-name: ask first".into()));
+    }
+    assert_eq!(held.as_array().map(Vec::len), Some(2));
+    assert!(view.cli(&["status"]).ok().stdout.contains("by-name: ask first"));
+
+    view.assert_landed("deny", "old\n");
+    assert!(!view.has("deny-made") && !scratch.has("deny-made"));
+    assert_eq!(view.status()["counters"]["denied"], 2);
+    let denied = events(&view, "write_denied");
+    assert_eq!(denied.len(), 2);
+    for event in &denied {
+        assert_eq!((&event["reason"], &event["message"]), (&"hook".into(), &"by-name: never".into()));
+        let backup = event["backup"].as_str().expect("its content is kept");
+        view.cli(&["rollback", backup, "--to", "kept"]).ok();
+        assert_eq!(view.read("kept"), "new\n");
+    }
+    let kinds = view.cli(&["backups", "--json"]).ok().json()["backups"].clone();
+    let discarded = kinds.as_array().expect("backups").iter().filter(|backup| backup["kind"] == "discarded").count();
+    assert_eq!(discarded, 2);
+    // By who may: a person is not asked what a program was.
+    view.cli(&["confirm", "hold"]).ok();
+    view.assert_landed("hold", "new\n");
+}
+
+#[test]
+fn a_removal_is_let_through_held_or_denied() {
+    let scratch = mounted_scratch!();
+    for path in ["land", "hold", "deny"] {
+        scratch.write(path, "old\n");
+    }
+    let view = by_name(&scratch);
+    script(&scratch, &view, r#"os.unlink("land"); os.unlink("hold"); raises("EACCES", os.unlink, "deny")"#);
+    assert!(!view.has("land") && !scratch.has("land"));
+    assert!(!view.has("hold") && scratch.has("hold"));
+    assert_eq!((view.only_held().path.as_str(), view.only_held().reason.as_str()), ("hold", "hook"));
+    view.assert_landed("deny", "old\n");
+    // It is there to be used, and its name to be listed.
+    assert_eq!(view.sh("ls; cat deny").ok().stdout, "deny\nold\n");
+    assert_eq!(events(&view, "write_denied").len(), 1);
+}
+
+/// The usual way to save: a temporary file takes the place of the old one.
+#[test]
+fn a_rename_over_is_let_through_held_or_denied() {
+    let scratch = mounted_scratch!();
+    for path in ["land", "hold", "deny"] {
+        scratch.write(path, "old\n");
+    }
+    let view = by_name(&scratch);
+    script(
+        &scratch,
+        &view,
+        r#"
+for target in ["land", "hold", "deny"]:
+    put("tmp-" + target, b"new\n")
+    if target == "deny":
+        raises("EACCES", os.rename, "tmp-deny", "deny")
+        assert get("tmp-deny") == b"new\n" and get("deny") == b"old\n", os.listdir(".")
+        os.unlink("tmp-deny")
+    else:
+        os.rename("tmp-" + target, target)
+assert sorted(os.listdir(".")) == ["deny", "hold", "land"], os.listdir(".")
+"#,
+    );
+    view.assert_landed("land", "new\n");
+    view.assert_held("hold", "new\n", "old\n");
+    view.assert_landed("deny", "old\n");
+    for left in ["tmp-land", "tmp-hold", "tmp-deny"] {
+        assert!(!view.has(left) && !scratch.has(left), "{left}");
+    }
+}
+
+/// Editors rename the old file away before they write the new one: refused, they and the project still have it.
+#[test]
+fn a_save_that_is_denied_leaves_the_old_file_in_its_place() {
+    let scratch = mounted_scratch!();
+    scratch.write("deny", "old\n");
+    scratch.write("deny-linked", "old\n");
+    let view = by_name(&scratch);
+    script(
+        &scratch,
+        &view,
+        r#"
+os.rename("deny", "backup~")
+f = os.open("deny", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(f, b"new\n")
+raises("EACCES", os.close, f)
+# Through a descriptor that was open before, and one of the same inode by another name.
+os.link("deny-linked", "other-name")
+f = os.open("deny-linked", os.O_RDWR)
+g = os.open("deny-linked", os.O_RDONLY)
+os.pwrite(f, b"new", 0)
+raises("EACCES", os.close, f)
+assert os.pread(g, 9, 0) == get("other-name") == b"old\n"
+"#,
+    );
+    for path in ["deny", "backup~", "deny-linked", "other-name"] {
+        view.assert_landed(path, "old\n");
+    }
+    assert_eq!(view.held().len(), 0);
+    assert_eq!(events(&view, "write_denied").len(), 2);
+}
+
+/// What waits for review, or is being written, is asked about before it goes: denied, it is as it was.
+#[test]
+fn what_is_held_or_being_written_stays_when_its_end_is_denied() {
+    let scratch = mounted_scratch!();
+    let (old, new) = (lines(200), with_changed_lines(&lines(200), 150));
+    for path in ["held", "target"] {
+        scratch.write(path, &old);
+    }
+    scratch.write("other", "other\n");
+    let (no, asked) = (scratch.root().join("no"), scratch.root().join("asked"));
+    let decide = format!("if [ -e {no:?} ]; then d=deny; else d=land; fi; echo \"{{\\\"decision\\\":\\\"$d\\\"}}\"");
+    let hook = program(&scratch, "hook", &format!("#!/bin/sh\ncat > /dev/null\necho >> {asked:?}\n{decide}\n"));
+    let count = || fs::read_to_string(&asked).expect("somebody was asked").lines().count();
+    let view = mounting(&scratch, &[&hook]).start();
+    view.write("held", &new);
+    let held = view.assert_held("held", &new, &old);
+    assert_eq!((held.reason.as_str(), count()), ("size", 1));
+
+    fs::write(&no, "").expect("a file");
+    script(
+        &scratch,
+        &view,
+        r#"
+raises("EACCES", os.unlink, "held")
+raises("EACCES", os.rename, "other", "held")
+raises("EACCES", os.rename, "held", "target")
+f = os.open("tmp", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(f, b"being written")
+raises("EACCES", os.rename, "tmp", "target")
+assert get("tmp") == b"being written"
+raises("EACCES", os.close, f)
+assert not os.path.exists("tmp")
+"#,
+    );
+    assert_eq!((view.assert_held("held", &new, &old).id, count()), (held.id, 6));
+    view.assert_landed("target", &old);
+    view.assert_landed("other", "other\n");
+    assert_eq!(events(&view, "write_denied").len(), 5);
+
+    fs::remove_file(&no).expect("removed");
+    script(
+        &scratch,
+        &view,
+        r#"
+os.rename("held", "target")
+f = os.open("tmp", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(f, b"x\n")
+os.rename("tmp", "other")
+os.close(f)
+os.unlink("target")
+"#,
+    );
+    // The going of the old file, too; each once. What was judged when it was renamed is at its close.
+    assert_eq!((view.has("target"), view.has("held"), scratch.read("target")), (false, false, old));
+    view.assert_landed("other", "x\n");
+    assert!((6 + 4..=6 + 6).contains(&count()), "asked {} times", count());
+}
+
+/// Large enough to be held by itself: the denial comes first.
+#[test]
+fn what_would_be_held_may_be_denied() {
+    let scratch = mounted_scratch!();
+    scratch.write("deny", lines(200));
+    let view = by_name(&scratch);
+    let new = with_changed_lines(&lines(200), 150);
+    script(&scratch, &view, &format!("f = open('deny', 'w'); f.write({new:?}); raises('EACCES', f.close)"));
+    view.assert_landed("deny", &lines(200));
+}
+
+/// A program's silence lands nothing, whoever else has said land; the first to object is heard.
+#[test]
+fn of_several_all_must_say_land() {
+    let scratch = mounted_scratch!();
+    let say = |name: &str, answer: &str| {
+        let script =
+            format!("#!/bin/sh\ncat > /dev/null\necho {name} >> {:?}\n{answer}\n", scratch.root().join("asked"));
+        program(&scratch, name, &script)
+    };
+    let land = say("land", "echo '{\"decision\":\"land\"}'");
+    let hold = say("hold", "echo '{\"decision\":\"hold\"}'");
+    let deny = say("deny", "echo '{\"decision\":\"deny\"}'");
+    let silent = say("silent", ":");
+    for (programs, want, asked) in [
+        (vec![&land, &land], "landed", "land land"),
+        (vec![&land, &hold, &deny], "held", "land hold"),
+        (vec![&land, &deny, &hold], "denied", "land deny"),
+        (vec![&silent, &land], "held", "silent"),
+        (vec![&land, &silent], "held", "land silent"),
+    ] {
+        let view = mounting(&scratch, &programs).start();
+        view.sh("echo new > file");
+        let became = match (view.has("file"), scratch.has("file")) {
+            (true, true) => "landed",
+            (true, false) => "held",
+            (false, false) => "denied",
+            (false, true) => "hidden",
+        };
+        assert_eq!(became, want, "{programs:?}");
+        let order = fs::read_to_string(scratch.root().join("asked")).expect("somebody was asked");
+        assert_eq!(order.split_whitespace().collect::<Vec<_>>().join(" "), asked);
+        view.unmount_with(&["--discard-all"]);
+        for file in [scratch.root().join("asked"), scratch.project().join("file")] {
+            if file.exists() {
+                fs::remove_file(&file).expect("removed");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_projects_own_hooks_run_only_when_it_is_trusted() {
+    let scratch = mounted_scratch!();
+    let hook = program(&scratch, "by-name", BY_NAME);
+    scratch.write(".fettle.toml", format!("[hooks]\npre_write = [{hook:?}]\n"));
+    let view = scratch.mount();
+    assert!(view.mount_output.stderr.contains("hooks.pre_write"), "{}", view.mount_output.stderr);
+    view.sh("echo new > deny").ok();
+    view.assert_landed("deny", "new\n");
+    view.cli(&["trust", "--yes"]).ok();
+    view.cli(&["reload"]).ok();
+    view.sh("echo new > deny-more");
+    assert!(!view.has("deny-more"));
+    // One that a reload cannot find changes nothing.
+    scratch.write(".fettle.toml", "[hooks]\npre_write = ['/no/such/program']\n");
+    view.cli(&["trust", "--yes"]).ok();
+    let refused = view.cli(&["reload"]).exits(1);
+    assert!(refused.stderr.contains("/no/such/program: there is no such program"), "{}", refused.stderr);
+    view.sh("echo new > deny-more");
+    assert!(!view.has("deny-more"));
+}
+
+/// Nothing that can be written through the view is ever run.
+#[test]
+fn a_program_within_the_project_is_refused() {
+    let scratch = mounted_scratch!();
+    let outside = program(&scratch, "outside", BY_NAME);
+    scratch.write("tools/hook", BY_NAME);
+    let inside = scratch.project().join("tools/hook");
+    fs::set_permissions(&inside, fs::Permissions::from_mode(0o755)).expect("a mode");
+    std::os::unix::fs::symlink(&inside, scratch.root().join("link")).expect("a link");
+    let link = scratch.root().join("link");
+    for (command, want) in [
+        (format!("[{inside:?}]"), "is in the project"),
+        (format!("[{link:?}]"), "is in the project"),
+        (format!("['sh', {inside:?}]"), "is in the project"),
+        ("['tools/hook']".to_owned(), "tools/hook: a program is named by its absolute path"),
+        ("['./hook']".to_owned(), "./hook: a program is named by its absolute path"),
+        ("['no-such-program-anywhere']".to_owned(), "no-such-program-anywhere: there is no such program"),
+        (format!("[[{outside:?}], [{inside:?}]]"), "is in the project"),
+    ] {
+        for at in [None, Some("view")] {
+            let mounting = scratch.mounting().env("FETTLE_HOOKS_PRE_WRITE", &command);
+            let refused = at.into_iter().fold(mounting, Mounting::at).run();
+            assert_eq!(refused.status, 2, "{command}: {}", refused.stderr);
+            assert!(refused.stderr.contains("FETTLE_HOOKS_PRE_WRITE: hooks.pre_write: "), "{}", refused.stderr);
+            assert!(refused.stderr.contains(want), "{command}: {}", refused.stderr);
+        }
+    }
+    assert!(!scratch.has(".fettle"), "state was made for a mount that was refused");
+}
