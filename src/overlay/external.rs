@@ -15,7 +15,7 @@ use super::error::Context;
 use super::review::{Reviewed, failed};
 use super::side::Side;
 use super::{Overlay, Result, Seen, State};
-use crate::model::{ChangeKind, Digest, RelPath};
+use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
 use crate::store::{Base, Below, EventDraft};
@@ -128,17 +128,40 @@ impl Overlay {
     }
 
     fn begin_doubts(&self) -> Result<()> {
-        let held: Vec<RelPath> = {
+        let (held, touched) = {
             let state = self.state.lock();
             let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
-            held.map(|upper| upper.row.names[0].clone()).collect()
+            let held: Vec<RelPath> = held.map(|upper| upper.row.names[0].clone()).collect();
+            (held, state.anchors.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
-        if !held.is_empty() {
+        // A new session has nothing to remember.
+        if !held.is_empty() || !touched.is_empty() {
             let told = self.store.told_external()?;
             let told = told.into_iter().map(|(path, digest)| (path, Told { digest, expected: None }));
             self.state.lock().heralded.0.extend(told);
         }
-        self.doubts.serve(held);
+        if !touched.is_empty() {
+            let put = self.store.last_put()?;
+            touched.iter().filter_map(|path| Some((path, *put.get(path)?))).try_for_each(|put| self.remember(put))?;
+        }
+        self.doubts.serve(held.into_iter().chain(touched).collect());
+        Ok(())
+    }
+
+    /// What an earlier life of the daemon put at a path in this session is known again, where anything is there.
+    fn remember(&self, (path, digest): (&RelPath, Digest)) -> Result<()> {
+        let mut present = self.present_side(path)?;
+        let now = present.digest().doing(|| format!("hash {path}"))?;
+        let Some(meta) = present.meta.filter(|_| now.is_some()) else { return Ok(()) };
+        // What it was like is not known any more, but for the content.
+        let unlike = Stamp { mtime: Timestamp::default(), ..meta.stamp() };
+        let stamp = if now == Some(digest) { meta.stamp() } else { unlike };
+        let mut state = self.state.lock();
+        let is_there_still = self.lower.stat(path).doing(|| format!("stat {path}"))?.map(|meta| meta.stamp());
+        if is_there_still == Some(meta.stamp()) {
+            // Unless something of ours has come there in this life.
+            state.seen.entry(path.clone()).or_insert(Seen { stamp, digest: Some(digest) });
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{OptionalExtension, Params, Transaction};
 
 use super::database::Database;
-use super::operations::PathEffect;
+use super::operations::{Effect, PathEffect};
 use super::upper::{parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{Digest, OperationId, RelPath};
@@ -129,6 +129,28 @@ impl Store {
         Ok(latest)
     }
 
+    /// The hash of what was last put at each path, where nothing else of ours has happened to it since. Reads the whole
+    /// log.
+    pub fn last_put(&self) -> Result<HashMap<RelPath, Digest>> {
+        let rows = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let mut put = HashMap::new();
+        for row in rows {
+            let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
+            effects.iter().for_each(|done| forget_moved(&mut put, done));
+            match (event.path, event.sha256) {
+                (Some(path), Some(digest)) if is_put(event.event) => put.insert(path, digest),
+                (Some(path), None) if is_put(event.event) && changes_content(&effects) => put.remove(&path),
+                (Some(_) | None, _) => None,
+            };
+        }
+        Ok(put)
+    }
+
     /// When the latest such event of each change was, in milliseconds, by its id. Reads the whole log.
     pub fn latest_of_changes(&self, name: EventName) -> Result<HashMap<String, i64>> {
         let named = format!("\"event\":{}", to_row(&name)?);
@@ -206,6 +228,27 @@ impl Store {
         }
         Ok(needed)
     }
+}
+
+/// Whether what such an event tells the hash of is in lower.
+fn is_put(name: EventName) -> bool {
+    use EventName::{Confirmed, RolledBack, Undone, WriteLanded};
+    matches!(name, WriteLanded | Confirmed | RolledBack | Undone)
+}
+
+fn changes_content(effects: &[PathEffect]) -> bool {
+    effects.iter().any(|done| !matches!(done.effect, Effect::Mode { .. } | Effect::Owner { .. }))
+}
+
+/// What was renamed is known by no name: neither what went, nor what it may have come over.
+fn forget_moved(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
+    let other = match &done.effect {
+        Effect::Renamed { from, .. } => from,
+        Effect::Exchanged { with } => with,
+        Effect::Content { after: None, .. } => &done.path,
+        _ => return,
+    };
+    put.retain(|path, _| !path.is_within(other) && !path.is_within(&done.path));
 }
 
 /// Deletes events of these numbers, of those that are `needed` all but path and hash. Gives how many.

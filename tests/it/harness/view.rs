@@ -72,7 +72,11 @@ impl<'s> Mounting<'s> {
         }
         command.args(&self.flags).arg(self.scratch.project());
         if let Some(point) = &self.mountpoint {
-            fs::create_dir_all(point).expect("the mountpoint");
+            match fs::create_dir_all(point) {
+                // A dead mount, which cannot be looked at; `mount` says what it makes of it.
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => made.expect("the mountpoint"),
+            }
             command.arg(point);
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
