@@ -257,6 +257,7 @@ impl State {
     pub(super) fn forget_recent(&mut self, path: &RelPath) {
         self.seen.remove(path);
         self.windows.forget(path);
+        self.sights.forget_within(path);
     }
 
     /// What was at `source` was renamed over `to`, which is `meta` now. It is what `source` is a modification of from
@@ -304,6 +305,7 @@ impl State {
     /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
     pub(super) fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Meta) {
         let stamp = after.stamp();
+        self.sights.unchanged(path, before, &stamp);
         if let Some(seen) = self.seen.get_mut(path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
             seen.stamp = stamp;
         }
@@ -389,6 +391,8 @@ impl State {
     pub(super) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.seen_moved(from, to);
         self.windows.moved(from, to);
+        self.sights.forget_within(from);
+        self.sights.forget_within(to);
     }
 
     /// The same of one that has its first name again.
@@ -406,6 +410,8 @@ impl State {
     /// A directory was renamed, and what was known a moment ago of the files in it is known of them there.
     pub(super) fn dir_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.windows.moved_within(from, to);
+        self.sights.forget_within(from);
+        self.sights.forget_within(to);
         let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
         for path in seen {
             if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {

@@ -116,7 +116,8 @@ impl Overlay {
         let Some(operation) = self.store.gather(touched)? else { return Ok(None) };
         let mut state = self.state.lock();
         for upper in touched.iter().filter_map(|(path, _)| state.uppers.at(path)).collect::<Vec<_>>() {
-            let Some(upper) = state.uppers.get_mut(upper) else { continue };
+            // Who is busy with one may have dropped its row already.
+            let Some(upper) = state.uppers.get_mut(upper).filter(|upper| !upper.busy) else { continue };
             if let Some(held) = upper.row.held.as_mut().filter(|held| held.operation.is_none()) {
                 held.operation = Some(operation);
                 self.store.save_upper(&upper.row)?;

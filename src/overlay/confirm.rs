@@ -455,6 +455,9 @@ impl State {
     pub(super) fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
         let path = &row.names[0];
         self.restored(path, meta);
+        if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
+            self.sights.unchanged(path, &stamp, &meta.stamp());
+        }
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         self.anchors.insert(path.clone(), Known::of(state));
         self.windows.forget(path);

@@ -73,7 +73,7 @@ impl Overlay {
                 let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
                 applied.epilogue().save.extend(taken);
             }
-            self.note_landed(&mut state, job, comparison, judged_against, &applied);
+            self.note_landed(&mut state, job, comparison, judged_against, (&applied, actor));
             applied
         };
         applied.finish()?;
@@ -249,7 +249,7 @@ impl Overlay {
         job: &Job,
         comparison: &mut Comparison,
         judged_against: Option<Kept>,
-        applied: &Applied<'_>,
+        (applied, actor): (&Applied<'_>, &Writer),
     ) {
         let meta = applied.meta_of(&comparison.path);
         state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
@@ -263,6 +263,7 @@ impl Overlay {
         } else {
             state.seen.remove(&comparison.path);
         }
+        state.saw(&comparison.path, meta.map(|meta| meta.stamp()), actor.pid);
         state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 

@@ -54,6 +54,7 @@ mod rollback;
 mod rules;
 mod settle;
 mod side;
+mod sights;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -96,6 +97,7 @@ use bursts::Bursts;
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
+use sights::Sights;
 
 use uppers::Uppers;
 use watch::Watching;
@@ -180,6 +182,8 @@ struct State {
     moved_dirs: Vec<(RelPath, RelPath)>,
     /// What fettlefs itself last knew of paths it touched.
     seen: HashMap<RelPath, Seen>,
+    /// What process trees last saw of paths.
+    sights: Sights,
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
@@ -413,6 +417,7 @@ impl State {
             windows: Windows::default(),
             anchors: Anchors::default(),
             moved_dirs: Vec::new(),
+            sights: Sights::default(),
             seen: HashMap::new(),
             epoch: 0,
             closing: HashMap::new(),

@@ -48,7 +48,7 @@ impl Overlay {
         if flags.truncates_unasked() {
             self.check_text_busy(node)?;
         }
-        let (open, below) = loop {
+        let (path, open, below) = loop {
             let (path, action) = match self.path_for_open(node) {
                 Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
                 found => found?,
@@ -66,16 +66,17 @@ impl Overlay {
                 }
                 match self.claim_passed(node, &path, meta, epoch, flags.access)? {
                     Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, below),
-                    Claimed::Judged(open) => break (open, below),
+                    Claimed::Judged(open) => break (path, open, below),
                     Claimed::MovedOn => continue,
                 }
             }
             if let Some(open) = self.claim_file(node, &path, &origin, epoch, flags.access)? {
-                break (open, below);
+                break (path, open, below);
             }
         };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
+        self.state.lock().saw(&path, below, caller.pid);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
     }
@@ -331,6 +332,7 @@ impl Overlay {
             open
         };
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
+        self.state.lock().saw(path, None, caller.pid);
         self.handle(id)?.note_began();
         Ok((entry, Opened { handle: id, keep_cache: true, passed: None }))
     }

@@ -195,6 +195,9 @@ impl Overlay {
         if old.1 {
             comparison.add(Reason::Stale);
         }
+        if self.is_stale(job, &comparison, actor) {
+            comparison.add(Reason::Stale);
+        }
         if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
             comparison.add(Reason::Burst);
         }

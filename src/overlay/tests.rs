@@ -11,6 +11,7 @@ mod model;
 mod programs;
 mod purge;
 mod scenarios;
+mod stale;
 mod stress;
 mod structure;
 mod together;

@@ -1,0 +1,107 @@
+//! Stale: who saves over what it has never seen is held, however small the change.
+
+use super::*;
+
+/// A process of another tree than [`ME`]: one that has ended is a tree of its own.
+const OTHER: Caller = Caller { pid: i32::MAX as u32, ..ME };
+
+impl Bench {
+    fn look(&self, path: &str, who: &Caller) {
+        let flags = OpenFlags::from_raw(libc::O_RDONLY);
+        let handle = self.view().open(self.node(path).unwrap(), flags, who).unwrap().handle;
+        self.close(handle);
+    }
+
+    /// As editors do that write a temporary file and rename it.
+    fn save_by_rename(&self, path: &str, content: &str) {
+        self.save("temp", content);
+        self.rename("temp", path);
+    }
+
+    fn save_as(&self, path: &str, content: &str, who: &Caller) {
+        let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+        let handle = self.view().open(self.node(path).unwrap(), flags, who).unwrap().handle;
+        self.view().write(handle, 0, content.as_bytes()).unwrap();
+        self.view().flush(handle, who).unwrap();
+        self.view().release(handle).unwrap();
+    }
+}
+
+fn bench() -> Bench {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    bench
+}
+
+fn outside() -> String {
+    lines(100).replace("line 50\n", "by a person\n")
+}
+
+#[test]
+fn a_save_over_what_a_person_has_changed_since_it_was_read_is_held() {
+    let bench = bench();
+    bench.look("a", &ME);
+    bench.put("a", &outside());
+    bench.save_by_rename("a", &changed(100, 1));
+    assert_eq!(bench.reasons(), [Reason::Stale]);
+    assert_eq!((bench.lower("a"), bench.read("a")), (Some(outside()), Some(changed(100, 1))));
+}
+
+#[test]
+fn a_save_over_what_another_tree_has_landed_since_is_held() {
+    let bench = bench();
+    bench.look("a", &ME);
+    bench.save_as("a", &changed(100, 2), &OTHER);
+    assert!(bench.held().is_empty());
+    bench.save_by_rename("a", &changed(100, 1));
+    assert_eq!(bench.reasons(), [Reason::Stale]);
+    assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+}
+
+#[test]
+fn who_looked_again_or_never_or_wrote_it_itself_is_not_stale() {
+    let bench = bench();
+    bench.look("a", &ME);
+    bench.put("a", &outside());
+    bench.look("a", &ME);
+    bench.save_by_rename("a", &outside().replace("line 1\n", "one\n"));
+    assert!(bench.held().is_empty(), "looked again");
+    bench.save_by_rename("a", &outside().replace("line 1\n", "once more\n"));
+    assert!(bench.held().is_empty(), "wrote it itself");
+    bench.put("b", &lines(100));
+    bench.save_by_rename("b", &changed(100, 1));
+    assert!(bench.held().is_empty(), "never looked");
+}
+
+#[test]
+fn new_times_are_no_new_content() {
+    let bench = bench();
+    bench.look("a", &ME);
+    let set =
+        SetAttributes { mode: Some(0o600), uid: None, gid: None, size: None, atime: SetTime::Now, mtime: SetTime::Now };
+    bench.view().set_attributes(bench.node("a").unwrap(), None, &set, &ME).unwrap();
+    bench.save_by_rename("a", &changed(100, 1));
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn what_was_confirmed_has_been_seen_by_who_wrote_it() {
+    let bench = bench();
+    bench.look("a", &ME);
+    bench.save_by_rename("a", &changed(100, 60));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    bench.save_by_rename("a", &changed(100, 61));
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.lower("a"), Some(changed(100, 61)));
+}
+
+#[test]
+fn what_came_to_a_name_by_a_rename_nobody_has_seen() {
+    let bench = bench();
+    bench.look("a", &ME);
+    bench.rename("a", "gone");
+    bench.put("new", &lines(90));
+    bench.rename("new", "a");
+    bench.save_by_rename("a", &lines(90).replace("line 1\n", "one\n"));
+    assert!(bench.held().is_empty(), "{:?}", bench.held());
+}
