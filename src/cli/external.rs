@@ -3,7 +3,7 @@
 use super::desk::{Length, targets};
 use super::text::Text;
 use super::{Desk, Failure};
-use crate::protocol::{Exit, External, ExternalKind, Op, Reply, Request};
+use crate::protocol::{Exit, External, Op, Reply, Request};
 use std::ffi::OsString;
 
 /// List what was changed outside since fettlefs last touched it
@@ -27,11 +27,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 }
 
 pub fn render_row(external: &External, text: &mut Text) {
-    let kind = match external.kind {
-        ExternalKind::Modified => "modified",
-        ExternalKind::Deleted => "deleted",
-        ExternalKind::Replaced => "replaced",
-    };
+    let kind = external.kind.word();
     text.put(format!("  {kind:<8}  ")).name(external.path.as_bytes()).put("  ").name(&external.hint);
     if let Some(id) = &external.held {
         text.put(format!(" (held: {id})"));

@@ -180,6 +180,9 @@ fn parted<'a>(request: &Request, chosen: &[&'a HeldRow]) -> Result<Option<&'a Ch
 fn check_fresh(request: &Request, chosen: &[&HeldRow], project: &Project) -> Result<()> {
     let expired: Vec<_> =
         chosen.iter().filter_map(|row| Some((*row, project.overlay.is_expired(&row.held)?))).collect();
+    if !request.dry_run {
+        project.overlay.tell_expired(expired.iter().map(|(row, _)| &row.row));
+    }
     match expired.first() {
         None => Ok(()),
         Some(_) if request.all => {

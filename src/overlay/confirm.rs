@@ -10,7 +10,7 @@ use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, 
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
-use crate::model::{BackupKind, ChangeId, ChangeKind, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     self, Anchor, AnchorState, Applied, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landed,
@@ -78,9 +78,7 @@ impl Overlay {
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
         let mut landables = Vec::new();
         for change in files {
-            let landable = self
-                .landable(change, how)
-                .inspect_err(|err| self.record_refusal(EventName::ConfirmFailed, change, &err.message))?;
+            let landable = self.landable(change, how).inspect_err(|err| self.record_failure(change, &err.message))?;
             landables.push(landable);
         }
         // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
@@ -109,15 +107,35 @@ impl Overlay {
 
     pub(super) fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
         let Some(minutes) = self.is_expired(&change.held) else { return Ok(()) };
+        self.tell_expired([&change.row]);
         let message = format!("{} of {} expired {minutes} minutes ago", change.held.id, change.row.names[0]);
-        self.record_refusal(EventName::Expired, change, &message);
         Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
     }
 
+    /// Records which of these are not confirmed for want of a fresh look: each once, however often somebody tries, until he
+    /// has looked and it expires again.
+    pub fn tell_expired<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) {
+        let told = match self.store.latest_of_changes(EventName::Expired) {
+            Ok(told) => told,
+            Err(err) => return log::error!("look into the log: {err}"),
+        };
+        for (row, held) in rows.into_iter().filter_map(|row| Some((row, row.held.as_ref()?))) {
+            let is_told = told.get(held.id.as_str()).is_some_and(|at| *at >= held.renewed);
+            if let (false, Some(minutes)) = (is_told, self.is_expired(held)) {
+                let message = format!("expired {minutes} minutes ago");
+                self.record_refusal(EventName::Expired, (&row.names[0], &held.id), &message);
+            }
+        }
+    }
+
+    pub(super) fn record_failure(&self, change: &Taken, message: &str) {
+        self.record_refusal(EventName::ConfirmFailed, (&change.row.names[0], &change.held.id), message);
+    }
+
     /// A refusal is told to who asked; that it cannot be recorded too is for the log.
-    pub(super) fn record_refusal(&self, name: EventName, change: &Taken, message: &str) {
-        let event = self.event(name, &change.row.names[0]).with(|event| {
-            event.id = Some(change.held.id.to_string());
+    fn record_refusal(&self, name: EventName, (path, id): (&RelPath, &ChangeId), message: &str) {
+        let event = self.event(name, path).with(|event| {
+            event.id = Some(id.to_string());
             event.message = Some(message.to_owned());
         });
         if let Err(err) = self.store.record(&event) {
@@ -142,6 +160,10 @@ impl Overlay {
             self.check_way(path)?;
         }
         let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
+        if !as_based && !how.review.dry_run {
+            // Once the two are one nobody finds it any more.
+            self.tell_external(path);
+        }
         let (new, done) = match as_based || how.force {
             true => (new.closed(), Done::Applied),
             false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
@@ -454,16 +476,13 @@ impl State {
     /// A reviewed change is lower's now.
     pub(super) fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
         let path = &row.names[0];
-        self.restored(path, meta);
+        self.restored(path, meta, content.map(|kept| kept.digest));
         if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
             self.sights.unchanged(path, &stamp, &meta.stamp());
         }
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         self.anchors.insert(path.clone(), Known::of(state));
         self.windows.forget(path);
-        if let (Some(meta), Some(kept)) = (meta, content) {
-            self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest: Some(kept.digest) });
-        }
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;
             upper.row.held = None;
@@ -473,13 +492,12 @@ impl State {
         }
     }
 
-    /// Lower has something new at a path by our own doing.
-    pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>) {
+    /// Lower has something new at a path by our own doing, with that content.
+    pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>, digest: Option<Digest>) {
         self.epoch += 1;
         self.windows.forget(path);
         match meta {
             Some(meta) => {
-                let digest = None;
                 self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest });
             }
             None => {

@@ -40,7 +40,8 @@ impl GivenAway<'_> {
             }
         }
         self.entries.push((id, digest));
-        Ok(self.overlay.store.stage_by_name(id, digest, side.size)?)
+        let store = &self.overlay.store;
+        Ok(store.vitally(|| store.stage_by_name(id, digest, side.size))?)
     }
 }
 

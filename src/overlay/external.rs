@@ -1,39 +1,84 @@
-//! Changes that somebody else made below (SPEC §9).
+//! Changes that somebody else made below (SPEC §9): what they are, and the one event that tells of each.
+//!
+//! A path is compared with what fettlefs last knew of it: the base of what is held there, else what it last put there.
+//! Whoever sees a sign of a change only names the path ([`Overlay::doubt`]); a thread of its own looks at it and records
+//! the event, for a look may hash a large file. What is about to replace or to pass over somebody's content, so that no
+//! look would find it any more, tells of it in its own record ([`State::unheralded`]).
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::review::{Reviewed, failed};
-use super::{Overlay, Result};
-use crate::model::RelPath;
-use crate::protocol::ExternalKind;
-use crate::store::Below;
+use super::side::Side;
+use super::{Overlay, Result, Seen, State};
+use crate::model::{ChangeKind, Digest, RelPath};
+use crate::policy::rules::Action;
+use crate::protocol::{EventName, ExternalKind};
+use crate::store::{Base, Below, EventDraft};
+use crate::sys::file::FileKind;
+
+/// A path that is being written is looked at when it has been left alone for so long: one save, one event.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// And at the latest after this.
+const LATEST: Duration = Duration::from_secs(1);
+
+/// What fettlefs knows that lower has at a path, unless somebody else has changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    Nothing,
+    Content(Seen),
+    /// A directory, whatever is in it.
+    Directory,
+}
+
+/// What somebody else has put at a path, or that it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Outside {
+    kind: ExternalKind,
+    digest: Option<Digest>,
+    size: Option<u64>,
+}
+
+/// What the last event of a path told.
+struct Told {
+    digest: Option<Digest>,
+    /// What was known of the path then; none: that was in an earlier life, and nothing of ours has landed there since.
+    expected: Option<Expected>,
+}
+
+/// Paths that somebody else may have changed.
+#[derive(Default)]
+pub(super) struct Doubts {
+    doubted: Mutex<Doubted>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Doubted {
+    paths: BTreeSet<RelPath>,
+    /// Nobody looks, and nothing is queued, before [`Overlay::tell_external_until_the_end`] runs and after its end.
+    is_served: bool,
+    is_ending: bool,
+}
+
+/// What has been told in this life of the daemon, and what an earlier one told of what is held.
+#[derive(Default)]
+pub(super) struct Heralded(HashMap<RelPath, Told>);
 
 impl Overlay {
     /// How somebody else changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
     pub fn externally(&self, path: &RelPath) -> Result<Option<ExternalKind>> {
-        let known = {
-            let state = self.state.lock();
-            let held =
-                state.uppers.at(path).and_then(|id| state.uppers.get(id)).filter(|upper| upper.row.held.is_some());
-            match (held.map(|upper| upper.row.base), state.seen.get(path)) {
-                (Some(base), _) => match base.below {
-                    Below::Entry { stamp, .. } => Some((stamp, base.digest())),
-                    Below::Nothing => None,
-                },
-                (None, Some(seen)) => Some((seen.stamp, seen.digest)),
-                (None, None) => None,
-            }
-        };
-        let Some((stamp, digest)) = known else { return Ok(None) };
-        let mut present = self.present_side(path)?;
-        let Some(meta) = present.meta else { return Ok(Some(ExternalKind::Deleted)) };
-        if same_content_stamp(&stamp, &meta.stamp()) {
-            return Ok(None);
+        let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
+        let outside = self.outside(path, &expected)?;
+        if outside.is_some() {
+            self.doubt(path);
         }
-        if digest.is_some() && present.digest().doing(|| format!("hash {path}"))? == digest {
-            return Ok(None);
-        }
-        Ok(Some(if meta.inode == stamp.inode { ExternalKind::Modified } else { ExternalKind::Replaced }))
+        Ok(outside.map(|outside| outside.kind))
     }
 
     pub fn external_paths(&self) -> Reviewed<Vec<(RelPath, ExternalKind)>> {
@@ -51,5 +96,203 @@ impl Overlay {
             }
         }
         Ok(external)
+    }
+
+    fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        if meta.is_some_and(|meta| expected.is_told_by(&meta)) {
+            // Without a look at the content, as nearly always.
+            return Ok(None);
+        }
+        let mut present = self.present_side(path)?;
+        let digest = present.digest().doing(|| format!("hash {path}"))?;
+        Ok(expected.differs(&present, digest))
+    }
+
+    /// Somebody else may have changed what is at a path. Not to be called with `state` locked.
+    pub(super) fn doubt(&self, path: &RelPath) {
+        if self.state.lock().expected(path).is_some() {
+            self.doubts.add(path);
+        }
+    }
+
+    /// Records what others do below to paths that fettlefs knows, until [`Self::end_doubts`]; begins with what they did
+    /// while no daemon ran.
+    pub fn tell_external_until_the_end(&self) {
+        if let Err(err) = self.begin_doubts() {
+            log::error!("look for what changed below meanwhile: {err}");
+        }
+        while let Some(paths) = self.doubts.wait() {
+            paths.iter().for_each(|path| self.tell_external(path));
+        }
+    }
+
+    fn begin_doubts(&self) -> Result<()> {
+        let held: Vec<RelPath> = {
+            let state = self.state.lock();
+            let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
+            held.map(|upper| upper.row.names[0].clone()).collect()
+        };
+        if !held.is_empty() {
+            let told = self.store.told_external()?;
+            let told = told.into_iter().map(|(path, digest)| (path, Told { digest, expected: None }));
+            self.state.lock().heralded.0.extend(told);
+        }
+        self.doubts.serve(held);
+        Ok(())
+    }
+
+    /// What is in doubt now is told; nothing is any more.
+    pub fn end_doubts(&self) {
+        self.doubts.end();
+    }
+
+    /// Records that somebody else changed a path, if so and if that was not told yet.
+    pub(super) fn tell_external(&self, path: &RelPath) {
+        if self.fault().is_some() {
+            return;
+        }
+        let told = self.news_of(path).and_then(|news| match news {
+            Some(event) => Ok(self.store.record(&event)?),
+            None => Ok(()),
+        });
+        if let Err(err) = told {
+            // The next sign of it tells it.
+            self.state.lock().heralded.0.remove(path);
+            log::error!("record that {path} was changed below: {err}");
+        }
+    }
+
+    fn news_of(&self, path: &RelPath) -> Result<Option<EventDraft>> {
+        loop {
+            let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
+            let Some(outside) = self.outside(path, &expected)? else { return Ok(None) };
+            if self.action(path, FileKind::Regular) == Action::Pass {
+                return Ok(None);
+            }
+            let mut state = self.state.lock();
+            if state.expected(path).as_ref() != Some(&expected) {
+                // Something of ours landed during the look.
+                continue;
+            }
+            if state.heralded.has(path, &expected, &outside) {
+                return Ok(None);
+            }
+            let event = self.external_event(&state, path, &outside);
+            state.heralded.0.insert(path.clone(), Told { digest: outside.digest, expected: Some(expected) });
+            return Ok(Some(event));
+        }
+    }
+
+    fn external_event(&self, state: &State, path: &RelPath, outside: &Outside) -> EventDraft {
+        let held = state.uppers.at(path).and_then(|id| state.uppers.get(id)?.row.held.as_ref());
+        self.event(EventName::ExternalModified, path).with(|event| {
+            event.id = held.map(|held| held.id.to_string());
+            event.sha256 = outside.digest;
+            event.bytes = outside.size;
+            event.message = Some(outside.kind.word().to_owned());
+        })
+    }
+
+    /// The event of what somebody else had put at `path` by the time something is made of it there, if nobody has told
+    /// of it: `base` is what that was based on, `present` what it found, `digest` its content.
+    pub(super) fn unheralded(
+        &self,
+        state: &State,
+        path: &RelPath,
+        base: &Base,
+        (present, digest): (&Side, Option<Digest>),
+    ) -> Option<EventDraft> {
+        let expected = state.expected(path).unwrap_or_else(|| Expected::of_base(base));
+        let outside = expected.differs(present, digest)?;
+        (!state.heralded.has(path, &expected, &outside)).then(|| self.external_event(state, path, &outside))
+    }
+}
+
+impl State {
+    /// None for a path that fettlefs has not touched, which is never flagged.
+    fn expected(&self, path: &RelPath) -> Option<Expected> {
+        let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
+        match row.and_then(|row| Some((row, row.held.as_ref()?))) {
+            // Of directories only that they are there counts, of removed ones too.
+            Some((_, held)) if held.kind == ChangeKind::Structure => Some(Expected::Directory),
+            Some((row, _)) => Some(Expected::of_base(&row.base)),
+            None => self.seen.get(path).map(|seen| Expected::Content(seen.clone())),
+        }
+    }
+}
+
+impl Expected {
+    fn of_base(base: &Base) -> Self {
+        match base.below {
+            Below::Entry { stamp, .. } => Self::Content(Seen { stamp, digest: base.digest() }),
+            Below::Nothing => Self::Nothing,
+        }
+    }
+
+    /// Whether attributes alone say that nobody changed it.
+    fn is_told_by(&self, meta: &crate::sys::file::Meta) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Content(seen) => same_content_stamp(&seen.stamp, &meta.stamp()),
+            Self::Directory => meta.is_dir(),
+        }
+    }
+
+    fn differs(&self, present: &Side, digest: Option<Digest>) -> Option<Outside> {
+        let size = present.meta.filter(|_| digest.is_some()).map(|meta| meta.size);
+        let outside = |kind| Some(Outside { kind, digest, size });
+        match (self, present.meta) {
+            (Self::Nothing | Self::Directory, None) => None,
+            (Self::Content(_), None) => outside(ExternalKind::Deleted),
+            (_, Some(meta)) if self.is_told_by(&meta) => None,
+            (Self::Nothing | Self::Directory, Some(_)) => outside(ExternalKind::Replaced),
+            (Self::Content(seen), Some(_)) if seen.digest.is_some() && seen.digest == digest => None,
+            (Self::Content(seen), Some(meta)) if meta.inode == seen.stamp.inode => outside(ExternalKind::Modified),
+            (Self::Content(_), Some(_)) => outside(ExternalKind::Replaced),
+        }
+    }
+}
+
+impl Heralded {
+    fn has(&self, path: &RelPath, expected: &Expected, outside: &Outside) -> bool {
+        self.0.get(path).is_some_and(|told| {
+            told.digest == outside.digest && told.expected.as_ref().is_none_or(|since| since == expected)
+        })
+    }
+}
+
+impl Doubts {
+    fn add(&self, path: &RelPath) {
+        let mut doubted = self.doubted.lock();
+        if doubted.is_served && doubted.paths.insert(path.clone()) {
+            self.arrived.notify_one();
+        }
+    }
+
+    fn serve(&self, first: Vec<RelPath>) {
+        let mut doubted = self.doubted.lock();
+        doubted.is_served = true;
+        doubted.paths.extend(first);
+    }
+
+    fn end(&self) {
+        self.doubted.lock().is_ending = true;
+        self.arrived.notify_one();
+    }
+
+    /// Paths in doubt that have been left alone for a moment. None at the end.
+    fn wait(&self) -> Option<BTreeSet<RelPath>> {
+        let mut doubted = self.doubted.lock();
+        while doubted.paths.is_empty() && !doubted.is_ending {
+            self.arrived.wait(&mut doubted);
+        }
+        let latest = Instant::now() + LATEST;
+        while !doubted.is_ending
+            && !self.arrived.wait_until(&mut doubted, latest.min(Instant::now() + QUIET)).timed_out()
+        {}
+        let paths = std::mem::take(&mut doubted.paths);
+        doubted.is_served &= !doubted.is_ending;
+        (!paths.is_empty() || !doubted.is_ending).then_some(paths)
     }
 }

@@ -21,6 +21,7 @@ impl Overlay {
         let is_new = before.as_ref() != Some(&id);
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         if is_new {
+            epilogue.events.extend(self.passed_over(job, comparison)?);
             epilogue.events.push(self.held_event(&row, comparison, actor));
             let superseded = |old| (old, comparison.path.clone(), Fate::Superseded { by: id.clone() });
             epilogue.verdicts.extend(before.map(superseded));
@@ -123,6 +124,17 @@ impl Overlay {
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
         })
+    }
+
+    /// What somebody else wrote in the middle becomes what the change is based on: after that nothing tells of it.
+    fn passed_over(&self, job: &Job, comparison: &mut Comparison) -> Result<Option<store::EventDraft>> {
+        if !comparison.reasons.contains(&Reason::Stale) {
+            return Ok(None);
+        }
+        let path = &comparison.path;
+        let digest = comparison.present.digest().doing(|| format!("hash {path} below"))?;
+        let found = (&comparison.present, digest);
+        Ok(self.unheralded(&self.state.lock(), path, &job.row.base, found))
     }
 
     fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {

@@ -106,9 +106,7 @@ impl Overlay {
         if how.expiry == Expiry::Guard && !how.renew {
             self.check_fresh(change)?;
         }
-        let outcome = self
-            .land_hunks(&split, how)
-            .inspect_err(|err| self.record_refusal(EventName::ConfirmFailed, change, &err.message))?;
+        let outcome = self.land_hunks(&split, how).inspect_err(|err| self.record_failure(change, &err.message))?;
         if !how.review.dry_run {
             self.tell_changed(&change.row.names[0], false);
         }

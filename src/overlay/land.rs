@@ -228,7 +228,9 @@ impl Overlay {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
         let state = self.state.lock();
-        epilogue.events = vec![event.doing(effects_of(job, comparison, before.0, &state))];
+        let replaced = (&comparison.present, before.0.map(|kept| kept.digest));
+        epilogue.events.extend(self.unheralded(&state, &path, &job.row.base, replaced));
+        epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));
         epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let Some((source, _)) = &job.takes_along {
             // What came by a rename may be all that is left of something older: then it does not go unreviewed.

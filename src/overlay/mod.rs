@@ -74,7 +74,7 @@ use crate::hooks::Runner;
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::EventName;
-use crate::store::{AnchorState, EventDraft, Recovered, Store, UpperRow, Went, Writer};
+use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Went, Writer};
 use crate::sys::process;
 use crate::sys::tree::Tree;
 
@@ -94,6 +94,7 @@ pub use undo::UndoHow;
 pub use watch::Holds;
 
 use bursts::Bursts;
+use external::{Doubts, Heralded};
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
@@ -158,6 +159,7 @@ pub struct Overlay {
     observer: std::sync::OnceLock<Box<dyn Observer>>,
     /// None: nothing is watched.
     watching: std::sync::OnceLock<Watching>,
+    doubts: Doubts,
     counters: Counters,
     bursts: Bursts,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
@@ -184,6 +186,8 @@ struct State {
     seen: HashMap<RelPath, Seen>,
     /// What process trees last saw of paths.
     sights: Sights,
+    /// Which changes by others have been told as events.
+    heralded: Heralded,
     /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
     /// again if it moved.
     epoch: u64,
@@ -237,6 +241,7 @@ impl Overlay {
             changed: Condvar::new(),
             observer: std::sync::OnceLock::new(),
             watching: std::sync::OnceLock::new(),
+            doubts: Doubts::default(),
             counters: Counters::default(),
             bursts: Bursts::default(),
             releasing: AtomicU64::new(0),
@@ -375,14 +380,17 @@ impl Overlay {
         self.store.vitally(|| self.store.end_session(&draft))?;
         self.store.forget_uses();
         self.store.vitally(|| self.store.purge(&self.policy().settings.backups, &self.needed_content()))?;
+        self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
         self.store.vitally(|| self.store.forget_boot())?;
         Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 
-    /// Lets backups go that are past a limit. Others may work meanwhile.
+    /// Lets backups go that are past a limit, and then events that are. Others may work meanwhile.
     pub fn purge(&self) -> Result<usize> {
         let limits = self.policy().settings.backups;
-        Ok(self.store.purge(&limits, &self.needed_content())?)
+        let gone = self.store.purge(&limits, &self.needed_content())?;
+        self.store.rotate_events(LOG_BYTES_MAX)?;
+        Ok(gone)
     }
 
     /// Purges now and then, for as long as the session lasts.
@@ -419,6 +427,7 @@ impl State {
             moved_dirs: Vec::new(),
             sights: Sights::default(),
             seen: HashMap::new(),
+            heralded: Heralded::default(),
             epoch: 0,
             closing: HashMap::new(),
             judged_at_release: Vec::new(),

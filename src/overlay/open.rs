@@ -168,7 +168,18 @@ impl Overlay {
         let Some(stamp) = below else { return true };
         self.forget_older_attributes(node, &stamp);
         let known = self.state.lock().nodes.set_cached(node, stamp);
+        if known.is_some_and(|known| known != stamp) {
+            // Nothing may be watched here.
+            self.doubt_node(node);
+        }
         known == Some(stamp)
+    }
+
+    fn doubt_node(&self, node: NodeId) {
+        let path = self.state.lock().nodes.path(node);
+        if let Ok(path) = path {
+            self.doubt(&path);
+        }
     }
 
     /// Whatever the watches have not told yet, or cannot tell.

@@ -17,10 +17,13 @@ use super::{Error, Known, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
-    Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, Kept, Landed, Landing,
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, Kept, Landed, Landing,
     Operation, PathEffect, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
+
+/// A refusal names so many paths beside the first.
+const OTHERS_NAMED: usize = 10;
 
 /// What an operation did to one file or symlink, the other way round.
 struct Reversal<'a> {
@@ -39,9 +42,11 @@ enum Left<'a> {
     Link(&'a RelPath),
 }
 
-/// One file or symlink on its way back.
+/// One file or symlink on its way back. Its sides are open only while it is staged, but for what was merged, which has no
+/// other place.
 struct Restoring<'a> {
     path: &'a RelPath,
+    reversal: Reversal<'a>,
     present: Side,
     new: Side,
     base: Base,
@@ -116,7 +121,7 @@ impl Overlay {
                 Effect::Linked { of } => Reversal { path, wanted: None, left: Left::Link(of), shared: false, effects },
                 _ => return Err(refused_at(path, ErrorCode::Conflict, "it was done with more than can be undone")),
             };
-            match self.reverse(&reversal, how) {
+            match self.reverse(reversal, how) {
                 Ok(restoring) => plan.files.extend(restoring),
                 Err(refusal) => refusals.push(refusal),
             }
@@ -151,7 +156,7 @@ impl Overlay {
     }
 
     /// None where it is as it was already.
-    fn reverse<'a>(&self, reversal: &Reversal<'a>, how: &UndoHow) -> Reviewed<Option<Restoring<'a>>> {
+    fn reverse<'a>(&self, reversal: Reversal<'a>, how: &UndoHow) -> Reviewed<Option<Restoring<'a>>> {
         let path = reversal.path;
         let fault = |err: Error| failed(path, &err);
         self.check_may_land(path, &how.review.by)?;
@@ -174,18 +179,37 @@ impl Overlay {
             self.check_way(path)?;
         }
         let mut new = match reversal.wanted {
-            Some(wanted) => self.side_of(reversal, wanted, &present)?,
+            Some(wanted) => self.bare_side_of(&reversal, wanted)?,
             None => Side::default(),
         };
         let mut merged = false;
+        if !as_left && !how.review.dry_run {
+            self.tell_external(path);
+        }
         if !as_left && !how.force {
-            (new, merged) = (self.merge_back(reversal, new, &present)?, true);
+            (new, merged) = (self.merge_back(&reversal, new, &present)?, true);
         }
         // One name of several goes back with the others, if they went along.
         let links = if reversal.shared { 2 } else { 1 };
         let below = |meta: Meta| Below::Entry { stamp: meta.stamp(), mode: meta.mode, links };
         let base = Base::of(present.meta.map_or(Below::Nothing, below));
-        Ok(Some(Restoring { path, present, new, base, merged, backup: None }))
+        let mut restoring = Restoring { path, reversal, present, new, base, merged, backup: None };
+        restoring.close();
+        Ok(Some(restoring))
+    }
+
+    /// Opens what was closed since it was looked at, if it still is what it was, and makes what is to be there.
+    fn dress(&self, file: &mut Restoring<'_>) -> Result<()> {
+        let path = file.path;
+        if file.present.is_file() {
+            let conflict = || store::Error::Conflict { path: path.to_string() };
+            file.present = file.present.reopened(self.present_side(path)?).ok_or_else(conflict)?;
+        }
+        if let Some(wanted) = file.reversal.wanted.filter(|_| !file.merged) {
+            let gone = Error::Errno(libc::ESTALE);
+            file.new = self.side_of(&file.reversal, wanted, &file.present)?.ok_or(gone)?;
+        }
+        Ok(())
     }
 
     fn is_as(&self, version: Option<&Version>, present: &mut Side) -> Result<bool> {
@@ -205,17 +229,30 @@ impl Overlay {
         Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
     }
 
-    /// What is to be at a path again. What somebody has done to its mode and owner since stays.
-    fn side_of(&self, reversal: &Reversal<'_>, wanted: &Version, present: &Side) -> Reviewed<Side> {
+    /// What is to be at a path again, without its looks.
+    fn bare_side_of(&self, reversal: &Reversal<'_>, wanted: &Version) -> Reviewed<Side> {
         let path = reversal.path;
         let gone = || refused_at(path, ErrorCode::UnknownBackup, "the content that it had is not kept any more");
         let content = self.content_of(reversal, wanted).map_err(|err| failed(path, &err))?.ok_or_else(gone)?;
+        let bare = || -> Result<Side> {
+            match wanted.content.is_some_and(|kept| kept.symlink) {
+                true => self.symlink_side(&content, wanted),
+                false => Ok(Side::of_file(content.try_clone()?)?),
+            }
+        };
+        bare().map_err(|err| failed(path, &err))
+    }
+
+    /// What is to be at a path again. What somebody has done to its mode and owner since stays. None: it is not kept any
+    /// more.
+    fn side_of(&self, reversal: &Reversal<'_>, wanted: &Version, present: &Side) -> Result<Option<Side>> {
+        let Some(content) = self.content_of(reversal, wanted)? else { return Ok(None) };
         let looks = looks_back(wanted, &reversal.left, present.meta.as_ref());
-        let side = match wanted.content.is_some_and(|kept| kept.symlink) {
+        match wanted.content.is_some_and(|kept| kept.symlink) {
             true => self.symlink_side(&content, &looks),
             false => self.dressed_side(&content, present.file.as_deref(), &looks),
-        };
-        side.map_err(|err| failed(path, &err))
+        }
+        .map(Some)
     }
 
     /// From what is kept; or from where the operation put it, when that was a rename.
@@ -285,6 +322,7 @@ impl Overlay {
             if file.new.exists() {
                 landing.make_parents(&self.lower, file.path)?;
             }
+            self.dress(file)?;
             self.stage_restored(file, &mut landing, how)?;
             let mut effects: Vec<PathEffect> = made(&mut landing);
             effects.push(PathEffect::new(file.path, file.effect()?));
@@ -294,6 +332,7 @@ impl Overlay {
             });
             epilogue.events.push(event);
             epilogue.anchors.extend(self.anchors_restored(file)?);
+            file.close();
         }
         for (path, meta) in &plan.specials {
             landing.remove(&self.lower, path, meta.stamp())?;
@@ -353,7 +392,7 @@ impl Overlay {
 
     fn note_restored(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>) {
         let meta = applied.meta_of(file.path);
-        state.restored(file.path, meta.as_ref());
+        state.restored(file.path, meta.as_ref(), file.new.digest);
         match (meta, file.present.meta) {
             (None, Some(was)) => state.unnamed_at(file.path, &was),
             (Some(_), _) | (None, None) => self.read_on(state, file.path),
@@ -388,13 +427,23 @@ fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Vers
 fn all_of(mut refusals: Vec<ErrorBody>) -> ErrorBody {
     let mut first = refusals.remove(0);
     let others: Vec<String> = refusals.into_iter().filter_map(|other| Some(other.path?.to_string())).collect();
-    if !others.is_empty() {
-        first.message = format!("{}; nor can these be undone: {}", first.message, others.join(", "));
+    let named = &others[..others.len().min(OTHERS_NAMED)];
+    if !named.is_empty() {
+        let more = others.len() - named.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        first.message = format!("{}; nor can these be undone: {}{more}", first.message, named.join(", "));
     }
     first
 }
 
 impl Restoring<'_> {
+    fn close(&mut self) {
+        self.present = std::mem::take(&mut self.present).closed();
+        if !self.merged {
+            self.new = std::mem::take(&mut self.new).closed();
+        }
+    }
+
     fn effect(&mut self) -> Result<Effect> {
         let content = self.new.kept().doing(|| format!("hash {}", self.path))?;
         Ok(content_effect(&self.base, (&self.present, self.backup), self.new.version(content)))

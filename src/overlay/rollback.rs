@@ -81,6 +81,9 @@ impl Overlay {
             let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
             return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
+        if !how.review.dry_run {
+            self.tell_external(path);
+        }
         let edited = if how.force { None } else { self.edited_since(path, &mut present)? };
         let merged = edited.map(|known| self.merge_edited(backup, path, known, &present)).transpose()?;
         Ok(Rolling { backup, path, present, merged, replaced: None })
@@ -112,12 +115,14 @@ impl Overlay {
     fn land_rolled_back(&self, rolling: &mut [Rolling<'_>], how: &RollbackHow) -> Result<Landed> {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
+        let mut contents = Vec::new();
         for one in rolling.iter_mut() {
             let effect = self.stage_rollback(one, how, &mut landing)?;
             let mut effects: Vec<PathEffect> =
                 landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
             effects.push(PathEffect::new(one.path, effect));
             let restored = one.restored()?;
+            contents.push(restored);
             if let Some(kept) = one.replaced {
                 // What had been renamed to here is not here any more.
                 epilogue.anchors.extend(self.state.lock().anchors_moved_to(one.path, kept));
@@ -134,9 +139,9 @@ impl Overlay {
             }
             let applied = promised.apply()?;
             state.know(anchors);
-            for outcome in &applied.outcomes {
-                state.restored(&outcome.path, outcome.meta.as_ref());
-                self.read_on(&state, &outcome.path);
+            for (one, restored) in rolling.iter().zip(contents) {
+                state.restored(one.path, applied.meta_of(one.path).as_ref(), Some(restored.digest));
+                self.read_on(&state, one.path);
             }
             applied
         };

@@ -10,6 +10,7 @@ mod links;
 mod model;
 mod programs;
 mod purge;
+mod rotation;
 mod scenarios;
 mod stale;
 mod stress;

@@ -128,6 +128,7 @@ impl Overlay {
         }
         for (names, again) in [(appeared, &mut later.appeared), (changed, &mut later.changed)] {
             for (parent, name) in names {
+                self.doubt_name(parent, &name);
                 match self.look_again(parent, &name) {
                     Ok(Differs::Later) => {
                         again.insert((parent, name));
@@ -212,6 +213,13 @@ impl Overlay {
                 }
                 self.tell_watchers(parent, name);
             }
+        }
+    }
+
+    fn doubt_name(&self, parent: NodeId, name: &OsStr) {
+        let path = self.state.lock().nodes.child_path(parent, name);
+        if let Ok(path) = path {
+            self.doubt(&path);
         }
     }
 

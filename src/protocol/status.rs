@@ -133,6 +133,17 @@ impl External {
     pub const HINT: &str = "modified externally since the last operation";
 }
 
+impl ExternalKind {
+    /// As JSON spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Modified => "modified",
+            Self::Deleted => "deleted",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
 impl Status {
     pub const SCHEMA: &str = "fettlefs.status/1";
 

@@ -40,13 +40,18 @@ impl Backup {
     }
 }
 
+/// A name that is taken moves a backup on by a millisecond, so that this much is no sign of a clock that jumped.
+const FUTURE_MILLIS: i64 = 60_000;
+
 impl Store {
-    /// All backups, newest first.
+    /// All backups, newest first. One from the future was made before the clock jumped back, and so before all that have
+    /// been made since: else a purge would take those for the oldest.
     pub fn backups(&self) -> Result<Vec<Backup>> {
         let database = self.database.lock();
-        let mut statement =
-            database.reader().prepare_cached("SELECT row FROM backup ORDER BY created DESC, name DESC")?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        let mut statement = database
+            .reader()
+            .prepare_cached("SELECT row FROM backup ORDER BY created > ?1, created DESC, name DESC")?;
+        let rows = statement.query_map([super::now_millis() + FUTURE_MILLIS], |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 

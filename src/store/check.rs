@@ -317,7 +317,11 @@ impl Store {
     }
 
     fn check_events(&self, found: &mut Findings) -> Result<()> {
-        let events = self.rows::<Event>(found, "event", "SELECT CAST(seq AS TEXT), row FROM event ORDER BY seq")?;
+        let events = self.rows::<Event>(
+            found,
+            "event",
+            "SELECT CAST(seq AS TEXT), row FROM event WHERE row != '' ORDER BY seq",
+        )?;
         let mut before = None;
         for (seq, event) in events {
             let right = seq == event.seq.to_string() && before.is_none_or(|before| event.seq == before + 1);

@@ -1,6 +1,10 @@
 //! What happened, in order, in the same transaction as the happening itself.
+//!
+//! The log is bounded: past [`LOG_BYTES_MAX`] the oldest events go, a quarter of the log at a time, and numbers go on. Of
+//! an event that says what was last put at a path with backups the hash stays, in a row that is otherwise empty: a
+//! rollback is to know later whether somebody has edited that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, Params, Transaction};
@@ -12,6 +16,19 @@ use super::{Result, Store};
 use crate::model::{Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
 use crate::protocol::EventName;
+
+/// The log holds no more than this, but for what comes until the next purge.
+pub const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// Events deleted in one transaction; who commits waits for one at most.
+const BATCH: usize = 1024;
+
+/// How long the log was when it was last looked at, so that only what came since must be added.
+#[derive(Default)]
+pub(super) struct Measured {
+    seq: u64,
+    bytes: u64,
+}
 
 /// An event that has no number and no time yet; it gets both when it is committed. Its row is spelled the same.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -46,6 +63,7 @@ impl EventDraft {
 
 impl Store {
     pub fn record(&self, draft: &EventDraft) -> Result<()> {
+        self.purging.note_recorded(1);
         self.database.lock().write(|tx| put_all(tx, std::slice::from_ref(draft), &[]).map(|_| ()))
     }
 
@@ -76,7 +94,8 @@ impl Store {
     }
 
     fn read_events(&self, database: &Database, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
-        let mut statement = database.reader().prepare_cached(&format!("SELECT row FROM event WHERE {which}"))?;
+        let mut statement =
+            database.reader().prepare_cached(&format!("SELECT row FROM event WHERE row != '' AND {which}"))?;
         let rows = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
@@ -84,12 +103,38 @@ impl Store {
     /// The hash of what was last put at a path, as far as events tell.
     pub fn last_landed(&self, path: &RelPath) -> Result<Option<Digest>> {
         let database = self.database.lock();
-        let mut statement = database
+        let mut statement = database.reader().prepare_cached(
+            "SELECT sha256 FROM event WHERE path = ?1 AND sha256 IS NOT NULL ORDER BY seq DESC LIMIT 1",
+        )?;
+        let hex: Option<String> = statement.query_row([path.as_bytes()], |row| row.get(0)).optional()?;
+        Ok(hex.and_then(|hex| Digest::parse(&hex)))
+    }
+
+    /// What the latest event about a change by somebody else told of each path, if nothing of ours has landed there since:
+    /// its content; none: it was gone. Reads the whole log.
+    pub fn told_external(&self) -> Result<HashMap<RelPath, Option<Digest>>> {
+        let database = self.database.lock();
+        let told = self.read_events(&database, "instr(row, '\"external_modified\"') > 0 ORDER BY seq", [])?;
+        let mut landed = database
             .reader()
-            .prepare_cached("SELECT row FROM event WHERE path = ?1 AND sha256 IS NOT NULL ORDER BY seq DESC LIMIT 1")?;
-        let row: Option<String> = statement.query_row([path.as_bytes()], |row| row.get(0)).optional()?;
-        let event: Option<Event> = row.map(|row| parse_row(&row, self.dirs.describe())).transpose()?;
-        Ok(event.and_then(|event| event.sha256))
+            .prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
+        let mut latest = HashMap::new();
+        for event in told.into_iter().filter(|event| event.event == EventName::ExternalModified) {
+            let Some(path) = event.path else { continue };
+            let landed: i64 = landed.query_row([path.as_bytes()], |row| row.get(0))?;
+            if event.seq > landed as u64 {
+                latest.insert(path, event.sha256);
+            }
+        }
+        Ok(latest)
+    }
+
+    /// When the latest such event of each change was, in milliseconds, by its id. Reads the whole log.
+    pub fn latest_of_changes(&self, name: EventName) -> Result<HashMap<String, i64>> {
+        let named = format!("\"event\":{}", to_row(&name)?);
+        let told = self.read_events(&self.database.lock(), "instr(row, ?1) > 0 ORDER BY seq", [named])?;
+        let told = told.into_iter().filter(|event| event.event == name);
+        Ok(told.filter_map(|event| Some((event.id?, event.time.as_millisecond()))).collect())
     }
 
     /// The number of the latest event.
@@ -98,6 +143,81 @@ impl Store {
         let seq: i64 = database.reader().query_row("SELECT COALESCE(MAX(seq), 0) FROM event", [], |row| row.get(0))?;
         Ok(seq as u64)
     }
+}
+
+/// Letting the oldest events go.
+impl Store {
+    /// Lets the oldest go if all events are more than `bytes_max`; what stays is three quarters of that. Gives how many
+    /// went. A crash in the middle leaves some of them, all newer than those that are gone.
+    pub fn rotate_events(&self, bytes_max: u64) -> Result<u64> {
+        if self.measure_events()? <= bytes_max {
+            return Ok(0);
+        }
+        let beyond = self.events_beyond(bytes_max / 4 * 3)?;
+        let needed = self.last_landings_needed()?;
+        let mut gone = 0;
+        for batch in beyond.chunks(BATCH) {
+            gone += self.database.lock().write(|tx| let_go(tx, batch, &needed))?;
+        }
+        // What is left is counted anew.
+        *self.purging.measured.lock() = Measured::default();
+        Ok(gone)
+    }
+
+    fn measure_events(&self) -> Result<u64> {
+        let mut measured = self.purging.measured.lock();
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare_cached(
+            "SELECT COALESCE(SUM(OCTET_LENGTH(row)), 0), COALESCE(MAX(seq), ?1) FROM event WHERE seq > ?1",
+        )?;
+        let (bytes, seq): (i64, i64) =
+            statement.query_row([measured.seq as i64], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        *measured = Measured { seq: seq as u64, bytes: measured.bytes + bytes as u64 };
+        Ok(measured.bytes)
+    }
+
+    /// Numbers of the events that are too many when those after them are to be `bytes_kept` at most, oldest first. The
+    /// latest of all stays: by it the next gets its number.
+    fn events_beyond(&self, bytes_kept: u64) -> Result<Vec<i64>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare("SELECT seq, OCTET_LENGTH(row) FROM event ORDER BY seq DESC")?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
+        let (mut bytes, mut beyond) = (0, Vec::new());
+        for row in rows.skip(1) {
+            let (seq, length) = row?;
+            bytes += length as u64;
+            if bytes > bytes_kept {
+                beyond.push(seq);
+            }
+        }
+        beyond.reverse();
+        Ok(beyond)
+    }
+
+    /// Numbers of the events that say what was last put at each path that has backups.
+    fn last_landings_needed(&self) -> Result<HashSet<i64>> {
+        let paths: HashSet<RelPath> = self.backups()?.into_iter().map(|backup| backup.path).collect();
+        let database = self.database.lock();
+        let mut statement =
+            database.reader().prepare("SELECT MAX(seq) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
+        let mut needed = HashSet::new();
+        for path in paths {
+            needed.extend(statement.query_row([path.as_bytes()], |row| row.get::<_, Option<i64>>(0))?);
+        }
+        Ok(needed)
+    }
+}
+
+/// Deletes events of these numbers, of those that are `needed` all but path and hash. Gives how many.
+fn let_go(tx: &Transaction<'_>, numbers: &[i64], needed: &HashSet<i64>) -> Result<u64> {
+    let mut empty = tx.prepare_cached("UPDATE event SET row = '' WHERE seq = ?1 AND row != ''")?;
+    let mut delete = tx.prepare_cached("DELETE FROM event WHERE seq = ?1")?;
+    let mut gone = 0;
+    for seq in numbers {
+        let statement = if needed.contains(seq) { &mut empty } else { &mut delete };
+        gone += statement.execute([seq])? as u64;
+    }
+    Ok(gone)
 }
 
 impl Store {
@@ -110,7 +230,8 @@ impl Store {
         let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
         let is_of = |event: &&Event| {
             let since = event.path.as_ref().and_then(|path| since.get(path));
-            since.is_some_and(|since| event.time.as_millisecond() >= *since)
+            let is_ours = event.event != EventName::ExternalModified;
+            is_ours && since.is_some_and(|since| event.time.as_millisecond() >= *since)
         };
         let seqs: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
         let Some(operation) = seqs.iter().min().map(|first| OperationId::of_first_event(*first)) else {

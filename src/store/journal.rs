@@ -89,6 +89,7 @@ impl super::Store {
 
     /// The same; gives the operation that it was.
     pub fn record_operation(&self, epilogue: &Epilogue) -> Result<Option<OperationId>> {
+        self.purging.note_recorded(epilogue.events.len() as u64);
         self.database.lock().write(|tx| epilogue.write(tx, &[]))
     }
 }

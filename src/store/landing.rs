@@ -22,6 +22,7 @@ use super::content::StagedContent;
 use super::events::{self, EventDraft};
 use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
 use super::operations::DirLooks;
+use super::recovery::SweepNote;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
 use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
@@ -350,6 +351,7 @@ impl<'a> Landing<'a> {
         let store = work.store;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
         store.purging.note_kept(backups as u64, bytes);
+        store.purging.note_recorded(intent.epilogue.events.len() as u64);
         let write = |tx: &rusqlite::Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
@@ -408,7 +410,7 @@ impl Applied<'_> {
         let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
-        let waiting = waiting_paths(&staged);
+        let waiting = sweep_notes(&staged);
         let store = self.work.store;
         let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
@@ -842,6 +844,12 @@ impl Staged {
         parent.join(&self.waiting.as_ref()?.name).ok()
     }
 
+    /// Whether a directory stands under its temporary name, before or after, into which somebody may have put something
+    /// while it stood at the path.
+    fn may_be_dir(&self) -> bool {
+        matches!(self.step.act, Act::Supplant { .. } | Act::Place { looks: Some(_), .. })
+    }
+
     /// Where what is at a path before this step is after it, if it goes along.
     fn carried_path(&self, path: &RelPath) -> Option<RelPath> {
         match &self.step.act {
@@ -869,31 +877,9 @@ impl Staged {
         let doing = || self.doing("keep what somebody wrote at");
         let Some(meta) = waiting.stat().doing(doing)? else { return Ok(()) };
         match meta.kind {
-            FileKind::Directory => self.keep_within(store, &self.step.path, waiting),
+            FileKind::Directory => keep_within(store, &self.step.path, waiting),
             _ => keep_foreign(store, &self.step.path, waiting, &meta),
         }
-    }
-
-    /// The same for what is in a directory, so that it can go: that is empty afterwards, but for temporary names.
-    fn keep_within(&self, store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
-        let doing = || self.doing("keep what somebody wrote in");
-        let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
-        for entry in tree::list(dir.as_fd()).doing(doing)? {
-            let place = Place { dir: Arc::clone(&dir), name: entry.name };
-            let (Ok(path), Some(meta)) = (path.join(&place.name), place.stat().doing(doing)?) else { continue };
-            match meta.kind {
-                _ if super::is_temp_name(&place.name) => {}
-                FileKind::Directory => {
-                    self.keep_within(store, &path, &place)?;
-                    remove_if_empty(&place).doing(doing)?;
-                }
-                _ => {
-                    keep_foreign(store, &path, &place, &meta)?;
-                    place.unlink().doing(doing)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Where the step stands, for recovery.
@@ -994,17 +980,18 @@ pub(super) enum Progress {
     Foreign,
 }
 
-/// The paths at which temporary names may stand: where they were made, and where they are once directories are renamed.
-pub(super) fn waiting_paths(staged: &[Staged]) -> Vec<RelPath> {
-    let mut paths = Vec::new();
+/// The temporary names that may stand: where they were made, and where they are once directories are renamed.
+pub(super) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
+    let mut notes = Vec::new();
     for (index, one) in staged.iter().enumerate() {
         let Some(made) = one.waiting_path() else { continue };
         let carried = |at: RelPath, later: &Staged| later.carried_path(&at).unwrap_or(at);
         let carried = staged[index + 1..].iter().fold(made.clone(), carried);
-        paths.extend(Some(carried).filter(|carried| *carried != made));
-        paths.push(made);
+        let of = one.may_be_dir().then(|| one.step.path.clone());
+        notes.extend(Some(carried).filter(|carried| *carried != made).map(|at| SweepNote { at, of: of.clone() }));
+        notes.push(SweepNote { at: made, of });
     }
-    paths
+    notes
 }
 
 /// The directory that the last of `staged` that puts one at `path`, or takes one from there, does so with.
@@ -1047,6 +1034,29 @@ fn foreign_in(tree: &Tree, within: &RelPath, goes: &impl Fn(&RelPath) -> bool) -
         }
     }
     Ok(None)
+}
+
+/// Makes backups of what somebody put into a directory, which stood at `path`, so that it can go: it is empty afterwards,
+/// but for temporary names.
+pub(super) fn keep_within(store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
+    let doing = || format!("keep what somebody wrote in {path}");
+    let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
+    for entry in tree::list(dir.as_fd()).doing(doing)? {
+        let place = Place { dir: Arc::clone(&dir), name: entry.name };
+        let (Ok(path), Some(meta)) = (path.join(&place.name), place.stat().doing(doing)?) else { continue };
+        match meta.kind {
+            _ if super::is_temp_name(&place.name) => {}
+            FileKind::Directory => {
+                keep_within(store, &path, &place)?;
+                remove_if_empty(&place).doing(doing)?;
+            }
+            _ => {
+                keep_foreign(store, &path, &place, &meta)?;
+                place.unlink().doing(doing)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.

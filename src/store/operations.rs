@@ -149,6 +149,8 @@ impl Store {
                 effects.into_iter().for_each(|done| operation.add(done));
             }
         }
-        Ok(Some(operation).filter(|operation| !operation.effects.is_empty()))
+        // Of one whose first event went with the oldest of the log, others may be gone too: half of it is not undone.
+        let is_whole = operation.events.first().is_some_and(|first| first.seq == id.first_event());
+        Ok(Some(operation).filter(|operation| is_whole && !operation.effects.is_empty()))
     }
 }

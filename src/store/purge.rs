@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::backups::Backup;
+use super::events::Measured;
 use super::journal::Intent;
 use super::upper::parse_row;
 use super::{Context, Result, Store, content};
@@ -31,6 +32,9 @@ const PURGE_PAUSE: Duration = Duration::from_secs(30);
 const KEPT_MAX: u64 = 128;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
+/// So many events are a tenth of what the log may have.
+const RECORDED_MAX: u64 = 4096;
+
 /// Rows deleted in one transaction; who commits waits for one at most.
 const BATCH: usize = 256;
 
@@ -41,6 +45,7 @@ pub(super) struct Purging {
     used: Mutex<HashMap<Digest, Instant>>,
     kept: Mutex<KeptSince>,
     due: Condvar,
+    pub(super) measured: Mutex<Measured>,
 }
 
 /// What has been kept since the last purge.
@@ -48,6 +53,7 @@ pub(super) struct Purging {
 struct KeptSince {
     backups: u64,
     bytes: u64,
+    events: u64,
     /// Not before this.
     earliest: Option<Instant>,
     is_ending: bool,
@@ -55,7 +61,7 @@ struct KeptSince {
 
 impl KeptSince {
     fn is_much(&self) -> bool {
-        self.backups >= KEPT_MAX || self.bytes >= KEPT_BYTES_MAX
+        self.backups >= KEPT_MAX || self.bytes >= KEPT_BYTES_MAX || self.events >= RECORDED_MAX
     }
 }
 
@@ -63,6 +69,14 @@ impl Purging {
     pub fn note_kept(&self, backups: u64, bytes: u64) {
         let mut kept = self.kept.lock();
         (kept.backups, kept.bytes) = (kept.backups + backups, kept.bytes + bytes);
+        if kept.is_much() {
+            self.due.notify_all();
+        }
+    }
+
+    pub fn note_recorded(&self, events: u64) {
+        let mut kept = self.kept.lock();
+        kept.events += events;
         if kept.is_much() {
             self.due.notify_all();
         }

@@ -10,7 +10,7 @@ use rusqlite::Transaction;
 use super::backups::{self, Backup};
 use super::events::EventDraft;
 use super::journal::{self, Epilogue, Intent, Step};
-use super::landing::{Progress, Staged, remove_if_empty, waiting_paths};
+use super::landing::{Progress, Staged, keep_within, remove_if_empty, sweep_notes};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
@@ -76,7 +76,8 @@ impl Store {
     fn recover_once(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         for (id, intent) in self.load_intents()? {
-            self.recover_intent(lower, id, intent, &mut recovered)?;
+            let mut waiting = self.decide_intent(lower, id, intent, &mut recovered)?;
+            waiting.try_for_each(|staged| staged.remove_waiting(self))?;
         }
         recovered.swept += self.sweep_noted(lower)?;
         recovered.swept += self.sweep_strays(lower)?;
@@ -97,7 +98,7 @@ impl Store {
         })
     }
 
-    fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {
+    pub(super) fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {
         let database = self.database.lock();
         let mut statement = database.reader().prepare("SELECT id, row FROM intent ORDER BY id")?;
         let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
@@ -108,7 +109,15 @@ impl Store {
         .collect()
     }
 
-    fn recover_intent(&self, lower: &Tree, id: i64, intent: Intent, recovered: &mut Recovered) -> Result<()> {
+    /// Finishes or undoes one landing. Gives what may wait under temporary names, in the order in which these can go: what
+    /// waits in a directory goes before that directory.
+    pub(super) fn decide_intent(
+        &self,
+        lower: &Tree,
+        id: i64,
+        intent: Intent,
+        recovered: &mut Recovered,
+    ) -> Result<impl Iterator<Item = Staged>> {
         let (staged, unreachable) = reopen_all(lower, &intent.steps)?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
@@ -116,7 +125,7 @@ impl Store {
             pairs.map(|(staged, _)| staged.step.path.clone()).collect::<Vec<_>>()
         };
         // Noted with what decides: a death right after it leaves only names that the notes tell.
-        let waiting = waiting_paths(&staged);
+        let waiting = sweep_notes(&staged);
         let mut foreign = paths(Progress::Foreign);
         foreign.extend(unreachable);
         // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
@@ -143,8 +152,7 @@ impl Store {
             recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
             recovered.foreign.extend(foreign);
         }
-        // What waits in a directory goes before that directory.
-        staged.iter().rev().try_for_each(|staged| staged.remove_waiting(self))
+        Ok(staged.into_iter().rev())
     }
 
     fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {
@@ -187,14 +195,26 @@ impl Store {
             rows.collect::<rusqlite::Result<Vec<_>>>()?
         };
         let mut swept = 0;
-        for path in noted.iter().filter_map(|bytes| RelPath::parse(bytes).ok()) {
-            swept += match path.name().is_some_and(is_temp_name) {
-                true => usize::from(remove_temp(lower, &path)?),
-                false => sweep_dir(lower, &path)?,
+        for note in noted.iter().filter_map(|bytes| SweepNote::parse(bytes)) {
+            if let Some(of) = &note.of {
+                self.keep_left_in(lower, &note.at, of)?;
+            }
+            swept += match note.at.name().is_some_and(is_temp_name) {
+                true => usize::from(remove_temp(lower, &note.at)?),
+                false => sweep_dir(lower, &note.at)?,
             };
         }
         self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM sweep", []).map(|_| ())?))?;
         Ok(swept)
+    }
+
+    /// What somebody put into a directory before it came to stand under a temporary name is his: a backup by its path.
+    fn keep_left_in(&self, lower: &Tree, at: &RelPath, of: &RelPath) -> Result<()> {
+        let doing = || format!("look into {at}");
+        match lower.stat(at).doing(doing)? {
+            Some(meta) if meta.is_dir() => keep_within(self, of, &lower.place(at).doing(doing)?),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Removes temporary names that no intent came to tell of. They stand beside what was being landed.
@@ -260,7 +280,7 @@ impl Store {
         if announced.contains(dir) {
             return Ok(());
         }
-        self.database.lock().write(|tx| note_sweep(tx, std::slice::from_ref(dir)).map(|_| ()))?;
+        self.database.lock().write(|tx| note_sweep(tx, &[SweepNote { at: dir.clone(), of: None }]).map(|_| ()))?;
         announced.insert(dir.clone());
         Ok(())
     }
@@ -356,12 +376,34 @@ fn remove_temp_dir(lower: &Tree, path: &RelPath) -> Result<()> {
     remove_if_empty(&lower.place(path).doing(doing)?).doing(doing)
 }
 
-pub(super) fn note_sweep(tx: &Transaction<'_>, paths: &[RelPath]) -> Result<Vec<i64>> {
+/// A temporary name to remove, or a directory in which there may be some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SweepNote {
+    pub at: RelPath,
+    /// Of a name that a directory may have: the path at which that stood, and what is in it was written.
+    pub of: Option<RelPath>,
+}
+
+impl SweepNote {
+    /// Both paths with a NUL in between, which neither has.
+    fn to_bytes(&self) -> Vec<u8> {
+        let of = self.of.iter().flat_map(|of| [b"\0".as_slice(), of.as_bytes()]);
+        [self.at.as_bytes()].into_iter().chain(of).collect::<Vec<_>>().concat()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut paths = bytes.split(|byte| *byte == 0).map(|path| RelPath::parse(path).ok());
+        let at = paths.next().flatten()?;
+        Some(Self { at, of: paths.next().flatten() })
+    }
+}
+
+pub(super) fn note_sweep(tx: &Transaction<'_>, notes: &[SweepNote]) -> Result<Vec<i64>> {
     let mut statement = tx.prepare_cached("INSERT INTO sweep (path) VALUES (?1)")?;
-    paths
+    notes
         .iter()
-        .map(|path| {
-            statement.execute([path.as_bytes()])?;
+        .map(|note| {
+            statement.execute([note.to_bytes()])?;
             Ok(tx.last_insert_rowid())
         })
         .collect()

@@ -39,8 +39,12 @@ impl Reserve {
         reserve
     }
 
+    fn place(&self) -> io::Result<Place> {
+        Ok(Place { dir: self.dir.try_clone()?.into(), name: NAME.into() })
+    }
+
     fn file(&self) -> io::Result<File> {
-        let place = Place { dir: self.dir.try_clone()?.into(), name: NAME.into() };
+        let place = self.place()?;
         match place.open(OFlags::RDWR) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => {
                 place.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from)
@@ -56,8 +60,17 @@ impl Reserve {
         }
     }
 
-    fn let_go(&self) -> io::Result<()> {
-        self.file()?.set_len(0)
+    fn let_go(&self, full: &Error) -> io::Result<()> {
+        if let Err(err) = self.file().and_then(|file| file.set_len(0)) {
+            // Over its quota btrfs cannot even empty a file; to remove one it always can.
+            log::debug!("empty the room that is kept: {err}");
+            self.place()?.unlink()?;
+        }
+        if full.errno() == libc::EDQUOT {
+            // And it counts what was freed against the quota until it has written out that it is free.
+            rustix::fs::syncfs(&self.dir)?;
+        }
+        Ok(())
     }
 }
 
@@ -98,7 +111,7 @@ impl Reserve {
     fn in_the_room<T>(&self, full: &Error, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         let _in_use = self.in_use.lock();
         log::warn!("{full}: going on in the room that is kept for this");
-        if let Err(err) = self.let_go() {
+        if let Err(err) = self.let_go(full) {
             log::error!("let go of the room that is kept: {err}");
         }
         let worked = work();

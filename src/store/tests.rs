@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
+use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
 
 struct Bench {
@@ -256,6 +257,50 @@ fn recovery_finishes_in_the_place_of_a_directory_and_keeps_what_somebody_wrote_i
     assert_eq!(kept(&bench), ["old\n", "somebody's\n"]);
     assert!(temporary_names(&bench).is_empty());
     assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn what_somebody_wrote_in_a_directory_is_kept_by_its_path_though_nobody_came_to_look_into_it() {
+    let mut bench = Bench::new();
+    std::mem::forget(supplanted(&bench));
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    std::fs::write(waiting.join("sub/theirs"), "somebody's\n").unwrap();
+    // As if killed right after what decides: the notes are all that is left.
+    for (id, intent) in bench.store().load_intents().unwrap() {
+        drop(bench.store().decide_intent(&bench.lower, id, intent, &mut Recovered::default()).unwrap());
+    }
+    assert_eq!(kept(&bench), ["old\n"]);
+    bench.recover().unwrap();
+    assert_eq!(kept(&bench), ["old\n", "somebody's\n"]);
+    let theirs = bench.store().backups().unwrap().into_iter().find(|backup| backup.path == path("d/sub/theirs"));
+    assert!(theirs.is_some_and(|backup| backup.name.starts_with("theirs.")));
+    assert!(temporary_names(&bench).is_empty());
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn what_is_kept_after_the_clock_has_jumped_back_is_the_newest() {
+    let bench = Bench::new();
+    let keep = |text: &str, created: i64| {
+        std::fs::write(bench.path("a"), text).unwrap();
+        let (content, backup) = bench.backup("a");
+        let backup = Backup { created, ..backup };
+        let kept = |tx: &rusqlite::Transaction<'_>| content.commit(tx).and_then(|()| backups::put(tx, &backup));
+        bench.store().database.lock().write(kept).unwrap();
+    };
+    let (now, year) = (now_millis(), 365 * 86_400_000);
+    keep("before the jump\n", now + year);
+    keep("after it\n", now - 2);
+    keep("latest\n", now - 1);
+    let contents = |bench: &Bench| {
+        let backups = bench.store().backups().unwrap().into_iter();
+        let text = |backup: Backup| bench.store().content(backup.digest).unwrap().unwrap();
+        backups.map(|backup| String::from_utf8(text(backup)).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(contents(&bench), ["latest\n", "after it\n", "before the jump\n"]);
+    let limits = BackupLimits { age_max: None, per_path_max: 2, quota_bytes: u64::MAX };
+    bench.store().purge(&limits, &Default::default()).unwrap();
+    assert_eq!(contents(&bench), ["latest\n", "after it\n"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! stopped for a while. `src/overlay/tests/faults.rs` has each single call fail; here whole disks do.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,6 +30,19 @@ impl Disk {
         run("mkfs.ext4", &["-q", "-m", "0", "-O", "^has_journal", &image]);
         run("mount", &["-o", "loop,errors=remount-ro", &image, &at]);
         fs::remove_dir(point.join("lost+found")).expect("an empty disk");
+        Self { point: point.to_owned() }
+    }
+
+    /// btrfs in a file beside it, with room enough and a quota on what is in it: of the kernels at hand not all have
+    /// quotas for the others.
+    fn btrfs_with_quota(point: &Path, megabytes: u64, quota_megabytes: u64) -> Self {
+        let image = point.with_extension("img");
+        File::create(&image).and_then(|file| file.set_len(megabytes << 20)).expect("an image");
+        let (image, at) = (image.display().to_string(), point.display().to_string());
+        run("mkfs.btrfs", &["-q", &image]);
+        run("mount", &["-o", "loop", &image, &at]);
+        run("btrfs", &["quota", "enable", &at]);
+        run("btrfs", &["qgroup", "limit", &format!("{quota_megabytes}M"), "0/5", &at]);
         Self { point: point.to_owned() }
     }
 
@@ -83,11 +96,17 @@ fn fill(path: &Path) {
         loop {
             match file.write_all(&bytes) {
                 Ok(()) => {}
-                Err(err) if err.kind() == io::ErrorKind::StorageFull => break,
+                Err(err) if matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => break,
                 Err(err) => panic!("fill the disk: {err}"),
             }
         }
     }
+}
+
+/// What is freed counts against a quota until btrfs has written out that it is.
+fn make_room(filler: &Path) {
+    fs::remove_file(filler).expect("make room");
+    run("sync", &["-f", &filler.parent().expect("a directory").display().to_string()]);
 }
 
 /// Saves in the view as `>` does, and tells which errno the first call gave that failed; `none` where none did.
@@ -126,8 +145,12 @@ fn rewritten() -> String {
     "all new\n".repeat(200)
 }
 
+/// What a program is told, and a person.
+const FULL: (&str, &str) = ("ENOSPC", "No space left");
+const OVER_QUOTA: (&str, &str) = ("EDQUOT", "Disk quota exceeded");
+
 /// Full to the last block from below, then from inside; killed, and started again; with room again.
-fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
+fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk, (errno, words): (&str, &str)) {
     let mut scratch = mounted_scratch!();
     let _disk = scratch.put_disk_below(mount);
     for path in ["edited", "rewritten", "discarded", "deleted"] {
@@ -142,13 +165,13 @@ fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
     let filler = scratch.project().join("filler");
     fill(&filler);
 
-    assert_eq!(save(&scratch, &view, "edited", &with_changed_lines(&lines(200), 3)), "ENOSPC");
+    assert_eq!(save(&scratch, &view, "edited", &with_changed_lines(&lines(200), 3)), errno);
     assert_eq!(scratch.read("edited"), lines(200));
-    let inside = "raises('ENOSPC', lambda: [os.write(fd, bytes(65536)) for _ in range(1000)])";
+    let inside = format!("raises('{errno}', lambda: [os.write(fd, bytes(65536)) for _ in range(1000)])");
     let inside = format!("fd = os.open('large', os.O_WRONLY | os.O_CREAT)\n{inside}\nos.close(fd)");
     // What could be opened could not be filled, and what could not be opened was refused for the same reason.
     let told = python(&scratch, view.root(), &inside);
-    assert!(told.status == 0 || told.stderr.contains("No space left"), "{}", told.stderr);
+    assert!(told.status == 0 || told.stderr.contains(words), "{}", told.stderr);
     assert_eq!(scratch.read("edited"), lines(200));
     assert!(!scratch.lower().join("large").exists(), "half a file has landed");
 
@@ -157,7 +180,7 @@ fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
     assert!(view.cli(&["diff", "rewritten"]).ok().stdout.contains("+all new"));
     view.cli(&["discard", "discarded"]).ok();
     assert_eq!(view.read("discarded"), lines(200));
-    fs::remove_file(&filler).expect("make room");
+    make_room(&filler);
     view.cli(&["rollback", "discarded"]).ok();
     assert_eq!(scratch.read("discarded"), rewritten().repeat(4000));
     fill(&filler);
@@ -171,7 +194,7 @@ fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
     end(&scratch, &view);
 
     let view = scratch.mount_at("view");
-    fs::remove_file(&filler).expect("make room");
+    make_room(&filler);
     view.cli(&["confirm", "rewritten"]).ok();
     assert_eq!(scratch.read("rewritten"), rewritten());
     assert_eq!(save(&scratch, &view, "deleted", &with_changed_lines(&lines(200), 3)), "none");
@@ -184,12 +207,17 @@ fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
 
 #[test]
 fn a_full_disk_in_memory_stops_writers_and_nothing_else() {
-    on_a_full_disk(|point| Disk::memory(point, "48m"));
+    on_a_full_disk(|point| Disk::memory(point, "48m"), FULL);
 }
 
 #[test]
 fn a_full_ext4_stops_writers_and_nothing_else() {
-    on_a_full_disk(|point| Disk::ext4(point, 64));
+    on_a_full_disk(|point| Disk::ext4(point, 64), FULL);
+}
+
+#[test]
+fn a_quota_that_is_used_up_stops_writers_and_nothing_else() {
+    on_a_full_disk(|point| Disk::btrfs_with_quota(point, 256, 48), OVER_QUOTA);
 }
 
 #[test]
@@ -370,6 +398,26 @@ print(len(opened))
     rustix::process::prlimit(daemon, Resource::Nofile, before).expect("give its descriptors back");
     view.write("f99", lines(21));
     view.assert_landed("f99", &lines(21));
+    view.unmount();
+}
+
+#[test]
+fn a_confirm_and_its_undo_need_no_descriptors_for_each_file() {
+    const FILES: usize = 700;
+    let scratch = mounted_scratch!();
+    for number in 0..FILES {
+        scratch.write(format!("d{}/f{number}", number % 7), lines(20));
+    }
+    let view = scratch.mount_at("view");
+    view.sh("for f in d*/f*; do seq 100 140 >$f; done").ok();
+    assert_eq!(view.held().len(), FILES);
+    limit_descriptors(&view, 60);
+    let confirmed = view.cli(&["confirm", "--all", "--yes", "--json"]).ok().json();
+    assert_eq!(scratch.read("d0/f0").lines().count(), 41);
+    view.cli(&["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")]).ok();
+    for number in 0..FILES {
+        assert_eq!(scratch.read(format!("d{}/f{number}", number % 7)), lines(20));
+    }
     view.unmount();
 }
 

@@ -12,6 +12,7 @@ mod cli;
 mod concurrency;
 mod control;
 mod durability;
+mod external;
 mod faults;
 mod harness;
 mod hooks;

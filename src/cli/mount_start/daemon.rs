@@ -63,6 +63,8 @@ pub struct Daemon {
     socket: Socket,
     /// Lets old backups go. Ends before the lock is released.
     purger: JoinHandle<()>,
+    /// Tells what others do below. Ends before the lock is released, too.
+    herald: JoinHandle<()>,
     /// Held to the last: a killed daemon holds nothing.
     lock: Lock,
     /// None where none could be started, and once there is no connection any more.
@@ -122,12 +124,16 @@ impl Daemon {
     }
 
     fn close(self) -> Result<()> {
-        let Self { project, socket, purger, lock, .. } = self;
+        let Self { project, socket, purger, herald, lock, .. } = self;
         drop(socket);
         let overlay = &project.overlay;
         overlay.store().end_purges();
         if purger.join().is_err() {
             log::error!("the purging thread panicked");
+        }
+        overlay.end_doubts();
+        if herald.join().is_err() {
+            log::error!("the thread that looks for changes below panicked");
         }
         overlay.flush_all(None)?;
         // The project may have become a repository meanwhile.
@@ -192,7 +198,8 @@ fn begin(plan: &Plan, mut guard: Option<Guard>) -> Result<(Daemon, Recovered)> {
         tell_guard(guard, &plan.mountpoint);
     }
     let purger = start_purger(Arc::clone(&project.overlay))?;
-    Ok((Daemon { project, ends, end, socket, purger, lock, guard }, recovered))
+    let herald = start_herald(Arc::clone(&project.overlay))?;
+    Ok((Daemon { project, ends, end, socket, purger, herald, lock, guard }, recovered))
 }
 
 /// A guard that knows of no connection does nothing.
@@ -336,6 +343,11 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
 fn start_purger(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
     let purger = std::thread::Builder::new().name("purge".to_owned());
     purger.spawn(move || overlay.purge_until_the_end()).map_err(|err| failure("start a thread", &err))
+}
+
+fn start_herald(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
+    let herald = std::thread::Builder::new().name("herald".to_owned());
+    herald.spawn(move || overlay.tell_external_until_the_end()).map_err(|err| failure("start a thread", &err))
 }
 
 fn told(failure: Failure) -> ErrorBody {

@@ -14,6 +14,10 @@ impl Bench {
         self.view().store().purge(limits, &self.view().needed_content()).unwrap()
     }
 
+    pub(super) fn purge_all(&self) {
+        self.purge(&NOTHING);
+    }
+
     fn contents(&self) -> Vec<String> {
         let backups = self.view().store().backups().unwrap();
         let content = |backup: &crate::store::Backup| self.view().store().content(backup.digest).unwrap().unwrap();

@@ -101,6 +101,12 @@ fn what_expired_needs_a_look_or_renew_and_all_is_refused_whole() {
     let want = "! fettlefs: 2 of 2 held changes expired; nothing was applied\n\
                 !   To look again: fettlefs diff; to go on without: --renew\n=> 5\n";
     assert_eq!(told(&scratch, &view.cli(&["confirm", "--all", "--yes"])), want);
+    // The log tells each once, however often somebody tries.
+    let log = |view: &View<'_>| view.cli(&["log", "--json"]).ok().json()["events"].as_array().expect("events").clone();
+    let expired = |view: &View<'_>, id: &str| {
+        log(view).iter().filter(|event| event["event"] == "expired" && event["id"] == id).count()
+    };
+    assert_eq!((expired(&view, &c), expired(&view, &d)), (1, 1));
     // One of several spoils all of them.
     view.write("src/a.rs", NEW);
     view.cli(&["confirm", "src/a.rs", "d.txt"]).exits(5);
@@ -109,6 +115,10 @@ fn what_expired_needs_a_look_or_renew_and_all_is_refused_whole() {
     view.cli(&["diff", &c]).ok();
     view.cli(&["confirm", &c]).ok();
     expire(&view);
+    view.read(format!(".fettle/held/{d}/diff"));
+    expire(&view);
+    view.cli(&["confirm", &d]).exits(5);
+    assert_eq!(expired(&view, &d), 2, "it was looked at in between");
     view.read(format!(".fettle/held/{d}/diff"));
     view.cli(&["confirm", &d]).ok();
     expire(&view);

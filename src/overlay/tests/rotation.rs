@@ -1,0 +1,110 @@
+//! The log of events is bounded; what is left goes on as if it had always begun there.
+
+use super::*;
+use crate::overlay::RollbackHow;
+use crate::protocol::Event;
+
+const WAIT: Duration = Duration::ZERO;
+
+impl Bench {
+    fn events(&self) -> Vec<Event> {
+        self.view().store().events_since(0).unwrap()
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.events().iter().map(|event| serde_json::to_vec(event).unwrap().len() as u64).sum()
+    }
+
+    /// Saves until there are about twice as many events as `bytes_max` allows.
+    fn fill_log(&self, bytes_max: u64) {
+        for turn in 0.. {
+            if self.log_bytes() > 2 * bytes_max {
+                return;
+            }
+            self.save(&format!("new{turn}"), "new\n");
+        }
+    }
+}
+
+#[test]
+fn the_oldest_events_go_and_numbers_go_on() {
+    let mut bench = Bench::new();
+    bench.fill_log(8 << 10);
+    let before = bench.events();
+    let gone = bench.view().store().rotate_events(8 << 10).unwrap();
+    let left = bench.events();
+    assert!(gone > 0 && bench.log_bytes() <= 6 << 10, "{gone} went, {} bytes are left", bench.log_bytes());
+    assert_eq!(left, before[gone as usize..]);
+    assert_eq!(bench.view().store().rotate_events(8 << 10).unwrap(), 0, "there is room again");
+    bench.save("later", "new\n");
+    bench.remount();
+    bench.save("last", "new\n");
+    let numbers: Vec<u64> = bench.events().iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (gone + 1..=before.len() as u64 + 2).collect::<Vec<_>>());
+    assert_eq!(bench.view().check().unwrap().0, []);
+}
+
+#[test]
+fn however_little_is_allowed_the_latest_stays() {
+    let bench = Bench::new();
+    (0..3).for_each(|turn| bench.save(&format!("new{turn}"), "new\n"));
+    bench.view().store().rotate_events(0).unwrap();
+    bench.save("later", "new\n");
+    assert_eq!(bench.events().iter().map(|event| event.seq).collect::<Vec<_>>(), [3, 4]);
+}
+
+#[test]
+fn a_reader_in_the_middle_loses_nothing_of_what_is_left_and_is_told_nothing_twice() {
+    let bench = Bench::new();
+    bench.fill_log(8 << 10);
+    let store = bench.view().store();
+    let all = bench.events();
+    // One that has read half, one that has read everything.
+    let half = store.events_after(0, all.len() as u64 / 2, WAIT).unwrap().unwrap();
+    store.rotate_events(8 << 10).unwrap();
+    bench.save("later", "new\n");
+    let after = |seq| store.events_after(seq, 10_000, WAIT).unwrap().unwrap();
+    let rest = after(half.last().unwrap().seq);
+    assert_eq!(rest, bench.events());
+    assert_eq!(after(all.last().unwrap().seq).len(), 1);
+}
+
+#[test]
+fn half_an_operation_is_not_undone() {
+    let bench = Bench::new();
+    for number in 0..20 {
+        bench.put(&format!("f{number}"), &lines(100));
+        bench.save(&format!("f{number}"), &changed(100, 60));
+    }
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    let outcomes = bench.view().confirm(&ids, &HOW).unwrap();
+    let operation = outcomes[0].operation.clone().unwrap();
+    let id = crate::model::OperationId::parse(&operation).unwrap();
+    assert!(bench.view().store().operation(id).unwrap().is_some());
+    bench.view().store().rotate_events(4 << 10).unwrap();
+    assert!(bench.events().iter().any(|event| event.operation.as_ref() == Some(&operation)), "some of it is left");
+    assert_eq!(bench.view().store().operation(id).unwrap(), None);
+}
+
+#[test]
+fn a_rollback_knows_an_edit_though_the_log_begins_after_what_was_edited() {
+    let bench = Bench::new();
+    bench.put("a", &lines(20));
+    bench.save("a", &changed(20, 2));
+    bench.put("a", "edited outside\n");
+    bench.fill_log(8 << 10);
+    bench.view().store().rotate_events(1 << 10).unwrap();
+    assert!(bench.events().iter().all(|event| event.path.as_ref().is_none_or(|path| path.to_string() != "a")));
+    let mut bench = bench;
+    // Nothing is known of the path by memory.
+    bench.remount();
+    let backups = bench.view().store().backups().unwrap();
+    let backup = backups.into_iter().find(|backup| backup.path.to_string() == "a").unwrap();
+    let refusal = bench.view().rollback(&[backup], &RollbackHow::default()).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::Conflict);
+    assert_eq!(bench.lower("a").as_deref(), Some("edited outside\n"));
+    // Nor is it kept for ever.
+    bench.purge_all();
+    bench.view().store().rotate_events(0).unwrap();
+    assert_eq!(bench.view().store().last_landed(&RelPath::parse(b"a").unwrap()).unwrap(), None);
+}

@@ -1,0 +1,135 @@
+//! What somebody else did to a path that fettlefs knows is told once, as an event `external_modified`; what it did itself,
+//! what it never touched and what nobody judges are not (SPEC §9, §14).
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::script::python;
+use crate::harness::{Scratch, View, eventually, lines, mounted_scratch};
+
+/// Paths and what became of them, in the order of the events.
+fn told(view: &View<'_>) -> Vec<(String, String)> {
+    let events = view.cli(&["events", "--json"]).ok().stdout;
+    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"));
+    let external = events.filter(|event| event["event"] == "external_modified");
+    let word = |value: &Value| value.as_str().expect("text").to_owned();
+    external.map(|event| (word(&event["path"]), word(&event["message"]))).collect()
+}
+
+/// What is told of everything up to now: it is looked at together with, or before, a change that comes after it.
+fn told_by_now(scratch: &Scratch, view: &View<'_>) -> Vec<(String, String)> {
+    let marks = || told(view).iter().filter(|(path, _)| path == "mark").count();
+    let before = marks();
+    scratch.write("mark", lines(before + 50));
+    eventually("the mark is told", || marks() > before);
+    told(view).into_iter().filter(|(path, _)| path != "mark").collect()
+}
+
+/// A project in which the paths `landed`, `other`, `mark` have been written to through the view, and `held` waits.
+fn known(scratch: &Scratch) -> View<'_> {
+    scratch.write(".gitignore", "target/\n");
+    for path in ["landed", "other", "held", "untouched", "mark", "target/built"] {
+        scratch.write(path, lines(20));
+    }
+    scratch.git_init();
+    let view = scratch.mount_at("view");
+    for path in ["landed", "other", "mark", "target/built"] {
+        view.write(path, lines(21));
+        view.assert_landed(path, &lines(21));
+    }
+    view.write("held", lines(300));
+    view
+}
+
+fn is(path: &str, kind: &str) -> (String, String) {
+    (path.to_owned(), kind.to_owned())
+}
+
+#[test]
+fn what_others_do_to_known_paths_is_told_once() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    assert_eq!(told_by_now(&scratch, &view), [], "what was landed is fettlefs' own");
+    for path in ["landed", "held", "untouched", "target/built"] {
+        scratch.write(path, "edited outside\n");
+    }
+    let expected = [is("held", "modified"), is("landed", "modified")];
+    assert_eq!(told_by_now(&scratch, &view), expected);
+    // The same again, and however often somebody looks.
+    for path in ["landed", "held"] {
+        scratch.write(path, "edited outside\n");
+    }
+    view.cli(&["external"]).ok();
+    view.status();
+    assert_eq!(told_by_now(&scratch, &view), expected);
+    fs::write(scratch.lower().join("new~"), "replaced outside\n").expect("written below");
+    fs::rename(scratch.lower().join("new~"), scratch.lower().join("landed")).expect("renamed over below");
+    fs::remove_file(scratch.lower().join("held")).expect("removed below");
+    let told = told_by_now(&scratch, &view);
+    assert_eq!(told[2..], [is("held", "deleted"), is("landed", "replaced")]);
+}
+
+#[test]
+fn the_event_names_the_content_and_the_held_change() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    let id = view.only_held().id;
+    scratch.write("held", "edited outside\n");
+    told_by_now(&scratch, &view);
+    let events = view.cli(&["events", "--json"]).ok().stdout;
+    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"));
+    let event = events.into_iter().find(|event| event["path"] == "held" && event["event"] == "external_modified");
+    let event = event.expect("it is told");
+    let hash =
+        python(&scratch, scratch.root(), "import hashlib; print(hashlib.sha256(b'edited outside\\n').hexdigest())");
+    assert_eq!(event["sha256"].as_str(), Some(hash.ok().stdout.trim()));
+    assert_eq!((event["bytes"].as_u64(), event["id"].as_str()), (Some(15), Some(id.as_str())));
+}
+
+#[test]
+fn a_touch_is_no_change_and_what_was_done_by_review_is_not_told() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    let touched = scratch.command("touch").current_dir(scratch.lower()).args(["landed", "held"]).status();
+    assert!(touched.expect("touch").success());
+    view.cli(&["confirm", "held"]).ok();
+    view.sh("mv landed moved; rm other; mkdir d; echo x >d/f; mv d e; chmod 600 moved").ok();
+    let backups = view.cli(&["backups", "held", "--json"]).ok().json();
+    view.cli(&["rollback", backups["backups"][0]["name"].as_str().expect("a backup")]).ok();
+    assert_eq!(told_by_now(&scratch, &view), []);
+}
+
+#[test]
+fn what_is_overwritten_merged_or_passed_over_is_told_first() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    // No time for anybody to look: each is told by what happens to it.
+    scratch.write("landed", lines(22));
+    view.write("landed", lines(23));
+    scratch.write("held", lines(20).replace("line 20\n", "edited outside\n"));
+    view.cli(&["confirm", "--force", "held"]).ok();
+    let script = "f = open('other', 'a'); f.write('more\\n'); f.flush()
+open('../project/other', 'w').write('edited outside\\n'); f.close()";
+    python(&scratch, view.root(), script).ok();
+    let mut told = told_by_now(&scratch, &view);
+    told.sort();
+    assert_eq!(told, [is("held", "modified"), is("landed", "modified"), is("other", "modified")]);
+}
+
+#[test]
+fn a_new_daemon_tells_what_happened_meanwhile_and_nothing_again() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    scratch.write("held", "edited outside\n");
+    assert_eq!(told_by_now(&scratch, &view), [is("held", "modified")]);
+    view.kill_all();
+    let view = scratch.mount_at("view");
+    view.write("mark", lines(20));
+    assert_eq!(told_by_now(&scratch, &view), [is("held", "modified")]);
+    view.kill_all();
+    scratch.write("held", "edited again\n");
+    let view = scratch.mount_at("view");
+    view.write("mark", lines(20));
+    assert_eq!(told_by_now(&scratch, &view), [is("held", "modified"), is("held", "modified")]);
+}
