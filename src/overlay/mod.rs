@@ -3,11 +3,11 @@
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
 //! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
-//! becomes of it in [`settle`], which [`compare`]s, [`ask`]s permission programs, and then [`land`]s, [`hold`]s or
-//! [`deny`]s, and has what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`],
-//! [`discard`] and [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again
-//! ([`hold_again`]). What others do below is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with
-//! [`Overlay`].
+//! becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`]) and done a moment
+//! ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has what was renamed
+//! away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and [`rollback`], or
+//! by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
+//! is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no

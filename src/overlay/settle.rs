@@ -187,15 +187,12 @@ impl Overlay {
         if is_same && !leaves_other_names(job, &present) {
             return self.end_unchanged(job, &new, &present);
         }
-        let old = match self.old_side(job, &present)? {
+        let (old, is_lost) = match self.old_side(job, &present)? {
             Old::Known(side) => (*side, false),
             Old::Lost => (self.present_side(path)?, true),
         };
-        let mut comparison = self.compare(job, actor, old.0, std::mem::take(&mut new), present);
-        if old.1 {
-            comparison.add(Reason::Stale);
-        }
-        if self.is_stale(job, &comparison, actor) {
+        let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present);
+        if is_lost || self.is_stale(job, &comparison, actor) {
             comparison.add(Reason::Stale);
         }
         if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
