@@ -237,8 +237,10 @@ impl State {
     fn expected(&self, path: &RelPath) -> Option<Expected> {
         let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
         match row.and_then(|row| Some((row, row.held.as_ref()?))) {
-            // Of directories only that they are there counts, of removed ones too.
-            Some((_, held)) if held.kind == ChangeKind::Structure => Some(Expected::Directory),
+            // Of directories only that they are there counts, of removed ones too. One in the place of a file has that below.
+            Some((row, held)) if held.kind == ChangeKind::Structure && row.base.content.is_none() => {
+                Some(Expected::Directory)
+            }
             Some((row, _)) => Some(Expected::of_base(&row.base)),
             None => self.seen.get(path).map(|seen| Expected::Content(seen.clone())),
         }
