@@ -396,6 +396,12 @@ impl Nodes {
         self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))
     }
 
+    /// Whether a node stands for the lower inode that has this stamp.
+    pub fn has_lower(&self, id: NodeId, stamp: &Stamp) -> bool {
+        let lower = self.nodes.get(&id).and_then(|node| node.lower);
+        lower.is_some_and(|lower| (lower.device, lower.inode) == (stamp.device, stamp.inode))
+    }
+
     /// Whether another node stands for a lower inode, and nobody has this one open.
     pub fn is_of_another(&self, id: NodeId, key: InodeKey) -> bool {
         let other = self.by_lower.get(&key).is_some_and(|other| *other != id);

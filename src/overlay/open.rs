@@ -76,7 +76,7 @@ impl Overlay {
         };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
-        self.state.lock().saw(&path, below, caller.pid);
+        self.state.lock().saw_opened(&path, node, below, caller.pid);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::settle::Job;
-use super::{Overlay, State};
+use super::{NodeId, Overlay, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::Writer;
 use crate::sys::process;
@@ -87,7 +87,16 @@ impl Overlay {
 }
 
 impl State {
-    /// A process has opened what lower has at a path, or put it there.
+    /// A process has opened a node, of which lower had `stamp` a moment ago.
+    pub(super) fn saw_opened(&mut self, path: &RelPath, node: NodeId, stamp: Option<Stamp>, pid: u32) {
+        let is_there = |stamp: Stamp| self.nodes.is_at(node, path) && self.nodes.has_lower(node, &stamp);
+        // Else something of ours has landed since, of which is noted who has seen it.
+        if stamp.is_none_or(is_there) {
+            self.saw(path, stamp, pid);
+        }
+    }
+
+    /// A process has put there what lower has at a path.
     pub(super) fn saw(&mut self, path: &RelPath, stamp: Option<Stamp>, pid: u32) {
         self.sights.note(process::session(pid), path, stamp);
     }

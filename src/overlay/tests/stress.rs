@@ -233,11 +233,14 @@ impl Drop for Ending<'_> {
 }
 
 /// Opens what it has looked up as the kernel does, with time in between.
-fn open_what_is_found(bench: &Bench, dir: &str, flags: i32, done: &AtomicBool) {
+fn open_what_is_found(bench: &Bench, dir: &str, flags: i32, (names, done): (&Mutex<()>, &AtomicBool)) {
     let _ending = Ending(done);
     let (view, dir) = (bench.view(), bench.node(dir).unwrap());
     while !done.load(Ordering::SeqCst) {
-        let entry = view.lookup(dir, OsStr::new("f")).expect("a name that always has a file");
+        let entry = {
+            let _names = names.lock();
+            view.lookup(dir, OsStr::new("f")).expect("a name that always has a file")
+        };
         std::thread::yield_now();
         let opened = view.open(entry.node, OpenFlags::from_raw(flags), &ME).expect("what was found a moment ago");
         view.flush(opened.handle, &ME).unwrap();
@@ -246,11 +249,12 @@ fn open_what_is_found(bench: &Bench, dir: &str, flags: i32, done: &AtomicBool) {
     }
 }
 
-fn replace_again_and_again(bench: &Bench, dir: &str, done: &AtomicBool) {
+fn replace_again_and_again(bench: &Bench, dir: &str, (names, done): (&Mutex<()>, &AtomicBool)) {
     let _ending = Ending(done);
     let temp = format!("{dir}/temp");
     for turn in 0..OPERATIONS {
         bench.save(&temp, &format!("turn {turn}\n"));
+        let _names = names.lock();
         bench.rename(&temp, &format!("{dir}/f"));
     }
 }
@@ -261,9 +265,10 @@ fn a_name_that_always_has_a_file_always_opens() {
     for dir in [".git", "src", ".claude"] {
         let bench = Bench::with(&[(Key::Window, "0")]);
         bench.put(&format!("{dir}/f"), "first\n");
-        let done = AtomicBool::new(false);
+        // A name that it does not know the kernel looks up under the lock of its directory.
+        let (names, done) = (Mutex::new(()), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let (bench, done) = (&bench, &done);
+            let (bench, done) = (&bench, (&names, &done));
             for flags in [libc::O_RDONLY, libc::O_RDONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_TRUNC] {
                 scope.spawn(move || open_what_is_found(bench, dir, flags, done));
             }
