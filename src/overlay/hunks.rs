@@ -18,7 +18,7 @@ use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, State};
 use crate::diff::{self, Measure};
-use crate::model::{BackupKind, ChangeId, ChangeKind};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     AnchorState, Below, Durability, Effect, Epilogue, EventDraft, Fate, Held, Kept, Landing, PathEffect, UpperFile,
@@ -59,15 +59,15 @@ impl Split<'_> {
         format!("hunk{plural} {} of {}", numbers.join(","), self.count)
     }
 
-    /// The change that stays: `new` instead of what `row` is based on. Who wrote it, why it waits and since when somebody
-    /// has looked at it is as before.
-    fn rest(&self, state: &State, row: UpperRow, old: &[u8], new: &Kept, text: &[u8]) -> Result<UpperRow> {
-        let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new.digest));
-        let id = state.unused_id(&full, self.change.row.id, &[])?;
+    /// The change that stays: `row` with `new`, which is `text`, instead of `old`. Who wrote it, why it waits and since when
+    /// somebody has looked at it is as before.
+    fn rest(&self, overlay: &Overlay, row: UpperRow, old: &[u8], (new, text): (Digest, &[u8])) -> Result<UpperRow> {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(old, text);
         let hunks = diff::hunks(old, text).len() as u64;
+        let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new));
+        let id = overlay.state.lock().unused_id(&full, self.change.row.id, &[])?;
         let held = self.change.held.clone();
-        let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new.digest), ..held };
+        let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new), ..held };
         Ok(UpperRow { held: Some(held), ..row })
     }
 
@@ -230,12 +230,12 @@ impl Overlay {
         if let Some(content) = landed.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }
-        let whole = whole_of(&split.change.held)?;
-        let state = self.state.lock();
-        let rest = split.rest(&state, rest, landed.text(), &whole, split.new.text())?;
+        let whole = (whole_of(&split.change.held)?, split.new.text());
+        let rest = split.rest(self, rest, landed.text(), whole)?;
         let mut epilogue = split.superseded(&rest);
         epilogue.anchors.push(Known::of(content.map_or(AnchorState::Nothing, AnchorState::Content)).as_anchor(path));
-        epilogue.anchors.extend(backup.map(|kept| state.anchors_moved_to(path, kept)).unwrap_or_default());
+        let moved = backup.map(|kept| self.state.lock().anchors_moved_to(path, kept));
+        epilogue.anchors.extend(moved.unwrap_or_default());
         let effect = content_effect(&row.base, (present, backup), landed.version(content));
         let event = self.hunks_event(EventName::Confirmed, split, review).with(|event| {
             event.sha256 = content.map(|kept| kept.digest);
@@ -255,19 +255,20 @@ impl Overlay {
         }
         let nothing = |err| not_landed(err, "nothing was discarded");
         let left = split.left();
-        let (upper, kept) = self.write_left(split, &left).map_err(nothing)?;
+        let upper = self.write_left(split, &left).map_err(nothing)?;
         let mut landing = Landing::new(&self.store, Durability::Synced);
         if let Some(content) = split.new.stage(&self.store).map_err(|err| nothing(err.into()))? {
             let backup = backup_of(path, &split.new, &content, BackupKind::Discarded, &review.by);
             landing.keep(content, backup);
         }
         let row = UpperRow { id: upper.new.id(), ..change.row.clone() };
-        let rest = split.rest(&self.state.lock(), row, split.old.text(), &kept, &left).map_err(nothing)?;
+        let rest = split.rest(self, row, split.old.text(), (Digest::of(&left), &left)).map_err(nothing)?;
         let mut epilogue = split.superseded(&rest);
         epilogue.drop.push(change.row.id);
+        let whole = Kept { digest: whole_of(&change.held).map_err(nothing)?, symlink: false };
         let effect = Effect::Discarded {
             row: Box::new(change.row.clone()),
-            content: split.new.version(Some(whole_of(&change.held).map_err(nothing)?)),
+            content: split.new.version(Some(whole)),
             rest: rest.held.as_ref().map(|held| held.id.clone()),
         };
         let event = self.hunks_event(EventName::Discarded, split, review);
@@ -292,7 +293,7 @@ impl Overlay {
     }
 
     /// What stays, as upper content on disk, with the looks of the whole.
-    fn write_left(&self, split: &Split<'_>, text: &[u8]) -> Result<(UpperFile<'_>, Kept)> {
+    fn write_left(&self, split: &Split<'_>, text: &[u8]) -> Result<UpperFile<'_>> {
         let path = &split.change.row.names[0];
         let doing = || format!("write what stays of {path}");
         let upper = self.store.create_upper()?;
@@ -303,7 +304,7 @@ impl Overlay {
             file::copy_metadata(whole.as_fd(), &meta, upper.file.as_fd()).doing(doing)?;
         }
         upper.file.sync_all().doing(doing)?;
-        Ok((upper, Kept { digest: crate::model::Digest::of(text), symlink: false }))
+        Ok(upper)
     }
 
     fn hunks_event(&self, name: EventName, split: &Split<'_>, review: &Review) -> EventDraft {
@@ -331,8 +332,7 @@ impl State {
     }
 }
 
-/// The whole of a change, which has content.
-fn whole_of(held: &Held) -> Result<Kept> {
-    let digest = held.new.ok_or(Error::Errno(libc::EIO))?;
-    Ok(Kept { digest, symlink: false })
+/// The content of the whole change: that of a text has one.
+fn whole_of(held: &Held) -> Result<Digest> {
+    held.new.ok_or(Error::Errno(libc::EIO))
 }
