@@ -128,8 +128,7 @@ class View:
 
     def __init__(self, program, project, point, log, *options):
         self.point = point
-        # What lands is to land, however fast the workload is.
-        self.command = [program, "mount", "-f", "--burst=1000000", *options, project, point]
+        self.command = [program, "mount", "-f", *options, project, point]
         self.log = log
         os.makedirs(point, exist_ok=True)
 

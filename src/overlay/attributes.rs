@@ -220,10 +220,14 @@ impl Overlay {
         let what = match (set.mode, set.uid.or(set.gid)) {
             (Some(mode), _) => format!("[mode {:03o}]", mode & 0o7777),
             (None, Some(_)) => "[owner]".to_owned(),
-            (None, None) => return self.remember_below(target),
+            (None, None) => "[times]".to_owned(),
         };
+        let times_only = set.mode.is_none() && set.uid.or(set.gid).is_none();
         match self.unlanded(path) {
+            Some(_) if times_only => {}
             Some(id) => self.mark_dirty(id)?,
+            // Nobody wants the times back that something made in this session had.
+            None if times_only && self.is_fresh(path) => {}
             None if self.action(path, target.kind) == Action::Pass => {}
             None => self.record_structure(path, what, target.effects()?, Vec::new(), caller)?,
         }
@@ -355,19 +359,21 @@ impl Overlay {
     ) -> Result<()> {
         self.unlanded_meanwhile(node, || {
             let inode = self.inode_for_xattr(node, name, caller)?;
+            let before = xattr::find(inode.fd.as_fd(), name)?;
             inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
             if name == ACCESS_ACL {
                 inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
             }
-            self.xattrs_settled(&inode)
+            self.xattrs_settled(&inode, (name, before, Some(value.to_vec())), caller)
         })
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.unlanded_meanwhile(node, || {
             let inode = self.inode_for_xattr(node, name, caller)?;
+            let before = xattr::find(inode.fd.as_fd(), name)?;
             inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
-            self.xattrs_settled(&inode)
+            self.xattrs_settled(&inode, (name, before, None), caller)
         })
     }
 
@@ -385,10 +391,22 @@ impl Overlay {
         }
     }
 
-    fn xattrs_settled(&self, inode: &Inode) -> Result<()> {
+    fn xattrs_settled(
+        &self,
+        inode: &Inode,
+        (name, before, after): (&OsStr, Option<Vec<u8>>, Option<Vec<u8>>),
+        caller: &Caller,
+    ) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
-        if let Some(id) = self.unlanded(path) {
-            self.mark_dirty(id)?;
+        match self.unlanded(path) {
+            Some(id) => self.mark_dirty(id)?,
+            None if before == after || self.is_fresh(path) || self.action(path, inode.kind) == Action::Pass => {}
+            None => {
+                let what = format!("[attribute {}]", name.to_string_lossy());
+                let effect = Effect::Xattr { name: name.as_bytes().to_vec(), before, after };
+                let effects = std::iter::once(effect).chain(inode.effects()?);
+                self.record_structure(path, what, effects, Vec::new(), caller)?;
+            }
         }
         self.remember_below(inode)
     }
@@ -453,15 +471,17 @@ impl Inode {
         }
     }
 
-    /// What has become of its mode and owner since it was looked up. A new owner may take set-id bits with him.
+    /// What has become of its mode, owner and times since it was looked up. A new owner may take set-id bits with him.
     fn effects(&self) -> Result<Vec<Effect>> {
         let Some(before) = self.below else { return Ok(Vec::new()) };
         let after = Meta::of(self.fd.as_fd()).doing(|| self.doing("stat"))?;
         let mode = Effect::Mode { before: before.mode, after: after.mode };
         let owner = Effect::Owner { before: (before.uid, before.gid), after: (after.uid, after.gid) };
+        let times = Effect::Times { before: (before.atime, before.mtime), after: (after.atime, after.mtime) };
+        let times = ((before.atime, before.mtime) != (after.atime, after.mtime)).then_some(times);
         let mode = (before.mode != after.mode).then_some(mode);
         let owner = ((before.uid, before.gid) != (after.uid, after.gid)).then_some(owner);
-        Ok(mode.into_iter().chain(owner).collect())
+        Ok(mode.into_iter().chain(owner).chain(times).collect())
     }
 
     fn doing(&self, verb: &str) -> String {

@@ -59,6 +59,7 @@ mod structure;
 #[cfg(test)]
 mod tests;
 mod undo;
+mod undo_attributes;
 mod uppers;
 mod watch;
 mod windows;

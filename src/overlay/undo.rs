@@ -6,10 +6,10 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::AsFd;
 
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
+use super::undo_attributes::is_on_attributes;
 use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
@@ -18,8 +18,8 @@ use crate::store::{
     self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, Operation,
     PathEffect, Writer,
 };
-use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::{Mode, OFlags};
+use crate::sys::Mode;
+use crate::sys::file::{FileKind, Meta};
 
 /// What an undo may go over.
 #[derive(Clone, Debug, Default)]
@@ -65,9 +65,7 @@ impl Overlay {
                 self.undo_rename(path, from, *onto, operation, how)
             }
             [PathEffect { path, effect: Effect::Exchanged { with } }] => self.undo_exchange(path, with, operation, how),
-            all if all.iter().all(|done| matches!(done.effect, Effect::Mode { .. } | Effect::Owner { .. })) => {
-                self.undo_attributes(operation, how)
-            }
+            all if all.iter().all(|done| is_on_attributes(&done.effect)) => self.undo_attributes(operation, how),
             _ => self.restore(operation, how),
         }
     }
@@ -203,82 +201,9 @@ impl Overlay {
         Ok(applied.finish()?)
     }
 
-    fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
-        let path = &operation.effects[0].path;
-        self.check_may_land(path, &how.review.by)?;
-        let gone = || refused_at(path, ErrorCode::Conflict, "it is not there any more");
-        let now = self.stat_below(path)?.ok_or_else(gone)?;
-        let (mut mode, mut owner) = (None, None);
-        for PathEffect { effect, .. } in &operation.effects {
-            let (is_before, is_after) = match effect {
-                Effect::Mode { before, after } => {
-                    mode = Some(*before).filter(|before| *before != now.mode);
-                    (mode.is_none(), now.mode == *after)
-                }
-                Effect::Owner { before, after } => {
-                    let is = (now.uid, now.gid);
-                    owner = Some(*before).filter(|before| *before != is);
-                    (owner.is_none(), is == *after)
-                }
-                _ => continue,
-            };
-            if !is_before && !is_after && !how.force {
-                return Err(refused_at(path, ErrorCode::Conflict, "its mode or owner was changed since"));
-            }
-        }
-        if mode.is_none() && owner.is_none() {
-            return Err(already(operation));
-        }
-        let mode_effect = mode.map(|mode| Effect::Mode { before: now.mode, after: mode });
-        let owner_effect = owner.map(|owner| Effect::Owner { before: (now.uid, now.gid), after: owner });
-        let effects = mode_effect.into_iter().chain(owner_effect).map(|effect| PathEffect::new(path, effect));
-        let event = undone_event(self, path, operation, how).doing(effects);
-        let mut outcome = structure_outcome(path);
-        if how.review.dry_run {
-            return Ok(vec![outcome]);
-        }
-        let undone = self.set_back(path, &now, (mode, owner), event).map_err(|err| not_undone(path, &err))?;
-        outcome.operation = undone.map(|undone| undone.to_string());
-        self.tell_changed(path, true);
-        Ok(vec![outcome])
-    }
-
-    /// Gives an entry that looks like `now` the permissions and owner that it had, durably. One call each, and their
-    /// record: what cannot be recorded is taken back.
-    fn set_back(
-        &self,
-        path: &RelPath,
-        now: &Meta,
-        (mode, owner): (Option<u32>, Option<(u32, u32)>),
-        event: EventDraft,
-    ) -> Result<Option<OperationId>> {
-        self.store.open_log()?;
-        let place = self.lower.place(path)?;
-        let fd = place.open(OFlags::PATH)?;
-        let is_symlink = now.kind == FileKind::Symlink;
-        let inode = (!is_symlink).then(|| file::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)).transpose()?;
-        // The owner first: a new one takes set-id bits away.
-        let set = |mode: Option<u32>, owner: Option<(u32, u32)>| -> Result<()> {
-            owner.map_or(Ok(()), |(uid, gid)| place.set_owner(Some(uid), Some(gid)))?;
-            Ok(mode.map_or(Ok(()), |mode| place.set_mode(mode))?)
-        };
-        let record = || Ok(self.store.record_operation(&Epilogue { events: vec![event], ..Epilogue::default() })?);
-        let undone = match set(mode, owner).and_then(|()| record()) {
-            Ok(undone) => undone,
-            Err(err) => {
-                set(mode.map(|_| now.mode), owner.map(|_| (now.uid, now.gid)))?;
-                return Err(err);
-            }
-        };
-        self.state.lock().touched(path, &now.stamp(), &Meta::of(fd.as_fd())?);
-        let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
-        self.durable(path, synced)?;
-        Ok(undone)
-    }
-
     /// What is done is on disk when this returns, its record included. Where it is not nobody knows for how long it is
     /// done: nothing is written any more.
-    fn durable(&self, path: &RelPath, synced: Result<()>) -> Result<()> {
+    pub(super) fn durable(&self, path: &RelPath, synced: Result<()>) -> Result<()> {
         let synced = synced.and_then(|()| Ok(self.store.sync()?));
         synced.inspect_err(|err| self.stop_writing(&format!("sync {path}, which was undone: {err}")))
     }
@@ -457,7 +382,7 @@ pub(super) fn already(operation: &Operation) -> ErrorBody {
     ErrorBody::new(ErrorCode::AlreadyApplied, message).about(operation.id.to_string())
 }
 
-fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
+pub(super) fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
     let error = ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {path}: {err}"));
     ErrorBody { path: Some(path.clone()), ..error }
 }

@@ -237,7 +237,8 @@ fn is_put(name: EventName) -> bool {
 }
 
 fn changes_content(effects: &[PathEffect]) -> bool {
-    effects.iter().any(|done| !matches!(done.effect, Effect::Mode { .. } | Effect::Owner { .. }))
+    use Effect::{Mode, Owner, Times, Xattr};
+    effects.iter().any(|done| !matches!(done.effect, Mode { .. } | Owner { .. } | Times { .. } | Xattr { .. }))
 }
 
 /// What was renamed is known by no name: neither what went, nor what it may have come over.

@@ -78,6 +78,17 @@ pub enum Effect {
         before: (u32, u32),
         after: (u32, u32),
     },
+    /// Of last access and modification.
+    Times {
+        before: (Timestamp, Timestamp),
+        after: (Timestamp, Timestamp),
+    },
+    /// An extended attribute; none: there is none of this name.
+    Xattr {
+        name: Vec<u8>,
+        before: Option<Vec<u8>>,
+        after: Option<Vec<u8>>,
+    },
     /// A held change went from the view. `content` is what it would have landed, without content for a directory; none: a
     /// deletion.
     Discarded {

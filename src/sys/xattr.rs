@@ -36,6 +36,14 @@ pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], flags: XattrFlags) ->
     Ok(fs::setxattr(itself(fd), name, value, flags)?)
 }
 
+/// The same; none where there is no such attribute.
+pub fn find(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    match get(fd, name) {
+        Err(err) if err.raw_os_error() == Some(libc::ENODATA) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Ok(fs::removexattr(itself(fd), name)?)
 }

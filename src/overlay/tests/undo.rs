@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use rustix::fs::XattrFlags;
+
 use super::*;
 use crate::model::OperationId;
 use crate::protocol::{ErrorBody, Outcome};
@@ -581,4 +583,67 @@ fn a_rollback_does_not_go_under_who_has_the_file_open_for_writing() {
     bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
     rolled_back(&bench, &backup).unwrap();
     assert_eq!(bench.lower("a"), Some(lines(200)));
+}
+
+/// `touch -d @SECONDS`.
+fn touch(bench: &Bench, path: &str, seconds: i64) {
+    let at = SetTime::At(Timestamp { seconds, nanoseconds: 0 });
+    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: at, mtime: at };
+    bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
+}
+
+#[test]
+fn times_go_back_unless_something_has_been_written_since() {
+    let mut bench = Bench::new();
+    bench.put("a", "one\n");
+    let mtime = |bench: &Bench| std::fs::metadata(bench.lower_path("a")).unwrap().mtime();
+    let first = mtime(&bench);
+    touch(&bench, "a", 1_000);
+    let touched = bench.latest();
+    assert_eq!(mtime(&bench), 1_000);
+    bench.undo(&touched).unwrap();
+    assert_eq!(mtime(&bench), first);
+    bench.undo_latest();
+    assert_eq!(mtime(&bench), 1_000);
+    bench.put("a", "two\n");
+    bench.refused(&touched, ErrorCode::Conflict, "changed since");
+    bench.insist_on_undo(&touched).unwrap();
+    assert_eq!((mtime(&bench), bench.lower("a")), (first, Some("two\n".to_owned())));
+    bench.assert_sound();
+}
+
+#[test]
+fn extended_attributes_come_and_go_back() {
+    let mut bench = Bench::new();
+    bench.put("a", "one\n");
+    let name = OsStr::new("user.origin");
+    let value = |bench: &Bench| bench.view().get_xattr(bench.node("a").unwrap(), name).ok();
+    let set = |bench: &Bench, value: &[u8]| {
+        bench.view().set_xattr(bench.node("a").unwrap(), name, value, XattrFlags::empty(), &ME).unwrap();
+    };
+    set(&bench, b"here");
+    let made = bench.latest();
+    set(&bench, b"there");
+    bench.refused(&made, ErrorCode::Conflict, "changed since");
+    bench.undo_latest();
+    assert_eq!(value(&bench), Some(b"here".to_vec()));
+    bench.undo(&made).unwrap();
+    assert_eq!(value(&bench), None);
+    bench.undo_latest();
+    assert_eq!(value(&bench), Some(b"here".to_vec()));
+    bench.view().remove_xattr(bench.node("a").unwrap(), name, &ME).unwrap();
+    bench.undo_latest();
+    assert_eq!(value(&bench), Some(b"here".to_vec()));
+    bench.assert_sound();
+}
+
+#[test]
+fn what_was_made_in_this_session_has_no_times_or_attributes_to_go_back_to() {
+    let bench = Bench::new();
+    bench.save("a", "made\n");
+    let before = bench.view().store().events_since(0).unwrap().len();
+    touch(&bench, "a", 1_000);
+    let node = bench.node("a").unwrap();
+    bench.view().set_xattr(node, OsStr::new("user.origin"), b"here", XattrFlags::empty(), &ME).unwrap();
+    assert_eq!(bench.view().store().events_since(0).unwrap().len(), before);
 }

@@ -1,0 +1,155 @@
+//! Undoing what became of attributes: modes, owners, times and extended attributes are what they were again.
+//!
+//! One call below for each, and then their record: what cannot be recorded is taken back.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::XattrFlags;
+
+use super::review::{Reviewed, failed, refused_at};
+use super::undo::{UndoHow, already, not_undone, structure_outcome, undone_event};
+use super::{Error, Overlay, Result};
+use crate::model::{OperationId, RelPath, Timestamp};
+use crate::protocol::{ErrorCode, Outcome};
+use crate::store::{Effect, Epilogue, EventDraft, Operation, PathEffect};
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::Place;
+use crate::sys::xattr;
+
+/// The attributes that an operation has changed, as they are to be or as they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Looks {
+    mode: Option<u32>,
+    owner: Option<(u32, u32)>,
+    /// Of last access and modification.
+    times: Option<(Timestamp, Timestamp)>,
+    /// None where there is no such attribute.
+    xattrs: Vec<(OsString, Option<Vec<u8>>)>,
+}
+
+/// Whether an effect is one on attributes.
+pub(super) fn is_on_attributes(effect: &Effect) -> bool {
+    matches!(effect, Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. })
+}
+
+impl Overlay {
+    pub(super) fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let path = &operation.effects[0].path;
+        self.check_may_land(path, &how.review.by)?;
+        let gone = || refused_at(path, ErrorCode::Conflict, "it is not there any more");
+        let now = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?.ok_or_else(gone)?;
+        let place = self.lower.place(path).map_err(|err| failed(path, &err.into()))?;
+        let fd = place.open(OFlags::PATH).map_err(|err| failed(path, &err.into()))?;
+        let (mut wanted, mut found) = (Looks::default(), Looks::default());
+        for PathEffect { effect, .. } in &operation.effects {
+            let is_changed = wanted.add(&mut found, effect, &now, fd.as_fd()).map_err(|err| failed(path, &err))?;
+            if is_changed && !how.force {
+                return Err(refused_at(path, ErrorCode::Conflict, "its attributes were changed since"));
+            }
+        }
+        if wanted == Looks::default() {
+            return Err(already(operation));
+        }
+        let mut outcome = structure_outcome(path);
+        if how.review.dry_run {
+            return Ok(vec![outcome]);
+        }
+        let effects = wanted.effects(&found).into_iter().map(|effect| PathEffect::new(path, effect));
+        let event = undone_event(self, path, operation, how).doing(effects);
+        let undone = self.set_back((path, &place), &now, (&wanted, &found), event);
+        outcome.operation = undone.map_err(|err| not_undone(path, &err))?.map(|undone| undone.to_string());
+        self.tell_changed(path, true);
+        Ok(vec![outcome])
+    }
+
+    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with, durably.
+    fn set_back(
+        &self,
+        (path, place): (&RelPath, &Place),
+        now: &Meta,
+        (wanted, found): (&Looks, &Looks),
+        event: EventDraft,
+    ) -> Result<Option<OperationId>> {
+        self.store.open_log()?;
+        let fd = place.open(OFlags::PATH)?;
+        let is_symlink = now.kind == FileKind::Symlink;
+        let inode = (!is_symlink).then(|| file::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)).transpose()?;
+        let record = || Ok(self.store.record_operation(&Epilogue { events: vec![event], ..Epilogue::default() })?);
+        let undone = match wanted.give(place, fd.as_fd()).and_then(|()| record()) {
+            Ok(undone) => undone,
+            Err(err) => {
+                found.give(place, fd.as_fd())?;
+                return Err(err);
+            }
+        };
+        self.state.lock().touched(path, &now.stamp(), &Meta::of(fd.as_fd())?);
+        let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
+        self.durable(path, synced)?;
+        Ok(undone)
+    }
+}
+
+impl Looks {
+    /// What reverses an effect, and as what it is `found`; nothing where it is as before. Whether somebody else has changed
+    /// it since.
+    fn add(&mut self, found: &mut Self, effect: &Effect, now: &Meta, fd: BorrowedFd<'_>) -> Result<bool> {
+        let is_changed = |is_before: bool, is_after: bool| !is_before && !is_after;
+        Ok(match effect {
+            Effect::Mode { before, after } if *before != now.mode => {
+                (self.mode, found.mode) = (Some(*before), Some(now.mode));
+                is_changed(false, *after == now.mode)
+            }
+            Effect::Owner { before, after } if *before != (now.uid, now.gid) => {
+                (self.owner, found.owner) = (Some(*before), Some((now.uid, now.gid)));
+                is_changed(false, *after == (now.uid, now.gid))
+            }
+            Effect::Times { before, after } if *before != (now.atime, now.mtime) => {
+                (self.times, found.times) = (Some(*before), Some((now.atime, now.mtime)));
+                // Who only reads it moves the time of last access.
+                is_changed(before.1 == now.mtime, after.1 == now.mtime)
+            }
+            Effect::Xattr { name, before, after } => {
+                let name = OsStr::from_bytes(name);
+                let value = xattr::find(fd, name)?;
+                let changed = is_changed(value == *before, value == *after);
+                if value != *before {
+                    self.xattrs.push((name.to_owned(), before.clone()));
+                    found.xattrs.push((name.to_owned(), value));
+                }
+                changed
+            }
+            _ => false,
+        })
+    }
+
+    /// By which it becomes so, from what it was `found` as.
+    fn effects(&self, found: &Self) -> Vec<Effect> {
+        let mode = found.mode.zip(self.mode).map(|(before, after)| Effect::Mode { before, after });
+        let owner = found.owner.zip(self.owner).map(|(before, after)| Effect::Owner { before, after });
+        let times = found.times.zip(self.times).map(|(before, after)| Effect::Times { before, after });
+        let xattrs = found.xattrs.iter().zip(&self.xattrs).map(|((name, before), (_, after))| Effect::Xattr {
+            name: name.as_bytes().to_vec(),
+            before: before.clone(),
+            after: after.clone(),
+        });
+        xattrs.chain(owner).chain(mode).chain(times).collect()
+    }
+
+    /// An access list changes the mode, and a new owner takes set-id bits away: these first.
+    fn give(&self, place: &Place, fd: BorrowedFd<'_>) -> Result<()> {
+        for (name, value) in &self.xattrs {
+            match value {
+                Some(value) => xattr::set(fd, name, value, XattrFlags::empty())?,
+                None if xattr::find(fd, name)?.is_some() => xattr::remove(fd, name)?,
+                None => {}
+            }
+        }
+        self.owner.map_or(Ok(()), |(uid, gid)| place.set_owner(Some(uid), Some(gid)))?;
+        self.mode.map_or(Ok(()), |mode| place.set_mode(mode))?;
+        let times = self.times.map(|(access, change)| (file::to_timespec(access), file::to_timespec(change)));
+        Ok(times.map_or(Ok(()), |(access, change)| place.set_times(access, change))?)
+    }
+}
