@@ -91,13 +91,13 @@ impl Overlay {
     pub(super) fn exceeds_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
         let takes = comparison.old.exists() && !self.is_fresh(&comparison.path);
         let limit = self.policy().settings.burst;
-        takes && self.bursts.exceeds(process::session(by.pid), &comparison.path, limit, Instant::now())
+        takes && self.bursts.exceeds(tree(by), &comparison.path, limit, Instant::now())
     }
 
     /// The burst that a change of `path` is part of. What it has done until now becomes part of it, too; should that fail, it
     /// is held all the same, and only does not say what it came with.
     pub(super) fn burst_of(&self, path: &RelPath, by: &Writer) -> Option<OperationId> {
-        let tree = process::session(by.pid);
+        let tree = tree(by);
         match self.bursts.part(tree, path) {
             Part::OfNothing => None,
             Part::Of(operation) => Some(operation),
@@ -131,6 +131,11 @@ impl Overlay {
         let held = self.held_rows().into_iter().filter_map(|row| row.held);
         held.filter(|held| held.operation == Some(operation)).map(|held| held.id).collect()
     }
+}
+
+/// One that has ended is a tree of its own.
+fn tree(by: &Writer) -> u32 {
+    process::session(by.pid).unwrap_or(by.pid)
 }
 
 #[cfg(test)]

@@ -80,7 +80,8 @@ impl Overlay {
         if job.row.held.is_some() {
             return false;
         }
-        let seen = self.state.lock().sights.last(process::session(by.pid), &comparison.path);
+        let Some(tree) = process::session(by.pid) else { return false };
+        let seen = self.state.lock().sights.last(tree, &comparison.path);
         let now = comparison.present.meta.map(|meta| meta.stamp());
         seen.is_some_and(|seen| now.is_none_or(|now| !same_content_stamp(&seen, &now)))
     }
@@ -98,7 +99,11 @@ impl State {
 
     /// A process has put there what lower has at a path.
     pub(super) fn saw(&mut self, path: &RelPath, stamp: Option<Stamp>, pid: u32) {
-        self.sights.note(process::session(pid), path, stamp);
+        match process::session(pid) {
+            Some(tree) => self.sights.note(tree, path, stamp),
+            // It has ended, and nobody knows any more whose tree has seen it.
+            None => self.sights.forget_within(path),
+        }
     }
 }
 

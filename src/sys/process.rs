@@ -51,18 +51,17 @@ pub fn same_thread_group(a: u32, b: u32) -> bool {
     a != 0 && (a == b || tgid(a).is_some_and(|group| tgid(b) == Some(group)))
 }
 
-/// The leader of a process's session: 0 where that is none of ours to see, the process itself where the kernel does not
-/// tell, as of one that has ended.
+/// The leader of a process's session: 0 where that is none of ours to see; none for a process that has ended.
 #[allow(unsafe_code)]
-pub fn session(pid: u32) -> u32 {
-    let Ok(raw) = libc::pid_t::try_from(pid) else { return pid };
+pub fn session(pid: u32) -> Option<u32> {
+    let raw = libc::pid_t::try_from(pid).ok()?;
     // Of 0 the kernel would take us.
     if raw == 0 {
-        return 0;
+        return Some(0);
     }
     // SAFETY: takes a number, and gives one. (rustix does not know a leader in an outer namespace, which is 0.)
     let leader = unsafe { libc::getsid(raw) };
-    u32::try_from(leader).unwrap_or(pid)
+    u32::try_from(leader).ok()
 }
 
 /// The name the kernel keeps (`comm`), at most 15 bytes.

@@ -2,9 +2,6 @@
 
 use super::*;
 
-/// A process of another tree than [`ME`]: one that has ended is a tree of its own.
-const OTHER: Caller = Caller { pid: i32::MAX as u32, ..ME };
-
 impl Bench {
     fn look(&self, path: &str, who: &Caller) {
         let flags = OpenFlags::from_raw(libc::O_RDONLY);
@@ -51,11 +48,27 @@ fn a_save_over_what_a_person_has_changed_since_it_was_read_is_held() {
 fn a_save_over_what_another_tree_has_landed_since_is_held() {
     let bench = bench();
     bench.look("a", &ME);
-    bench.save_as("a", &changed(100, 2), &OTHER);
+    let mut other = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
+    // In its own session once it sleeps.
+    while crate::sys::process::session(other.id()) != Some(other.id()) {
+        std::thread::yield_now();
+    }
+    bench.save_as("a", &changed(100, 2), &Caller { pid: other.id(), ..ME });
+    other.kill().unwrap();
+    other.wait().unwrap();
     assert!(bench.held().is_empty());
     bench.save_by_rename("a", &changed(100, 1));
     assert_eq!(bench.reasons(), [Reason::Stale]);
     assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+}
+
+#[test]
+fn what_a_process_that_has_ended_has_landed_makes_nobody_stale() {
+    let bench = bench();
+    bench.look("a", &ME);
+    bench.save_as("a", &changed(100, 2), &Caller { pid: i32::MAX as u32, ..ME });
+    bench.save_by_rename("a", &changed(100, 3));
+    assert!(bench.held().is_empty());
 }
 
 #[test]
