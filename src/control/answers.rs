@@ -8,8 +8,8 @@ use crate::diff::{FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind};
 use crate::overlay::{self, Policy, RuleSource, SideContent};
 use crate::protocol::{
-    Also, Backup, ChangeDiff, Counters, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile, ProjectPath,
-    Status, Writer,
+    Also, Backup, ChangeDiff, Counters, Counts, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
+    ProjectPath, Status, Writer,
 };
 use crate::store::{self, UpperRow, What};
 
@@ -59,7 +59,7 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         insertions: held.insertions,
         deletions: held.deletions,
         old_lines: held.old_lines,
-        ratio: ratio(held.insertions + held.deletions, held.old_lines),
+        ratio: Counts::of(held.insertions, held.deletions, held.old_lines).ratio,
         hunks: held.hunks,
         base_sha256: row.base.digest(),
         new_sha256: held.new,
@@ -81,10 +81,6 @@ fn structure(project: &Project, row: &UpperRow) -> Option<String> {
         What::Whiteout if is_structure => Some("directory removed".to_owned()),
         What::Whiteout | What::File | What::Symlink => None,
     }
-}
-
-fn ratio(changed: u64, total: u64) -> f64 {
-    if total == 0 { 0.0 } else { changed as f64 / total as f64 }
 }
 
 fn writer(writer: &store::Writer) -> Writer {

@@ -534,8 +534,6 @@ fn outcome(landable: &Landable) -> Outcome {
     outcome.kind = Some(held.kind);
     outcome.size = landable.new.kind.filter(|kind| has_content(*kind)).map(|_| landable.new.size);
     outcome.lines = landable.new.lines();
-    let ratio =
-        if held.old_lines == 0 { 0.0 } else { (held.insertions + held.deletions) as f64 / held.old_lines as f64 };
-    outcome.counts = Some(Counts { insertions: held.insertions, deletions: held.deletions, ratio });
+    outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
     outcome
 }

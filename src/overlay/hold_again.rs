@@ -285,9 +285,7 @@ fn held_outcome(row: &UpperRow) -> Outcome {
     if let Some(held) = &row.held {
         outcome.id = Some(held.id.clone());
         outcome.kind = Some(held.kind);
-        let changed = (held.insertions + held.deletions) as f64;
-        let ratio = if held.old_lines == 0 { 0.0 } else { changed / held.old_lines as f64 };
-        outcome.counts = Some(Counts { insertions: held.insertions, deletions: held.deletions, ratio });
+        outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
     }
     outcome
 }

@@ -83,11 +83,10 @@ impl Split<'_> {
 
     fn outcome(&self, done: Done, taken: &[u8]) -> Outcome {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(self.old.text(), taken);
-        let ratio = if old_lines == 0 { 0.0 } else { (insertions + deletions) as f64 / old_lines as f64 };
         let mut outcome = Outcome::new(done, self.change.row.names[0].clone());
         outcome.id = Some(self.change.held.id.clone());
         outcome.kind = Some(self.change.held.kind);
-        outcome.counts = Some(Counts { insertions, deletions, ratio });
+        outcome.counts = Some(Counts::of(insertions, deletions, old_lines));
         outcome
     }
 }

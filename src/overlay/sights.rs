@@ -35,7 +35,7 @@ struct Sight {
 impl Sights {
     /// A tree sees what lower has at a path; none: nothing, or what is held there, of which it will be asked anyway.
     pub fn note(&mut self, tree: u32, path: &RelPath, stamp: Option<Stamp>) {
-        let sights = self.of(path);
+        let sights = self.young_at(path);
         sights.retain(|sight| sight.tree != tree);
         if sights.len() == TREES_MAX {
             sights.remove(0);
@@ -43,14 +43,15 @@ impl Sights {
         sights.extend(stamp.map(|stamp| Sight { tree, stamp }));
     }
 
-    fn last(&mut self, tree: u32, path: &RelPath) -> Option<Stamp> {
-        self.of(path).iter().find(|sight| sight.tree == tree).map(|sight| sight.stamp)
+    fn last(&self, tree: u32, path: &RelPath) -> Option<Stamp> {
+        let sights = self.young.get(path).or_else(|| self.old.get(path))?;
+        sights.iter().find(|sight| sight.tree == tree).map(|sight| sight.stamp)
     }
 
     /// Lower has at a path what was there before, or what the view had there already: who saw it has missed nothing.
     pub fn unchanged(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
-        let seen = self.of(path).iter_mut().filter(|sight| same_content_stamp(&sight.stamp, before));
-        seen.for_each(|sight| sight.stamp = *after);
+        let sights = self.young.get_mut(path).or_else(|| self.old.get_mut(path)).into_iter().flatten();
+        sights.filter(|sight| same_content_stamp(&sight.stamp, before)).for_each(|sight| sight.stamp = *after);
     }
 
     /// What was at or below a path is not, or something else is.
@@ -62,7 +63,7 @@ impl Sights {
         }
     }
 
-    fn of(&mut self, path: &RelPath) -> &mut Vec<Sight> {
+    fn young_at(&mut self, path: &RelPath) -> &mut Vec<Sight> {
         if !self.young.contains_key(path) {
             if self.young.len() >= PATHS_MAX {
                 self.old = std::mem::take(&mut self.young);

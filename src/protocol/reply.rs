@@ -48,6 +48,13 @@ pub struct Counts {
     pub ratio: f64,
 }
 
+impl Counts {
+    pub fn of(insertions: u64, deletions: u64, old_lines: u64) -> Self {
+        let ratio = if old_lines == 0 { 0.0 } else { (insertions + deletions) as f64 / old_lines as f64 };
+        Self { insertions, deletions, ratio }
+    }
+}
+
 /// What was done to one path; with `dry_run`, what would be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
