@@ -67,6 +67,9 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         expired: project.overlay.is_expired(held).is_some(),
         operation: held.operation.map(|operation| operation.to_string()),
         writer: held.writer.as_ref().map(writer),
+        session: held.writer.as_ref().and_then(|writer| writer.session.clone()),
+        opened_by: held.writer.as_ref().and_then(|writer| writer.opened_by.clone()),
+        written_by: held.writer.as_ref().and_then(|writer| writer.written_by.clone()),
         created: time(held.created),
         in_head: false,
     })
@@ -84,7 +87,7 @@ fn structure(project: &Project, row: &UpperRow) -> Option<String> {
 }
 
 fn writer(writer: &store::Writer) -> Writer {
-    Writer { pid: writer.pid, exe: writer.exe.clone(), uid: writer.uid }
+    Writer { pid: writer.pid, exe: writer.exe().map(str::to_owned), uid: writer.uid }
 }
 
 /// Milliseconds since the epoch as a time; a number beyond every calendar is the epoch.

@@ -126,7 +126,7 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
 }
 
 fn review(request: &Request, asker: &Asker) -> Review {
-    let by = Writer { pid: asker.pid, exe: None, uid: asker.uid };
+    let by = Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() };
     Review { by, dry_run: request.dry_run }
 }
 

@@ -157,7 +157,7 @@ impl Overlay {
             diff: diff(comparison, old, new),
             pid: actor.pid,
             uid: actor.uid,
-            exe: actor.exe.clone(),
+            exe: actor.exe().map(str::to_owned),
         }
     }
 }

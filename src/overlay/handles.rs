@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use super::copy_up::same_content_stamp;
 use super::nodes::NodeId;
 use super::passed::PassedHandle;
+use super::witness::Seen;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, Stamp};
 use crate::store::{UpperId, Writer};
@@ -91,6 +92,8 @@ pub(super) struct Handle {
     pub access: Access,
     pub node: NodeId,
     pub opener: Writer,
+    /// Who wrote since it was last judged.
+    pub seen: Arc<Seen>,
     /// A permission program opened it. Known from the open on: it may have ended when this is closed.
     pub is_hooks: bool,
     /// A program runs from it.
@@ -258,6 +261,11 @@ impl Handle {
         }
     }
 
+    /// By whom what was done through it counts as done: who opened it, with what wrote.
+    pub fn actor(&self) -> Writer {
+        Writer { written_by: self.seen.writer(self.opener.opened_by.as_ref()), ..self.opener.clone() }
+    }
+
     /// Reasons to hold that come with who has it open.
     pub fn because(&self) -> Vec<Reason> {
         if self.is_hooks { vec![Reason::Hook] } else { Vec::new() }
@@ -297,7 +305,7 @@ impl Overlay {
         // Reading needs nobody's name.
         let opener = match flags.may_change() {
             false => caller.writer(),
-            true => caller.opener(),
+            true => self.opener(caller),
         };
         let handle = Handle {
             target,
@@ -305,6 +313,7 @@ impl Overlay {
             node,
             is_hooks: flags.may_change() && self.is_hooks_own(&opener),
             opener,
+            seen: Arc::default(),
             executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),

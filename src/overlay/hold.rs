@@ -138,7 +138,7 @@ impl Overlay {
     }
 
     fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
-        self.event(EventName::WriteHeld, &comparison.path).with(|event| {
+        let event = self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
             event.reason = held.and_then(|held| held.reasons.first().copied());
@@ -148,9 +148,8 @@ impl Overlay {
             event.insertions = held.map(|held| held.insertions);
             event.deletions = held.map(|held| held.deletions);
             event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
-            event.pid = Some(actor.pid);
-            event.uid = Some(actor.uid);
-        })
+        });
+        event.by(actor)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
     Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, PathEffect, Store,
-    UpperId, UpperRow, What,
+    UpperId, UpperRow, What, Writer,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -131,11 +131,11 @@ impl Overlay {
                 return Ok(());
             }
         }
-        let effect = effect()?;
+        let (effect, by) = (effect()?, self.doer(caller));
         let mut state = self.state.lock();
         let mut known = state.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
         (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
-        self.record_structure(path, what, effect, vec![known.as_anchor(path)], caller)?;
+        self.record_structure(path, what, effect, vec![known.as_anchor(path)], &by)?;
         state.anchors.insert(path.clone(), known);
         Ok(())
     }
@@ -148,19 +148,16 @@ impl Overlay {
         what: String,
         effects: impl IntoIterator<Item = Effect>,
         anchors: Vec<Anchor>,
-        caller: &Caller,
+        by: &Writer,
     ) -> Result<()> {
-        let event = self.structure_event(path, what, caller);
+        let event = self.structure_event(path, what, by);
         let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
         let events = vec![event.doing(effects)];
         Ok(self.store.record_epilogue(&Epilogue { anchors, events, ..Epilogue::default() })?)
     }
 
-    pub(super) fn structure_event(&self, path: &RelPath, what: String, caller: &Caller) -> EventDraft {
-        self.event(EventName::WriteLanded, path).with(|event| {
-            event.message = Some(what);
-            (event.pid, event.uid) = (Some(caller.pid), Some(caller.uid));
-        })
+    pub(super) fn structure_event(&self, path: &RelPath, what: String, by: &Writer) -> EventDraft {
+        self.event(EventName::WriteLanded, path).with(|event| event.message = Some(what)).by(by)
     }
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
@@ -169,7 +166,7 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
+            return Err(self.denied(&path, &self.doer(caller)));
         }
         let used = self.is_used(&path)?;
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
@@ -218,14 +215,14 @@ impl Overlay {
         let action = |path| self.action_by(path, FileKind::Regular, &by);
         let (old, new) = (action(&source), action(&path));
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
-            return Err(self.denied(if old == Action::Freeze { &source } else { &path }));
+            return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &self.doer(caller)));
         }
         // What is written through a name that passes would change the judged one unseen.
         if (old == Action::Pass) != (new == Action::Pass) {
             return Err(Error::Errno(libc::EXDEV));
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
-            match self.settle(id, &self.writer(caller))? {
+            match self.settle(id, &self.doer(caller))? {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if used => {
                     let (copy, what) = self.copy_of_upper(id)?;
@@ -281,7 +278,7 @@ impl Overlay {
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
         let (new, what) = self.copy_to_upper(source)?;
         let id = self.add_upper(new, path, what)?;
-        self.settle(id, &self.writer(caller))
+        self.settle(id, &self.doer(caller))
     }
 
     /// The same content once more.
@@ -328,7 +325,7 @@ impl Overlay {
         };
         let kind = was.kind;
         match (self.action_by(&path, kind, &self.writer(caller)), origin) {
-            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
+            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path, &self.doer(caller))),
             (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
                 debug_assert!(!meta.is_dir());
@@ -358,7 +355,7 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle_or_deny(id, &self.writer(caller), Vec::new()) {
+        match self.settle_or_deny(id, &self.doer(caller), Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -530,7 +527,7 @@ impl Overlay {
     /// Judges what the view shows already, and the database knows: it is done, whatever hinders its judging. What cannot
     /// be judged now is judged later, like what a close could not have judged.
     fn settle_what_is_shown(&self, id: UpperId, caller: &Caller) -> Result<()> {
-        match self.settle(id, &self.writer(caller)) {
+        match self.settle(id, &self.doer(caller)) {
             Err(err) if err.is_fault() => {
                 log::error!("judge what a program made or deleted: {err}");
                 Ok(())
@@ -554,7 +551,7 @@ impl Overlay {
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
         let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
-            Action::Deny | Action::Freeze => return Err(self.denied(&path)),
+            Action::Deny | Action::Freeze => return Err(self.denied(&path, &self.doer(caller))),
             Action::Hold(source) => Some(source.reason()),
             Action::Auto | Action::Pass | Action::GitConfig => None,
         };
@@ -567,7 +564,7 @@ impl Overlay {
             let gone = self.state.lock().left(&path).into_iter().collect();
             // One that is hidden comes back by a discard.
             let removed = hidden.is_empty().then(|| Effect::DirRemoved(DirLooks::of(&was)));
-            self.record_structure(&path, "[directory removed]".to_owned(), removed, gone, caller)?;
+            self.record_structure(&path, "[directory removed]".to_owned(), removed, gone, &self.doer(caller))?;
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())
@@ -591,7 +588,7 @@ impl Overlay {
     /// still. What was deleted in it stays hidden and held.
     fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
         if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(path));
+            return Err(self.denied(path, &self.doer(caller)));
         }
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
         let (row, _claimed) = self.claim(id)?;

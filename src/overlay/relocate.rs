@@ -308,7 +308,7 @@ impl Overlay {
         let Moving { from, to, how } = moving;
         let exchanged = |end: &End, with: &End| {
             let what = format!("[exchanged with {}]", with.path);
-            self.structure_event(&end.path, what, caller)
+            self.structure_event(&end.path, what, &self.doer(caller))
         };
         let undoable = |end: &End, with: &End| {
             exchanged(end, with).doing([PathEffect::new(&end.path, Effect::Exchanged { with: with.path.clone() })])
@@ -324,7 +324,8 @@ impl Overlay {
 
     fn renamed_event(&self, from: &End, to: &End, caller: &Caller) -> EventDraft {
         let effect = Effect::Renamed { from: from.path.clone(), onto: to.mode_below() };
-        let event = self.structure_event(&to.path, format!("[renamed from {}]", from.path), caller);
+        let what = format!("[renamed from {}]", from.path);
+        let event = self.structure_event(&to.path, what, &self.doer(caller));
         event.doing([PathEffect::new(&to.path, effect)])
     }
 

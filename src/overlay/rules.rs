@@ -185,15 +185,16 @@ impl Overlay {
 
     /// What the rules say of content that a program wrote.
     pub(super) fn action_on_content(&self, path: &RelPath, kind: FileKind, by: &Writer) -> Action {
-        let exe = by.exe.as_deref().map(OsStr::new);
+        let exe = by.exe().map(OsStr::new);
         self.unless_held(path, self.policy().action(&self.lower, path, entry_of(kind), exe))
     }
 
-    /// Who asks for something by name. Not for FLUSH and RELEASE: see [`crate::sys::process`].
+    /// Who asks for something by name, as far as rules and permission programs need to know. Not for FLUSH and RELEASE: see
+    /// [`crate::sys::process`].
     pub(super) fn writer(&self, caller: &Caller) -> Writer {
         let policy = self.policy();
         match policy.names_programs() || !policy.hooks.is_empty() {
-            true => caller.opener(),
+            true => self.doer(caller),
             false => caller.writer(),
         }
     }
@@ -205,9 +206,9 @@ impl Overlay {
     }
 
     /// A refusal by rule, counted.
-    pub(super) fn denied(&self, path: &RelPath) -> Error {
+    pub(super) fn denied(&self, path: &RelPath, by: &Writer) -> Error {
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
-        let event = self.event(EventName::WriteDenied, path);
+        let event = self.event(EventName::WriteDenied, path).by(by);
         if let Err(err) = self.store.record(&event) {
             log::error!("record a denied write to {path}: {err}");
         }

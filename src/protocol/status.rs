@@ -1,6 +1,6 @@
 //! The state of a project, as `status` and `.fettle/status.json` tell it (SPEC §17).
 
-use super::words;
+use super::{Program, words};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -60,6 +60,14 @@ pub struct Held {
     pub expired: bool,
     pub operation: Option<String>,
     pub writer: Option<Writer>,
+    /// In which it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// As in events.
+    #[serde(default)]
+    pub opened_by: Option<Program>,
+    #[serde(default)]
+    pub written_by: Option<Program>,
     #[serde(serialize_with = "words::time")]
     pub created: jiff::Timestamp,
     /// Whether the held content is already in git's HEAD (SPEC §8).

@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, Params, Transaction};
 
 use super::database::Database;
 use super::operations::{Effect, PathEffect};
-use super::upper::{parse_row, to_row};
+use super::upper::{Writer, parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
@@ -48,6 +48,22 @@ impl EventDraft {
     pub fn with(mut self, fill: impl FnOnce(&mut Event)) -> Self {
         fill(&mut self.event);
         self
+    }
+
+    /// By whom, with all that is known of who did it.
+    pub fn by(self, who: &Writer) -> Self {
+        self.asked_by(who).written_by(who)
+    }
+
+    pub fn asked_by(self, who: &Writer) -> Self {
+        self.with(|event| (event.pid, event.uid) = (Some(who.pid), Some(who.uid)))
+    }
+
+    /// By which programs, where somebody else acts on what they wrote.
+    pub fn written_by(self, who: &Writer) -> Self {
+        self.with(|event| {
+            (event.opened_by, event.written_by) = (who.opened_by.clone(), who.written_by.clone());
+        })
     }
 
     /// With this it is an operation, or part of the one that is recorded with it.

@@ -14,7 +14,7 @@ mod offline;
 mod refusals;
 mod rollbacks;
 mod targets;
-mod terminal;
+pub mod terminal;
 mod trust;
 mod undo;
 

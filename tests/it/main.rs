@@ -7,6 +7,7 @@
 //! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `security` what is a boundary.
 
 mod around;
+mod attribution;
 mod badinput;
 mod cli;
 mod concurrency;
