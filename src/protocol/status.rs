@@ -158,7 +158,7 @@ impl Status {
     /// The page that begins at entry `offset`: one count through all four lists.
     pub fn page(self, offset: u64, limit: Option<u64>) -> Self {
         let mut entries = Vec::new();
-        entries.extend(self.held.into_iter().map(Entry::Held));
+        entries.extend(self.held.into_iter().map(|held| Entry::Held(Box::new(held))));
         entries.extend(self.external.into_iter().map(Entry::External));
         entries.extend(self.backups.into_iter().map(Entry::Backup));
         entries.extend(self.writers.into_iter().map(Entry::Writer));
@@ -169,7 +169,7 @@ impl Status {
 
     fn with(mut self, entry: Entry) -> Self {
         match entry {
-            Entry::Held(held) => self.held.push(held),
+            Entry::Held(held) => self.held.push(*held),
             Entry::External(external) => self.external.push(external),
             Entry::Backup(backup) => self.backups.push(backup),
             Entry::Writer(writer) => self.writers.push(writer),
@@ -181,7 +181,7 @@ impl Status {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry {
-    Held(Held),
+    Held(Box<Held>),
     External(External),
     Backup(Backup),
     Writer(WritingNow),
