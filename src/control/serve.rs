@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::answers::{self, HeldRow, failed};
 use super::find::{Known, Live, find, glob_of, path_glob};
-use super::rights;
 use super::{Asker, Project};
+use super::{blame, rights};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
@@ -38,7 +38,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
     let acts = match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
         Op::Reload | Op::Read | Op::Flush | Op::Version => false,
     };
     match project.overlay.fault().filter(|_| acts) {
@@ -59,6 +59,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Undo => undo(request, asker, project).map(Reply::Undo),
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
+        Op::Blame => blame::blame(request, asker, project),
         Op::Events => events(request, project),
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),

@@ -1,9 +1,10 @@
 //! Compares contents: bytes in, numbers or text out.
 //!
 //! Begin with [`measure`] (what a verdict is made of), [`hunks`] (what a person confirms one by one), [`unified`] (what
-//! a person reads) and [`merge`]. All four stand on one edit script (`script.rs`), so their numbers agree. Nothing here
+//! a person reads), [`merge`] and [`Blame`]. All five stand on one edit script (`script.rs`), so their numbers agree. Nothing here
 //! does I/O, reads a clock or knows a limit that a user can set.
 
+mod blame;
 mod hunks;
 mod lines;
 mod measure;
@@ -15,6 +16,7 @@ mod side;
 mod tests;
 mod unified;
 
+pub use blame::Blame;
 pub use hunks::{CONTEXT_LINES, Hunk, NoSuchHunk, apply_hunks, hunks};
 pub use measure::{Measure, Summary, measure};
 pub use merge::{Merge, merge};

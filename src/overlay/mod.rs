@@ -53,6 +53,7 @@ mod review;
 mod rollback;
 mod rules;
 mod settle;
+mod shown;
 mod side;
 mod sights;
 mod structure;
@@ -92,6 +93,7 @@ pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use settle::Settled;
+pub use shown::{Shown, Waiting};
 pub use undo::UndoHow;
 pub use watch::Holds;
 

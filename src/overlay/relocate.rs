@@ -105,9 +105,12 @@ impl Overlay {
         Ok(operation)
     }
 
-    /// An upper entry to a free name. What it is based on moves along in lower.
-    pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
-        self.move_upper_as(from, to, id, Vec::new()).map(|_| ())
+    /// An upper entry to a free name. What it is based on moves along in lower, which is an event; what lower has never had
+    /// leaves no trace of its earlier names.
+    pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        let moves_below = self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))?;
+        let events = moves_below.then(|| self.renamed_event(from, to, caller));
+        self.move_upper_as(from, to, id, events.into_iter().collect()).map(|_| ())
     }
 
     fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {

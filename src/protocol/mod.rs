@@ -3,6 +3,7 @@
 //! Nothing here does I/O or reads a clock. Requests are refused here when they are malformed; whether they are
 //! permitted or can be done is decided elsewhere. Begin with [`Request::parse`] and [`Response`].
 
+mod blame;
 mod error;
 mod event;
 mod op;
@@ -15,6 +16,7 @@ mod status;
 pub(crate) mod tests;
 mod words;
 
+pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
 pub use error::{ErrorBody, ErrorCode, Exit};
 pub use event::{Event, EventName, Program};
 pub use op::Op;

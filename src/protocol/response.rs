@@ -1,8 +1,8 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply, FsckReply, LogReply,
-    ReloadReply, Status, UnmountReply, VersionReply,
+    Acted, BackupsReply, BlameReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply,
+    FsckReply, LogReply, ReloadReply, Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,7 @@ pub enum Reply {
     Undo(Acted),
     Backups(BackupsReply),
     Log(LogReply),
+    Blame(BlameReply),
     Events(EventsReply),
     External(ExternalReply),
     Fsck(FsckReply),
@@ -136,6 +137,7 @@ impl Reply {
             Self::Diff(reply) => reply.next,
             Self::Backups(reply) => reply.next,
             Self::Log(reply) => reply.next,
+            Self::Blame(reply) => reply.next,
             Self::External(reply) => reply.next,
             Self::Fsck(reply) => reply.next,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
@@ -163,6 +165,10 @@ impl Reply {
                 all.events.extend(page.events);
                 all.next = page.next;
             }
+            (Self::Blame(all), Self::Blame(page)) => {
+                all.spans.extend(page.spans);
+                all.next = page.next;
+            }
             (Self::External(all), Self::External(page)) => {
                 all.external.extend(page.external);
                 all.next = page.next;
@@ -181,6 +187,7 @@ impl Reply {
             Self::Diff(reply) => reply.next = None,
             Self::Backups(reply) => reply.next = None,
             Self::Log(reply) => reply.next = None,
+            Self::Blame(reply) => reply.next = None,
             Self::External(reply) => reply.next = None,
             Self::Fsck(reply) => reply.next = None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}

@@ -116,6 +116,18 @@ impl Store {
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 
+    /// Every event with what it did, the latest first. Reads the whole log.
+    pub fn history(&self) -> Result<Vec<(Event, Vec<PathEffect>)>> {
+        let rows = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let parsed = rows.iter().map(|row| parse_row::<EventDraft>(row, self.dirs.describe()));
+        parsed.map(|draft| Ok(draft?.into_parts())).collect()
+    }
+
     /// The hash of what was last put at a path, as far as events tell.
     pub fn last_landed(&self, path: &RelPath) -> Result<Option<Digest>> {
         let database = self.database.lock();

@@ -9,6 +9,7 @@
 mod around;
 mod attribution;
 mod badinput;
+mod blame;
 mod cli;
 mod concurrency;
 mod control;

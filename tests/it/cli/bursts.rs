@@ -44,11 +44,11 @@ Held for review:
 => 0
 $ log
 [time]  session started
-[time]  write landed       a.txt  +1 -1  [op]
-[time]  write landed       b.txt  +1 -1  [op]
-[time]  write landed       c.txt  +1 -1  [op]
-[time]  write held         [id1]  d.txt  +1 -1  burst  [op]
-[time]  write held         [id2]  e.txt  +1 -1  burst  [op]
+[time]  write landed       a.txt  +1 -1  by [exe]  [op]
+[time]  write landed       b.txt  +1 -1  by [exe]  [op]
+[time]  write landed       c.txt  +1 -1  by [exe]  [op]
+[time]  write held         [id1]  d.txt  +1 -1  burst  by [exe]  [op]
+[time]  write held         [id2]  e.txt  +1 -1  burst  by [exe]  [op]
 => 0
 ";
 
