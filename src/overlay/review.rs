@@ -293,7 +293,7 @@ fn unknown(id: &ChangeId) -> ErrorBody {
 }
 
 pub(super) fn failed(path: &RelPath, err: &Error) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Io, format!("{path}: {err}")) }
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(err.kind(), format!("{path}: {err}")) }
 }
 
 pub(super) fn conflict(path: &str, why: &str) -> ErrorBody {

@@ -38,9 +38,9 @@ Held for review:
   [id1]  d.txt  +1 -1  67%  burst [op]  [age]
   [id2]  e.txt  +1 -1  67%  burst [op]  [age]
 
-  fettlefs diff ID            see what would change
-  fettlefs confirm ID         land it in the project
-  fettlefs discard ID         drop it from the view
+  fettlefs diff [op]           see what would change
+  fettlefs confirm [op]        land it in the project
+  fettlefs discard [op]        drop it from the view
 => 0
 $ log
 [time]  session started
