@@ -168,7 +168,8 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
 
 fn notices(project: &Project) -> impl Iterator<Item = String> {
     let unread = project.overlay.unread_rules().map(|why| format!("only what is built in is in force: {why}"));
-    unread.into_iter().chain(project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice)))
+    let ignored = project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice));
+    unread.into_iter().chain(ignored).chain(project.overlay.limit_notices())
 }
 
 /// A setting without effect, said as `mount` says it.
@@ -207,7 +208,7 @@ fn device_of(path: &Path) -> Option<u64> {
 /// A failure below as an answer.
 pub fn failed(err: impl Into<overlay::Error>) -> ErrorBody {
     let err = err.into();
-    ErrorBody::new(ErrorCode::Io, err.to_string())
+    ErrorBody::new(err.kind(), err.to_string())
 }
 
 fn internal(what: &str) -> ErrorBody {

@@ -252,7 +252,13 @@ impl Overlay {
     /// What is frozen is not modified in any way but by time's passing: times may be set (SPEC §6).
     fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
-        match self.action_by(path, inode.kind, &self.writer(caller)) {
+        let by = self.writer(caller);
+        if let Some(meta) = inode.below.filter(Meta::is_file)
+            && let Some(other) = self.refused_other_name(&meta, &by, |action| action == Action::Freeze)?
+        {
+            return Err(self.denied(&other, &self.doer(caller)));
+        }
+        match self.action_by(path, inode.kind, &by) {
             Action::Freeze => Err(self.denied(path, &self.doer(caller))),
             Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny => Ok(()),
         }

@@ -21,7 +21,7 @@ use super::passed::PassedHandle;
 use super::witness::Seen;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, Stamp};
-use crate::store::{UpperId, Writer};
+use crate::store::{Nameless, UpperId, Writer};
 use crate::sys::OFlags;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,6 +126,10 @@ pub(super) struct OpenFile {
     pub dirty: AtomicBool,
     handles: AtomicUsize,
     writers: AtomicUsize,
+    /// What the content takes on disk, as it was last counted.
+    pub blocks: AtomicU64,
+    /// The same once it has no name. A leaf.
+    pub nameless: Mutex<Option<Nameless>>,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +151,8 @@ impl OpenFile {
             dirty: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
+            blocks: AtomicU64::new(0),
+            nameless: Mutex::default(),
         })
     }
 

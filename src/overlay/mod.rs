@@ -2,12 +2,13 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
-//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
-//! becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`]) and done a moment
-//! ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has what was renamed
-//! away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and [`rollback`], or
-//! by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
-//! is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`], within
+//! [`limits`]; what becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`])
+//! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
+//! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
+//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What
+//! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
+//! Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -39,6 +40,7 @@ mod hold_again;
 mod hunks;
 mod known;
 mod land;
+mod limits;
 mod lookup;
 mod namespace;
 mod nodes;
@@ -168,6 +170,8 @@ pub struct Overlay {
     counters: Counters,
     bursts: Bursts,
     witness: Witness,
+    /// How many this process may have, once somebody has asked.
+    descriptors: std::sync::OnceLock<u64>,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -251,6 +255,7 @@ impl Overlay {
             counters: Counters::default(),
             bursts: Bursts::default(),
             witness: Witness::default(),
+            descriptors: std::sync::OnceLock::new(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
@@ -271,6 +276,7 @@ impl Overlay {
             state.moved_dirs = moved_dirs;
             for row in rows {
                 interrupted.extend(self.is_interrupted(&row).then_some(row.id));
+                self.store.note_room(row.id);
                 state.uppers.restore(row);
             }
         }

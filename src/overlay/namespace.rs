@@ -189,6 +189,7 @@ impl Overlay {
     }
 
     fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<()> {
+        self.check_may_change(0)?;
         let new = self.store.create_upper_symlink(target)?;
         let heritage = self.heritage(path, FileKind::Symlink, 0o777, caller)?;
         let place = self.store.upper_place(new.id())?;
@@ -285,6 +286,7 @@ impl Overlay {
     pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
         use std::os::fd::AsFd;
         let meta = self.store.upper_meta(id)?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
             let target = self.store.upper_place(id)?.read_symlink()?;
             return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
@@ -300,6 +302,7 @@ impl Overlay {
         use std::os::fd::AsFd;
         let doing = || format!("copy {source}");
         let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
             let target = self.lower.place(source)?.read_symlink().doing(doing)?;
             return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
@@ -557,7 +560,10 @@ impl Overlay {
         };
         let hidden = self.hidden_below(&path)?;
         match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
-            Some(reason) => self.hide_dir(&path, reason)?,
+            Some(reason) => {
+                self.check_may_change(0)?;
+                self.hide_dir(&path, reason)?
+            }
             None => self.lower.place(&path)?.remove_dir()?,
         }
         if self.action(&path, FileKind::Directory) != Action::Pass {

@@ -42,6 +42,7 @@ struct NewFile<'a> {
 
 impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        self.check_may_open()?;
         if flags.may_change() {
             self.check_may_write(caller)?;
         }
@@ -69,6 +70,11 @@ impl Overlay {
                     Claimed::Judged(open) => break (path, open, below),
                     Claimed::MovedOn => continue,
                 }
+            }
+            if let (Origin::Lower(meta), true) = (&origin, flags.may_change())
+                && let Some(other) = self.refused_other_name(meta, &self.writer(caller), Action::refuses)?
+            {
+                return Err(self.denied(&other, &self.doer(caller)));
             }
             if let Some(open) = self.claim_file(node, &path, &origin, epoch, flags.access)? {
                 break (path, open, below);
@@ -267,6 +273,7 @@ impl Overlay {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
+        self.check_may_open()?;
         self.check_may_write(caller)?;
         let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
@@ -330,6 +337,7 @@ impl Overlay {
 
     fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
         let NewFile { parent, name, path, heritage, flags, caller } = *new;
+        self.check_may_change(0)?;
         let upper = self.store.create_upper()?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
         let upper_id = self.add_upper(upper.new, path, What::File)?;

@@ -19,7 +19,7 @@ use crate::policy::settings::{
 use crate::protocol::EventName;
 use crate::store::Writer;
 use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Tree;
 
 /// Where settings come from besides the project's own file. Kept, so that `reload` reads the same places again.
@@ -154,6 +154,10 @@ impl Policy {
         self.rules.names_programs()
     }
 
+    pub fn refuses(&self) -> bool {
+        self.rules.refuses()
+    }
+
     /// Whether something frozen may stand below a directory.
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.rules.may_freeze_below(dir)
@@ -203,6 +207,19 @@ impl Overlay {
     pub(super) fn is_refused(&self, path: &RelPath, strictest: Action, caller: &Caller) -> bool {
         let refuses = |action| matches!(action, Action::Deny | Action::Freeze);
         refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
+    }
+
+    /// Another name of a file of lower by which a rule refuses it: whatever is written through one shows under all.
+    pub(super) fn refused_other_name(
+        &self,
+        meta: &Meta,
+        by: &Writer,
+        is_refused: fn(Action) -> bool,
+    ) -> super::Result<Option<RelPath>> {
+        match meta.links > 1 && self.policy().refuses() {
+            true => self.judged_name_below(meta, |path| is_refused(self.action_by(path, FileKind::Regular, by))),
+            false => Ok(None),
+        }
     }
 
     /// A refusal by rule, counted.

@@ -141,6 +141,7 @@ impl Overlay {
 
     /// Makes what waits for review at once, and is in the view at once.
     pub(super) fn make_held(&self, path: &RelPath, made: Made, why: Waiting, caller: &Caller) -> Result<()> {
+        self.check_may_change(0)?;
         let heritage = self.heritage(path, made.kind, made.mode, caller)?;
         let over = why.over.map(|id| self.claim(id)).transpose()?;
         let new = self.store.create_upper_node(made.kind, made.device)?;

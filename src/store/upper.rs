@@ -52,6 +52,7 @@ impl NewUpper<'_> {
     /// A row tells of it, or an open descriptor is all that is needed.
     pub fn keep(mut self) -> UpperId {
         self.is_kept = true;
+        self.store.note_room(self.id);
         self.id
     }
 }

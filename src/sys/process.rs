@@ -169,6 +169,11 @@ fn cmdline(tid: u32) -> Option<Vec<u8>> {
 /// What an administrator's machine allows at least (`fs.nr_open`'s default).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
+/// How many files this process may have open at once.
+pub fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX)
+}
+
 /// Lets this process open as many files as it may: the usual limit of 1024 is a shell's. Gives the limit.
 pub fn raise_descriptor_limit() -> std::io::Result<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
