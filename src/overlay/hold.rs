@@ -7,7 +7,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
-use super::{Error, Known, Overlay, Result, State};
+use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
 use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
@@ -59,10 +59,10 @@ impl Overlay {
         let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
         let left = {
             let state = self.state.lock();
-            let is_fresh = state.anchors.get(source).is_some_and(Known::is_fresh);
-            is_fresh.then(|| state.anchor_left(source)).flatten()
+            let anchor = state.anchor_left(source).filter(|_| state.is_fresh(source));
+            anchor.map(|anchor| (anchor, state.uppers.at(source)))
         };
-        let Some(left) = left else { return Ok(None) };
+        let Some((anchor, whiteout)) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
             self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
@@ -70,7 +70,8 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
         landing.remove(&self.lower, source, *stamp)?;
         let mut epilogue = epilogue.clone();
-        epilogue.anchors.push(left);
+        epilogue.anchors.push(anchor);
+        epilogue.drop.extend(whiteout);
         Ok(Some(landing.promise(epilogue)?))
     }
 
