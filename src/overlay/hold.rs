@@ -34,7 +34,8 @@ impl Overlay {
         let removed = match removal {
             Some(promised) => Some(promised.apply()?),
             None => {
-                self.store.record_epilogue(&epilogue)?;
+                // A write that has filled the disk is held all the same: else nobody could discard it.
+                self.store.vitally(|| self.store.record_epilogue(&epilogue))?;
                 None
             }
         };
@@ -79,7 +80,7 @@ impl Overlay {
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<UpperRow> {
         let held = self.held(job, comparison, actor)?;
         if let Some(content) = comparison.old.stage(&self.store)? {
-            self.store.keep_content(&content)?;
+            self.store.vitally(|| self.store.keep_content(&content))?;
         }
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
@@ -157,11 +158,11 @@ impl Overlay {
 
 impl Overlay {
     /// Holds a whiteout for a reason that is not its content: of a directory, or of a rename's source.
-    pub(super) fn hold_structure(&self, id: UpperId, reason: Reason) -> Result<()> {
+    pub(super) fn hold_structure(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
         let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
         let path = row.names[0].clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
-            return self.settle_because(id, &Writer::default(), vec![reason]).map(|_| ());
+            return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
@@ -176,9 +177,9 @@ impl Overlay {
             new: None,
             created: now,
             renewed: now,
-            writer: None,
+            writer: Some(by.clone()).filter(|by| *by != Writer::default()),
             detail: None,
-            operation: None,
+            operation: self.burst_of(&path, by),
         });
         self.store.save_upper(&row)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {

@@ -323,7 +323,7 @@ impl Overlay {
             let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
             if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
                 log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
-                return self.hold_structure(whiteout, Reason::Backup);
+                return self.hold_structure(whiteout, Reason::Backup, &Writer::default());
             }
         }
         if from.action == Action::Pass {
@@ -335,7 +335,7 @@ impl Overlay {
             return Ok(());
         }
         if !self.loses_nothing(&from.path) {
-            return self.hold_structure(whiteout, Reason::Parent);
+            return self.hold_structure(whiteout, Reason::Parent, &Writer::default());
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, &from.path, meta.stamp())?;
