@@ -181,7 +181,8 @@ fn show_tells_why_and_who_before_the_diff() {
     assert_eq!(
         drawn(|text| super::show::render(&change, text)),
         "change a1b2c3d4\nPath:    src/a.rs\nKind:    modify, +47 -32 (62% of 127 lines)\nReason:  size\n\
-         Writer:  pid 4711, uid 1000, /usr/bin/python3\nHeld:    2026-03-12T14:30:22.471Z (5m ago)\n\ndiff\n\n"
+         Writer:  pid 4711, uid 1000, /usr/bin/python3\nOpened:  sh -c x > a\n\
+         Held:    2026-03-12T14:30:22.471Z (5m ago)\n\ndiff\n\n"
     );
 }
 

@@ -65,6 +65,7 @@ impl Overlay {
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         self.check_in_its_own_place(from)?;
         self.check_in_its_own_place(to)?;
+        let by = self.doer(caller);
         let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
@@ -93,8 +94,8 @@ impl Overlay {
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
-        self.settle_moved(for_from, &self.doer(caller))?;
-        self.settle_moved(for_to, &self.doer(caller)).map(|_| ())
+        self.settle_moved(for_from, &by)?;
+        self.settle_moved(for_to, &by).map(|_| ())
     }
 
     /// What the view has at one end, as new upper content.

@@ -359,8 +359,9 @@ impl Overlay {
 
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
         let id = self.hide(path, meta)?;
-        match self.settle_or_deny(id, &self.doer(caller), Vec::new()) {
+        match self.settle_or_deny(id, &by, Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);

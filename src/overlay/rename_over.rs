@@ -31,6 +31,7 @@ pub(super) struct Taken {
 impl Overlay {
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
         let claimed = self.claim_target(to)?;
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
@@ -58,16 +59,16 @@ impl Overlay {
         self.rebind(&to.path, upper);
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
-        let settled = match self.settle_as(upper, &self.doer(caller), Vec::new(), denied) {
+        let settled = match self.settle_as(upper, &by, Vec::new(), denied) {
             Ok(settled) => settled,
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.settle_because(upper, &self.doer(caller), vec![Reason::Backup])?,
+            Err(_) => self.settle_because(upper, &by, vec![Reason::Backup])?,
         };
-        self.let_source_go(from, whiteout, meta, (upper, settled), caller)
+        self.let_source_go(from, whiteout, meta, (upper, settled), &by)
     }
 
     /// What stands at the target was judged: the source follows it.
@@ -77,16 +78,13 @@ impl Overlay {
         whiteout: UpperId,
         meta: &Meta,
         (upper, settled): (UpperId, Settled),
-        caller: &Caller,
+        by: &Writer,
     ) -> Result<()> {
         match settled {
             Settled::Landed | Settled::Unchanged | Settled::Held(_) if is_gated(from) => {
-                self.settle(whiteout, &self.doer(caller)).map(|_| ())
+                self.settle(whiteout, by).map(|_| ())
             }
-            Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
-                self.state.lock().uppers.remove(whiteout);
-                Ok(())
-            }
+            Settled::Landed | Settled::Unchanged if from.action != Action::Pass => self.forget_whiteout(whiteout),
             Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
             Settled::Held(_) => self.take_source_away(from, whiteout, meta, upper),
             Settled::Postponed => {
@@ -100,6 +98,7 @@ impl Overlay {
     /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of
     /// the target. The change stays with the other names, and this one goes as if it was removed.
     pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
         // In one order, so that two who need the same entries never wait for each other.
         let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
         let (row, claimed) = self.claim(id)?;
@@ -129,9 +128,9 @@ impl Overlay {
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         if let Some(whiteout) = whiteout {
-            self.settle(whiteout, &self.doer(caller))?;
+            self.settle(whiteout, &by)?;
         }
-        self.settle(copy, &self.doer(caller)).map(|_| ())
+        self.settle(copy, &by).map(|_| ())
     }
 
     /// What the source has, as new upper content. One that passes may be growing meanwhile.
@@ -331,8 +330,7 @@ impl Overlay {
         }
         if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
             // It went with the holding.
-            self.state.lock().uppers.remove(whiteout);
-            return Ok(());
+            return self.forget_whiteout(whiteout);
         }
         if !self.loses_nothing(&from.path) {
             return self.hold_structure(whiteout, Reason::Parent, &Writer::default());
@@ -357,14 +355,22 @@ impl Overlay {
             Err(err) if is_absent(&err) => {}
             other => other.doing(|| format!("remove {}", from.path))?,
         }
-        let mut state = self.state.lock();
-        state.uppers.remove(whiteout);
-        state.epoch += 1;
-        Ok(())
+        self.state.lock().epoch += 1;
+        self.forget_whiteout(whiteout)
+    }
+
+    /// What it hid is gone. The database has a row of one that took the place of what was written.
+    fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
+        let gone = self.state.lock().uppers.remove(whiteout);
+        match gone.is_some_and(|gone| gone.saved) {
+            true => Ok(self.store.remove_upper(whiteout)?),
+            false => Ok(()),
+        }
     }
 
     /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
     pub(super) fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
         // In one order, so that two who need the same entries never wait for each other.
         let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
         let (row, claimed) = self.claim(id)?;
@@ -413,13 +419,13 @@ impl Overlay {
         self.tell_renamed(to, renamed);
         match left {
             Some((meta, whiteout)) if goes_along.is_some() => {
-                let settled = self.settle_moved(id, &self.doer(caller))?;
-                return self.let_source_go(from, whiteout, &meta, (id, settled), caller);
+                let settled = self.settle_moved(id, &by)?;
+                return self.let_source_go(from, whiteout, &meta, (id, settled), &by);
             }
-            Some((_, whiteout)) => self.settle_moved(whiteout, &self.doer(caller)).map(|_| ())?,
+            Some((_, whiteout)) => self.settle_moved(whiteout, &by).map(|_| ())?,
             None => {}
         }
-        self.settle_moved(id, &self.doer(caller)).map(|_| ())
+        self.settle_moved(id, &by).map(|_| ())
     }
 
     /// Whether what landed of an upper entry came in this session and is as it landed: a temporary file that its writer

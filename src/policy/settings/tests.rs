@@ -30,7 +30,7 @@ fn every_key_of_a_file_is_read() {
         "floor = 5\nceil = 60\nratio = 0.5\nttl = \"10m\"\nwindow = \"session\"\nburst = 7\napprove = \"owner\"\n\
          on_hold = \"fail\"\n[risk]\nplaceholder = false\nconflict_markers = false\nprivate_key = false\ntoken = false\nexecutable = false\n\
          binary = false\n[hooks]\npre_write = [\"check\", \"-x\"]\ntimeout = \"90s\"\n[backups]\nmax_age = \"7d\"\nmax_per_path = 3\n\
-         quota = \"16MiB\"\n[[rule]]\nmatch = \"docs/\"\nexe = \"vim\"\naction = \"hold\"\n[[rule]]\nmatch = \"x\"\n\
+         quota = \"16MiB\"\n[limits]\nupper = \"1GiB\"\nheld = 50\nopen = 0\n[[rule]]\nmatch = \"docs/\"\nexe = \"vim\"\naction = \"hold\"\n[[rule]]\nmatch = \"x\"\n\
          action = \"pass\"\n",
     );
     let settings = Settings::layered(mount(), [&file.values]).unwrap();
@@ -50,8 +50,9 @@ fn every_key_of_a_file_is_read() {
     assert_eq!(settings.hook_timeout, seconds(90));
     let backups = BackupLimits { age_max: Some(seconds(7 * 86400)), per_path_max: 3, quota_bytes: 16 << 20 };
     assert_eq!(settings.backups, backups);
+    assert_eq!(settings.limits, Limits { upper_bytes: 1 << 30, held: 50, open: 0 });
     let rules: Vec<_> = file.rules.iter().map(|rule| (rule.pattern.as_str(), rule.action, rule.at.as_str())).collect();
-    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:23"), ("x", RuleAction::Pass, ".fettle.toml:27")]);
+    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:27"), ("x", RuleAction::Pass, ".fettle.toml:31")]);
     assert_eq!(file.rules[0].exe.as_deref(), Some("vim"));
     for &key in Key::ALL {
         assert!(matches!(settings.origin(key), Origin::File { .. }), "{}", key.name());
@@ -162,6 +163,9 @@ fn floor_must_be_below_ceil_when_all_is_merged() {
 fn an_untrusted_project_may_tighten_each_value_and_loosen_none() {
     for (tighter, looser) in [
         ("floor = 5", "floor = 11"),
+        ("limits.upper = '1MiB'", "limits.upper = 0"),
+        ("limits.held = 100", "limits.held = 100001"),
+        ("limits.open = 9", "limits.open = 0"),
         ("ceil = 79", "ceil = 81"),
         ("ratio = 0.3", "ratio = 0.41"),
         ("ttl = 60", "ttl = 0"),
