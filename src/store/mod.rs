@@ -49,7 +49,7 @@ pub use events::{Event, EventDraft, LOG_BYTES_MAX};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
-pub use operations::{DirLooks, Effect, Operation, PathEffect, Version};
+pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version};
 pub use recovery::Recovered;
 pub use upper::{Base, Below, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
