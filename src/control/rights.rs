@@ -51,11 +51,13 @@ impl Asker {
 
 fn need(op: Op) -> Need {
     match op {
-        Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Patch | Op::Unmount => Need::Change,
+        Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Unmount => Need::Change,
         // It reads all that is kept, and tells of paths that not everyone may see.
         Op::Fsck => Need::Change,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External => Need::Look,
-        Op::Read | Op::Flush | Op::Version => Need::Look,
+        Op::Read | Op::Meter | Op::Flush | Op::Version => Need::Look,
+        // A write as any program's, and a record of a command: asked of each file, and of the project.
+        Op::Patch | Op::Check => Need::Look,
     }
 }
 
@@ -113,6 +115,35 @@ fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool>
     Some(readable && is_reachable(asker, overlay, path))
 }
 
+/// Whether `asker` could open a file of the view for reading, or for more.
+pub fn may_open(asker: &Asker, project: &Project, path: &RelPath, meta: &Meta, access: FileAccess) -> bool {
+    let bits = match access {
+        FileAccess::Read => READ,
+        FileAccess::ReadWrite => READ | WRITE,
+    };
+    let access = Access::of(meta);
+    asker.uid == ROOT
+        || ([READ, WRITE].iter().all(|bit| bits & bit == 0 || has_bit(asker, &access, *bit))
+            && is_reachable(asker, &project.overlay, path))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    Read,
+    ReadWrite,
+}
+
+/// Whether what `asker` does may be recorded: who could make a file in the project makes events all the same.
+pub fn may_record(asker: &Asker, project: &Project) -> bool {
+    let root = project.overlay.dir_meta(&RelPath::root());
+    is_owner(asker, project.owner) || root.is_some_and(|meta| has_bit(asker, &Access::of(&meta), WRITE))
+}
+
+/// Whether `asker` may see what concerns other users, too.
+pub fn sees_all(asker: &Asker, project: &Project) -> bool {
+    is_owner(asker, project.owner)
+}
+
 /// Whether `asker` may have a backup's content. Whose file it was is not kept, so only what all the world could read
 /// counts.
 pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> bool {
@@ -127,6 +158,7 @@ fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
 
 /// Permission bits of the last of the three classes.
 const READ: u32 = 0o4;
+const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 
 /// What decides over one file.
@@ -189,6 +221,10 @@ mod tests {
             (Op::Log, Need::Look),
             (Op::Flush, Need::Look),
             (Op::Version, Need::Look),
+            (Op::Read, Need::Look),
+            (Op::Meter, Need::Look),
+            (Op::Patch, Need::Look),
+            (Op::Check, Need::Look),
             (Op::Confirm, Need::Change),
             (Op::Discard, Need::Change),
             (Op::Rollback, Need::Change),
