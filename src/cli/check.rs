@@ -13,9 +13,9 @@ use super::outcome::{self, Tense};
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::plural;
-use super::{Failure, held};
+use super::{Failure, held, offline};
 use crate::client::{self, Client, Reach};
-use crate::protocol::{CheckPhase, CheckReply, ErrorCode, Exit, Held, Op, Outcome, Reply, Request};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Exit, Held, Op, Outcome, Reply, Request};
 use command::Ran;
 
 /// Ids that are named one by one in what a person may type next.
@@ -37,51 +37,71 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
+/// A check whose command is about to run.
+struct Begun {
+    /// Where the caller stands: absolute, for the view may be another one when the command ends, or gone.
+    start: PathBuf,
+    directory: PathBuf,
+    reply: CheckReply,
+}
+
 /// A check whose command has ended.
 struct Checked<'a> {
     words: &'a str,
     ran: &'a Ran,
+    began: &'a Begun,
     reply: &'a CheckReply,
+}
+
+impl Begun {
+    /// Asks whoever answers by now.
+    fn ask(&self, request: &Request) -> Result<CheckReply, Failure> {
+        ask(&mut Client::open(&self.start, offline::answer)?, request)
+    }
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let words = words_of(&arguments.command);
-    let (directory, began) = begin(&arguments, &words, desk)?;
-    let ran = command::run(&arguments.command, &directory, |took, line| tell_progress(&words, took, line, desk));
+    let began = begin(&arguments, &words, desk)?;
+    let ran = command::run(&arguments.command, &began.directory, |took, line| tell_progress(&words, took, line, desk));
     let ran = ran.map_err(|err| Failure::new(ErrorCode::Io, format!("run {words}: {err}")))?;
     let phase = if ran.status == 0 { CheckPhase::Passed } else { CheckPhase::Failed };
     let request = Request {
         name: Some(words.clone()),
-        tested: Some(began.tested.clone()),
+        tested: Some(began.reply.tested.clone()),
         status: Some(ran.status),
         ..asking(phase)
     };
-    match (phase, ask(&mut desk.client()?, &request)) {
-        (CheckPhase::Passed, reply) => {
-            let reply = reply.map_err(|failure| nothing_promoted(failure, &words))?;
-            passed(&Checked { words: &words, ran: &ran, reply: &reply }, arguments.confirm, desk)
-        }
-        (_, Ok(reply)) => report(&Checked { words: &words, ran: &ran, reply: &reply }, desk),
+    let reply = began.ask(&request);
+    let checked = |reply| Checked { words: &words, ran: &ran, began: &began, reply };
+    match (phase, &reply) {
+        (CheckPhase::Passed, Ok(reply)) => passed(&checked(reply), arguments.confirm, desk),
+        (CheckPhase::Passed, Err(failure)) => Err(nothing_promoted(failure, &words)),
+        (_, Ok(reply)) => report(&checked(reply), desk),
         (_, Err(failure)) => {
             // What the command said is worth more than that nobody could record it.
-            report(&Checked { words: &words, ran: &ran, reply: &began }, desk)?;
-            Err(failure)
+            let exit = report(&checked(&began.reply), desk)?;
+            desk.remark(|text| {
+                text.put("fettlefs: the failure was not recorded: ").name(failure.message()).put("\n");
+            })?;
+            Ok(exit)
         }
     }
 }
 
 /// Where the command runs, and what there was when it started.
-fn begin(arguments: &Arguments, words: &str, desk: &Desk) -> Result<(PathBuf, CheckReply), Failure> {
+fn begin(arguments: &Arguments, words: &str, desk: &Desk) -> Result<Begun, Failure> {
     let mut client = desk.client()?;
     let directory = directory_in_view(&mut client)?;
     if !directory.is_dir() {
         let message = format!("{} is no directory of the view", directory.display());
         return Err(Failure::new(ErrorCode::UnknownPath, message));
     }
-    let began = ask(&mut client, &Request { name: Some(words.to_owned()), ..asking(CheckPhase::Started) })?;
-    match arguments.confirm && !began.may_promote {
+    let start = client.place().start.clone();
+    let reply = ask(&mut client, &Request { name: Some(words.to_owned()), ..asking(CheckPhase::Started) })?;
+    match arguments.confirm && !reply.may_promote {
         true => Err(Failure::new(ErrorCode::NotPermitted, "--confirm: you may not confirm changes of this project")),
-        false => Ok((directory, began)),
+        false => Ok(Begun { start, directory, reply }),
     }
 }
 
@@ -134,13 +154,11 @@ fn tell_progress(words: &str, took: Duration, line: &[u8], desk: &Desk) -> std::
     told.map_err(|failure| std::io::Error::other(failure.message()))
 }
 
-fn nothing_promoted(failure: Failure, words: &str) -> Failure {
+fn nothing_promoted(failure: &Failure, words: &str) -> Failure {
+    let message = format!("{words} passed, and nothing was promoted: {}", failure.message());
     match failure {
-        Failure::Told(mut body) => {
-            body.message = format!("{words} passed, and nothing was promoted: {}", body.message);
-            Failure::Told(body)
-        }
-        other => other,
+        Failure::Told(body) => Failure::Told(Box::new(ErrorBody { message, ..(**body).clone() })),
+        Failure::Print(_) => Failure::new(ErrorCode::Io, message),
     }
 }
 
@@ -150,7 +168,7 @@ fn passed(checked: &Checked<'_>, confirm: bool, desk: &Desk) -> Result<Exit, Fai
     let wanted = confirm || (may_land && is_wanted(reply, desk)?);
     // Asked for, it is tried though something has moved, so that the refusal is recorded.
     let outcomes = match wanted && reply.held_count > 0 {
-        true => Some(promote(checked, desk)?),
+        true => Some(promote(checked)?),
         false => None,
     };
     let value = checked.value(json!({"passed": true, "moved": reply.moved, "outcomes": outcomes}));
@@ -173,9 +191,9 @@ fn is_wanted(reply: &CheckReply, desk: &Desk) -> Result<bool, Failure> {
     Ok(desk.agreed("check", &question)? == Answer::Yes)
 }
 
-fn promote(checked: &Checked<'_>, desk: &Desk) -> Result<Vec<Outcome>, Failure> {
+fn promote(checked: &Checked<'_>) -> Result<Vec<Outcome>, Failure> {
     let request = Request { tested: Some(checked.reply.tested.clone()), ..asking(CheckPhase::Promote) };
-    Ok(ask(&mut desk.client()?, &request)?.outcomes)
+    Ok(checked.began.ask(&request)?.outcomes)
 }
 
 fn report(checked: &Checked<'_>, desk: &Desk) -> Result<Exit, Failure> {

@@ -57,9 +57,7 @@ impl Overlay {
     /// What the view tells of a regular file.
     fn file_at(&self, path: &RelPath) -> Reviewed<Meta> {
         let (meta, origin) = match self.origin(path).map_err(|err| not_shown(path, &err))? {
-            Origin::Nothing | Origin::Hidden(_) => {
-                return Err(refused_at(path, ErrorCode::UnknownPath, "there is no such file"));
-            }
+            Origin::Nothing | Origin::Hidden(_) => return Err(self.nothing_at(path)),
             origin @ (Origin::Lower(meta) | Origin::Upper(_, meta)) => (meta, origin),
         };
         match meta.kind {
@@ -69,6 +67,21 @@ impl Overlay {
                 let why = format!("it is a {}, not a file", kind.name());
                 Err(refused_at(path, ErrorCode::BadRequest, &why))
             }
+        }
+    }
+
+    /// A link on the way leads to nothing that could be found by this path.
+    fn nothing_at(&self, path: &RelPath) -> ErrorBody {
+        let is_link = |dir: &RelPath| match self.origin(dir) {
+            Ok(Origin::Lower(meta) | Origin::Upper(_, meta)) => meta.kind == FileKind::Symlink,
+            Ok(Origin::Nothing | Origin::Hidden(_)) | Err(_) => false,
+        };
+        match std::iter::successors(path.parent(), RelPath::parent).find(is_link) {
+            Some(link) => {
+                let why = format!("{link} is a symbolic link: name the file itself");
+                refused_at(path, ErrorCode::BadRequest, &why)
+            }
+            None => refused_at(path, ErrorCode::UnknownPath, "there is no such file"),
         }
     }
 
@@ -96,7 +109,6 @@ impl Overlay {
 
 fn not_shown(path: &RelPath, err: &Error) -> ErrorBody {
     match err.code() {
-        libc::ELOOP => refused_at(path, ErrorCode::BadRequest, "it lies behind a symbolic link: name the file itself"),
         libc::ENOTDIR | libc::ENOENT => refused_at(path, ErrorCode::UnknownPath, "there is no such file"),
         libc::EACCES | libc::EPERM => refused_at(path, ErrorCode::NotPermitted, "it may not be opened"),
         libc::ENAMETOOLONG => refused_at(path, ErrorCode::UnknownPath, "its name is too long"),

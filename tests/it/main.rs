@@ -4,10 +4,11 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
-//! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `security` what is a boundary.
+//! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks` permission programs, `security` what is a boundary.
 
 mod around;
 mod badinput;
+mod check;
 mod cli;
 mod concurrency;
 mod control;
@@ -19,9 +20,11 @@ mod hooks;
 mod mounts;
 mod outside;
 mod passthrough;
+mod patch;
 mod posix;
 mod programs;
 mod races;
+mod read;
 mod save_patterns;
 mod security;
 mod semantics;
