@@ -1,26 +1,36 @@
 //! Writing several files at once, all of them or none: what a patch has made of them (SPEC §16).
 //!
-//! Each is opened, written and closed as a program would do it, so what becomes of it is judged as any write is: small
-//! changes land, others are held, and the view shows all of them. Before the first is written, all are open, are what the
-//! patch was made for, and permission programs have been asked of each. What fails after that is undone: every file gets
-//! back the bytes and times it had.
+//! ```text
+//!   open, look ──► stage new files ──► one transaction: the view shows all ──► judge each
+//!         └── refused, failed, killed: as before ──┘          └── killed: held, as interrupted
+//! ```
+//! New content is complete in `stage/` before anything shows it. One database transaction makes the entries, and under the
+//! lock of that moment the view shows them all; no failure and no death leaves some. What follows is each file's own: it is
+//! judged as if a program had just closed it, and lands, or waits for review, which is also what becomes of one that
+//! cannot land. Permission programs are asked of every file before the first is shown.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
 
 use super::content::drop_set_id;
-use super::copy_up::Keep;
+use super::copy_up::{Keep, copy_file, same_content_stamp};
 use super::error::Context;
-use super::handles::{Handle, HandleId, OpenFlags};
+use super::handles::{Backing, Handle, HandleId, OpenFile, OpenFlags};
 use super::review::{Reviewed, busy_open, refused_at};
 use super::settle::Settled;
-use super::{Caller, Error, NodeId, Overlay, Result};
-use crate::diff::{Measure, measure};
+use super::uppers::Upper;
+use super::{Caller, Error, NodeId, Overlay, Result, State};
+use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome};
+use crate::store::{Base, Below, NewUpper, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 
 /// A file and its new content.
@@ -40,20 +50,28 @@ pub struct RewriteHow {
 
 /// How often an open is tried again because the path became another node.
 const OPENS_MAX: usize = 4;
-/// How often a file is judged again because somebody wrote to it meanwhile.
-const JUDGINGS_MAX: usize = 3;
 /// Events that are looked through for those of the files that were just judged.
 const EVENTS_LOOKED_AT: u64 = 2000;
 
-/// One file of the patch, open until this is dropped: its last close finds nothing left to judge.
+/// One file of the patch, open until this is dropped.
 struct Writing<'a> {
     overlay: &'a Overlay,
     rewrite: &'a Rewrite,
     id: HandleId,
     handle: Arc<Handle>,
-    /// What the view showed when it was opened.
+    /// Writes that were done before `old` was read.
+    version: u64,
+    /// What the view showed then.
     old: Vec<u8>,
     was: Meta,
+}
+
+/// New content of a file, complete, which nothing shows yet. Dropped, it is gone.
+struct Staged<'a> {
+    writing: &'a Writing<'a>,
+    open: &'a Arc<OpenFile>,
+    new: NewUpper<'a>,
+    file: Arc<File>,
 }
 
 impl Drop for Writing<'_> {
@@ -69,6 +87,9 @@ impl Overlay {
     pub fn rewrite_all(&self, rewrites: &[Rewrite], how: &RewriteHow) -> Reviewed<Vec<Outcome>> {
         let opened = rewrites.iter().map(|rewrite| self.open_rewrite(rewrite, &how.caller));
         let writing = opened.collect::<Reviewed<Vec<Writing<'_>>>>()?;
+        if let [_, _, ..] = writing.as_slice() {
+            writing.iter().try_for_each(Writing::check_judged)?;
+        }
         if how.dry_run {
             return writing.iter().map(|one| one.planned(&how.caller)).collect();
         }
@@ -76,17 +97,15 @@ impl Overlay {
             let Rewrite { path, content, .. } = one.rewrite;
             self.ask_ahead_of_rewrite(path, content, &how.caller).map_err(|err| not_written(path, &err))?;
         }
-        let seq = self.store.last_seq().map_err(|err| not_written(&writing[0].rewrite.path, &err.into()))?;
-        if let Err((failed, err)) = write_all(&writing, &how.caller) {
-            return Err(self.put_all_back(&writing[..=failed], &not_written(&writing[failed].rewrite.path, &err)));
+        if let [one] = writing.as_slice()
+            && one.handle.judged().is_none()
+        {
+            return one.write_past(&how.caller).map(|outcome| vec![outcome]);
         }
-        let mut settled = Vec::new();
-        for one in &writing {
-            match one.judge() {
-                Ok(judged) => settled.push(judged),
-                Err(err) => return Err(self.put_all_back(&writing, &not_written(&one.rewrite.path, &err))),
-            }
-        }
+        let staged = writing.iter().map(|one| one.stage(&how.caller)).collect::<Reviewed<Vec<_>>>()?;
+        let seq = self.store.last_seq().map_err(|err| nothing_written(&err.into()))?;
+        let shown = self.show_all(staged)?;
+        let settled: Vec<_> = writing.iter().zip(&shown).map(|(one, id)| one.judge(*id)).collect();
         let events = self.events_of(seq);
         let outcomes = writing.iter().zip(settled).map(|(one, settled)| one.outcome(settled, &events));
         let outcomes = outcomes.collect::<Reviewed<Vec<_>>>();
@@ -99,15 +118,13 @@ impl Overlay {
         let path = &rewrite.path;
         self.check_nobody_writes(path)?;
         let id = self.open_to_write(path, caller).map_err(|err| not_written(path, &err))?;
-        let released = |err: Error| match self.release(id) {
-            Ok(()) => not_written(path, &err),
-            Err(worse) => not_written(path, &worse),
-        };
+        let released = |err: Error| not_written(path, &self.release(id).err().unwrap_or(err));
         let handle = self.handle(id).map_err(released)?;
+        let version = handle.judged().map_or(0, |open| open.version());
         let file = handle.readable();
         let read = || -> io::Result<(Vec<u8>, Meta)> { Ok((file::read_all(&file)?, Meta::of(file.as_fd())?)) };
         let (old, was) = read().doing(|| format!("read {path}")).map_err(released)?;
-        let writing = Writing { overlay: self, rewrite, id, handle, old, was };
+        let writing = Writing { overlay: self, rewrite, id, handle, version, old, was };
         match Digest::of(&writing.old) == rewrite.base {
             true => Ok(writing),
             false => Err(changed_since(path, Digest::of(&writing.old))),
@@ -133,24 +150,34 @@ impl Overlay {
         }
     }
 
-    /// Undoes what has been written, and gives the error with what could not be undone.
-    fn put_all_back(&self, writing: &[Writing<'_>], err: &ErrorBody) -> ErrorBody {
-        let mut left = Vec::new();
-        for one in writing {
-            if let Err(worse) = one.put_back() {
-                log::error!("put {} back after a patch that failed: {worse}", one.rewrite.path);
-                left.push(one.rewrite.path.to_string());
-            }
-            self.tell_changed(&one.rewrite.path, true);
+    /// The commit point: the view shows all of them, or none.
+    fn show_all(&self, mut staged: Vec<Staged<'_>>) -> Reviewed<Vec<UpperId>> {
+        // In one order, whatever the patch's: two patches never wait for each other.
+        let order: HashMap<NodeId, usize> = staged.iter().map(|one| one.open.node).zip(0..).collect();
+        staged.sort_by_key(|one| one.open.node);
+        let copying: Vec<MutexGuard<'_, ()>> = staged.iter().map(|one| one.open.copying.lock()).collect();
+        let mut old: Vec<UpperId> = staged.iter().filter_map(|one| one.open.upper()).collect();
+        old.sort();
+        old.dedup();
+        let claims = self.claim_all(&old).map_err(|err| nothing_written(&err))?;
+        let mut state = self.state.lock();
+        let rows = staged.iter().map(|one| state.row_for(one, &old)).collect::<Reviewed<Vec<_>>>()?;
+        self.store.replace_uppers(&old, &rows).map_err(|err| nothing_written(&err.into()))?;
+        let ids: Vec<UpperId> = rows.iter().map(|row| row.id).collect();
+        for (one, row) in staged.into_iter().zip(rows) {
+            state.show(one, row);
         }
-        match left.as_slice() {
-            [] => err.clone(),
-            left => {
-                let message =
-                    format!("{}; could not be put back and waits for review: {}", err.message, left.join(", "));
-                ErrorBody { code: ErrorCode::WriteFailed, message, ..err.clone() }
-            }
-        }
+        drop(state);
+        drop(claims);
+        drop(copying);
+        old.into_iter().for_each(|id| self.store.drop_upper_file(id));
+        self.changed.notify_all();
+        // Back in the order of the patch.
+        let mut nodes: Vec<(NodeId, usize)> = order.into_iter().collect();
+        nodes.sort();
+        let mut placed: Vec<(usize, UpperId)> = nodes.into_iter().map(|(_, at)| at).zip(ids).collect();
+        placed.sort();
+        Ok(placed.into_iter().map(|(_, id)| id).collect())
     }
 
     /// What has been recorded since; an event that cannot be read costs a name in the answer.
@@ -160,86 +187,117 @@ impl Overlay {
     }
 }
 
-/// The first that fails, with its place.
-fn write_all(writing: &[Writing<'_>], caller: &Caller) -> std::result::Result<(), (usize, Error)> {
-    for (at, one) in writing.iter().enumerate() {
-        one.put(&one.rewrite.content, |file| drop_set_id(file, caller)).map_err(|err| (at, err))?;
+impl State {
+    /// The entry that a file is to have; a refusal where it is not what it was when it was looked at.
+    /// `claimed` are the entries that nobody judges, renames or reviews meanwhile.
+    fn row_for(&self, one: &Staged<'_>, claimed: &[UpperId]) -> Reviewed<UpperRow> {
+        let Staged { writing, open, new, .. } = one;
+        let path = &writing.rewrite.path;
+        let is_there = self.nodes.is_at(open.node, path) && open.is_still(writing.version);
+        if !is_there || open.dirty.load(Ordering::SeqCst) {
+            return Err(refused_at(
+                path,
+                ErrorCode::Busy,
+                "nothing was written: somebody else has written it meanwhile",
+            ));
+        }
+        let before = open.upper().filter(|id| claimed.contains(id)).and_then(|id| self.uppers.get(id));
+        match (&*open.backing(), before) {
+            (Backing::Upper(..), Some(upper)) => Ok(UpperRow { id: new.id(), ..upper.row.clone() }),
+            (Backing::Lower(_), None) if self.uppers.at(path).is_none() => {
+                let Meta { mode, links, .. } = writing.was;
+                let base = Base::of(Below::Entry { stamp: writing.was.stamp(), mode, links });
+                Ok(UpperRow { id: new.id(), names: vec![path.clone()], what: What::File, base, held: None })
+            }
+            (Backing::Lower(_) | Backing::Upper(..) | Backing::Orphan(_), _) => {
+                Err(refused_at(path, ErrorCode::Busy, "nothing was written: it is being replaced"))
+            }
+        }
     }
-    Ok(())
+
+    fn show(&mut self, one: Staged<'_>, row: UpperRow) {
+        let Staged { writing, open, new, file } = one;
+        let before = open.upper().and_then(|id| self.uppers.remove(id));
+        let is_other = |opened| !same_content_stamp(&opened, &writing.was.stamp());
+        let moved_on = match &before {
+            Some(upper) => upper.moved_on,
+            None => writing.handle.opened().is_some_and(is_other),
+        };
+        let synced = before.is_some_and(|upper| upper.synced && upper.saved);
+        self.uppers.insert(Upper { moved_on, synced, ..Upper::written(row) });
+        self.epoch += 1;
+        open.set_backing(Backing::Upper(new.keep(), file));
+        open.dirty.store(true, Ordering::SeqCst);
+    }
 }
 
-impl Writing<'_> {
-    /// Written first and cut afterwards: whatever fails, the room that the old bytes had is still there for them.
-    fn put(&self, bytes: &[u8], then: impl FnOnce(&File) -> io::Result<()>) -> Result<()> {
-        let Rewrite { path, .. } = self.rewrite;
-        self.overlay
-            .change_content(&self.handle, Keep::Content, |file| {
+impl<'a> Writing<'a> {
+    /// What nobody judges is written where it stands, and cannot be shown together with others.
+    fn check_judged(&self) -> Reviewed<()> {
+        match self.handle.judged() {
+            Some(_) => Ok(()),
+            None => {
+                let why = "nothing was written: nobody judges this file, so it cannot be all or nothing with others. \
+                           Patch it by itself";
+                Err(refused_at(&self.rewrite.path, ErrorCode::BadRequest, why))
+            }
+        }
+    }
+
+    fn stage(&'a self, caller: &Caller) -> Reviewed<Staged<'a>> {
+        let path = &self.rewrite.path;
+        let open = self.handle.judged().ok_or_else(|| not_written(path, &Error::errno(libc::ESTALE)))?;
+        let stage = || -> Result<(NewUpper<'a>, Arc<File>)> {
+            let upper = self.overlay.store.create_upper()?;
+            let doing = || format!("stage {path}");
+            let like = self.handle.readable();
+            copy_file(&like, &self.was, &upper.file, Keep::Nothing, self.overlay.grants.suid).doing(doing)?;
+            upper.file.write_all_at(&self.rewrite.content, 0).doing(doing)?;
+            drop_set_id(&upper.file, caller).doing(doing)?;
+            Ok((upper.new, Arc::new(upper.file)))
+        };
+        let (new, file) = stage().map_err(|err| not_written(path, &err))?;
+        Ok(Staged { writing: self, open, new, file })
+    }
+
+    /// As at the close of a program's descriptor. What cannot land waits for review, and what cannot wait either is in the
+    /// view all the same, and is tried again.
+    fn judge(&self, id: UpperId) -> Result<Settled> {
+        let settled = self.overlay.settle_or_deny(id, &self.handle.opener, self.handle.because());
+        match settled {
+            Ok(_) | Err(Error::Denied) => settled,
+            Err(err) => {
+                log::warn!("{} cannot land and is held: {err}", self.rewrite.path);
+                self.overlay.settle_because(id, &self.handle.opener, vec![Reason::Backup])
+            }
+        }
+    }
+
+    /// In place, as a program would; what was there is put back where that fails.
+    fn write_past(&self, caller: &Caller) -> Reviewed<Outcome> {
+        let Rewrite { path, content, .. } = self.rewrite;
+        let put = |bytes: &[u8]| {
+            self.overlay.change_content(&self.handle, Keep::Content, |file| {
+                // Cut afterwards: the room that the old bytes had is still there for them.
                 file.write_all_at(bytes, 0)?;
                 file.set_len(bytes.len() as u64)?;
-                then(file)
+                drop_set_id(file, caller)
             })
-            .map_err(|err| match err {
-                Error::Errno(errno) => {
-                    Error::Io { doing: format!("write {path}"), cause: io::Error::from_raw_os_error(errno) }
-                }
-                other => other,
-            })
-    }
-
-    /// As at the close of a program's descriptor.
-    fn judge(&self) -> Result<Settled> {
-        let mut judgings = 0;
-        loop {
-            judgings += 1;
-            let Some(open) = self.handle.judged() else { return Ok(Settled::Landed) };
-            let Some(id) = open.upper().filter(|_| self.handle.take_written()) else { return Ok(Settled::Unchanged) };
-            match self.overlay.settle_or_deny(id, &self.handle.opener, self.handle.because()) {
-                Ok(Settled::Postponed) if judgings < JUDGINGS_MAX => {
-                    self.handle.note_written();
-                }
-                Ok(Settled::Postponed) => {
-                    self.handle.note_written();
-                    return Ok(Settled::Postponed);
-                }
-                settled => return settled,
-            }
-        }
-    }
-
-    fn put_back(&self) -> Result<()> {
-        let is_back = || -> io::Result<bool> { Ok(file::read_all(&self.handle.readable())? == self.old) };
-        let (access, modification) = (file::to_timespec(self.was.atime), file::to_timespec(self.was.mtime));
-        let set_times = |file: &File| file::set_times(file.as_fd(), access, modification);
-        let put = match is_back() {
-            Ok(true) if !self.handle.is_written() => return Ok(()),
-            _ => self.put(&self.old, set_times),
         };
-        match put.and_then(|()| self.judge()) {
-            Ok(_) => Ok(()),
-            Err(err) => {
-                self.hold_as_it_is();
-                Err(err)
+        if let Err(err) = put(content) {
+            if let Err(worse) = put(&self.old) {
+                log::error!("put {path} back after a patch that failed: {worse}");
             }
+            return Err(not_written(path, &err));
         }
-    }
-
-    /// Half written: nobody shall have it land.
-    fn hold_as_it_is(&self) {
-        let Some(id) = self.handle.judged().and_then(|open| open.upper()) else { return };
-        self.handle.take_written();
-        if let Err(err) = self.overlay.settle_because(id, &self.handle.opener, vec![Reason::Interrupted]) {
-            log::error!("hold {} after a patch that failed: {err}", self.rewrite.path);
-        }
-    }
-
-    fn measured(&self) -> Measure {
-        measure(&self.old, &self.rewrite.content)
+        self.overlay.tell_changed(path, true);
+        Ok(self.facts(Done::Landed))
     }
 
     /// What is known of it whatever becomes of it.
     fn facts(&self, done: Done) -> Outcome {
         let Rewrite { path, content, .. } = self.rewrite;
-        let counts = self.measured();
+        let counts = measure(&self.old, content);
         let mut outcome = Outcome::new(done, path.clone());
         outcome.kind = Some(ChangeKind::Modify);
         outcome.size = Some(content.len() as u64);
@@ -261,23 +319,22 @@ impl Writing<'_> {
         })
     }
 
-    fn outcome(&self, settled: Settled, events: &[Event]) -> Reviewed<Outcome> {
+    fn outcome(&self, settled: Result<Settled>, events: &[Event]) -> Reviewed<Outcome> {
         let path = &self.rewrite.path;
         let event = |name| events.iter().rev().find(|event| event.event == name && event.path.as_ref() == Some(path));
         match settled {
-            Settled::Unchanged => Ok(self.facts(Done::Unchanged)),
-            Settled::Landed => {
+            Ok(Settled::Unchanged) => Ok(self.facts(Done::Unchanged)),
+            Ok(Settled::Landed) => {
                 let event = event(EventName::WriteLanded);
                 let backup = event.and_then(|event| event.backup.clone());
                 let operation = event.and_then(|event| event.operation.clone());
                 Ok(Outcome { backup, operation, ..self.facts(Done::Landed) })
             }
-            Settled::Held(id) => Ok(self.held(id)),
-            Settled::Postponed => {
-                let why = "somebody else writes it at this moment: what the patch made of it is in the view, and is \
-                           judged when that writer is done";
-                Err(refused_at(path, ErrorCode::Busy, why))
-            }
+            Ok(Settled::Held(id)) => Ok(self.held(id)),
+            // Refused only after all were shown, having been let through before: the others are what they are.
+            Err(Error::Denied) => Err(not_written(path, &Error::Denied)),
+            // Written by somebody else at this moment, who has it judged; or nothing can be recorded, and it is tried again.
+            Ok(Settled::Postponed) | Err(_) => Ok(self.facts(Done::Held)),
         }
     }
 
@@ -297,14 +354,19 @@ pub fn changed_since(path: &RelPath, now: Digest) -> ErrorBody {
     refused_at(path, ErrorCode::Conflict, &why)
 }
 
+fn nothing_written(err: &Error) -> ErrorBody {
+    let code = if err.code() == libc::ESTALE { ErrorCode::Busy } else { ErrorCode::WriteFailed };
+    ErrorBody::new(code, format!("nothing was written: {err}"))
+}
+
 fn not_written(path: &RelPath, err: &Error) -> ErrorBody {
     let refused = |code, why: &str| refused_at(path, code, &format!("nothing was written: {why}"));
     match (err, err.code()) {
         (Error::Denied, _) => refused(ErrorCode::HookDenied, "a permission program refused it"),
-        (_, libc::EPERM) => refused(ErrorCode::NotPermitted, "a rule keeps it from being written"),
-        (_, libc::EACCES) => refused(ErrorCode::NotPermitted, "you may not write it"),
-        (_, libc::EROFS) => refused(ErrorCode::NotPermitted, "nothing can be written"),
-        (_, libc::ESTALE | libc::ETXTBSY | libc::EBUSY) => refused(ErrorCode::Busy, &err.to_string()),
+        (Error::Errno(libc::EPERM), _) => refused(ErrorCode::NotPermitted, "a rule keeps it from being written"),
+        (Error::Errno(libc::EACCES), _) => refused(ErrorCode::NotPermitted, "you may not write it"),
+        (Error::Errno(libc::EROFS), _) => refused(ErrorCode::NotPermitted, "nothing can be written"),
+        (_, libc::ESTALE | libc::ETXTBSY) => refused(ErrorCode::Busy, &err.to_string()),
         (_, libc::ENOENT) => refused(ErrorCode::UnknownPath, "there is no such file"),
         _ => refused(ErrorCode::WriteFailed, &err.to_string()),
     }
