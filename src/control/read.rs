@@ -138,11 +138,12 @@ fn text_of(path: &RelPath, asker: &Asker, project: &Project) -> Result<Text> {
 pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: FileAccess) -> Result<String> {
     let refused =
         |code, why: String| ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) };
-    let Shown { file, meta } = project.overlay.shown(path)?;
-    if !rights::may_open(asker, project, path, &meta, access) {
+    let shown = project.overlay.shown(path)?;
+    if !rights::may_open(asker, project, path, &shown, access) {
         let what = if access == FileAccess::Read { "read" } else { "write" };
         return Err(refused(ErrorCode::NotPermitted, format!("you may not {what} this file")));
     }
+    let Shown { file, meta, .. } = shown;
     if meta.size > FILE_BYTES_MAX {
         let why = format!("it has {} bytes, the limit is {FILE_BYTES_MAX}: open the file itself", meta.size);
         return Err(refused(ErrorCode::TooLarge, why));

@@ -1,7 +1,7 @@
 //! Who may ask for what (SPEC §8). Decided here and nowhere else.
 
-use crate::model::RelPath;
-use crate::overlay::{Caller, Overlay};
+use crate::model::{Acl, RelPath};
+use crate::overlay::{Caller, Overlay, Shown};
 use crate::policy::settings::Approve;
 use crate::protocol::{ErrorBody, ErrorCode, Op};
 use crate::store::{Backup, UpperRow, What};
@@ -116,15 +116,14 @@ fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool>
 }
 
 /// Whether `asker` could open a file of the view for reading, or for more.
-pub fn may_open(asker: &Asker, project: &Project, path: &RelPath, meta: &Meta, access: FileAccess) -> bool {
-    let bits = match access {
-        FileAccess::Read => READ,
-        FileAccess::ReadWrite => READ | WRITE,
+pub fn may_open(asker: &Asker, project: &Project, path: &RelPath, shown: &Shown, access: FileAccess) -> bool {
+    let bits: &[u32] = match access {
+        FileAccess::Read => &[READ],
+        FileAccess::ReadWrite => &[READ, WRITE],
     };
-    let access = Access::of(meta);
-    asker.uid == ROOT
-        || ([READ, WRITE].iter().all(|bit| bits & bit == 0 || has_bit(asker, &access, *bit))
-            && is_reachable(asker, &project.overlay, path))
+    let decides = Access { acl: shown.acl.clone(), ..Access::of(&shown.meta) };
+    let permitted = || bits.iter().all(|bit| has_bit(asker, &decides, *bit));
+    asker.uid == ROOT || (permitted() && is_reachable(asker, &project.overlay, path))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +134,8 @@ pub enum FileAccess {
 
 /// Whether what `asker` does may be recorded: who could make a file in the project makes events all the same.
 pub fn may_record(asker: &Asker, project: &Project) -> bool {
-    let root = project.overlay.dir_meta(&RelPath::root());
-    is_owner(asker, project.owner) || root.is_some_and(|meta| has_bit(asker, &Access::of(&meta), WRITE))
+    let may_write = || dir_access(&project.overlay, &RelPath::root()).is_some_and(|dir| has_bit(asker, &dir, WRITE));
+    is_owner(asker, project.owner) || may_write()
 }
 
 /// Whether `asker` may see what concerns other users, too.
@@ -153,7 +152,12 @@ pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> boo
 /// Every directory on the way lets `asker` through. One that is gone lets nobody through.
 fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
     std::iter::successors(path.parent(), RelPath::parent)
-        .all(|dir| overlay.dir_meta(&dir).is_some_and(|meta| has_bit(asker, &Access::of(&meta), SEARCH)))
+        .all(|dir| dir_access(overlay, &dir).is_some_and(|access| has_bit(asker, &access, SEARCH)))
+}
+
+fn dir_access(overlay: &Overlay, dir: &RelPath) -> Option<Access> {
+    let (meta, acl) = overlay.dir_access(dir)?;
+    Some(Access { acl, ..Access::of(&meta) })
 }
 
 /// Permission bits of the last of the three classes.
@@ -162,21 +166,26 @@ const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 
 /// What decides over one file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Access {
     uid: u32,
     gid: u32,
     mode: u32,
+    /// Where there is one, it decides for all but the owner.
+    acl: Option<Acl>,
 }
 
 impl Access {
     fn of(meta: &Meta) -> Self {
-        Self { uid: meta.uid, gid: meta.gid, mode: meta.mode }
+        Self { uid: meta.uid, gid: meta.gid, mode: meta.mode, acl: None }
     }
 }
 
-/// The kernel's rule without further groups and lists, which we are not told: when in doubt, no.
+/// The kernel's rule without further groups, which we are not told: when in doubt, no.
 fn has_bit(asker: &Asker, access: &Access, bit: u32) -> bool {
+    if let Some(acl) = access.acl.as_ref().filter(|_| asker.uid != access.uid) {
+        return acl.permits(asker.uid, &[asker.gid], asker.gid == access.gid) & bit != 0;
+    }
     let class = match (asker.uid == access.uid, asker.gid == access.gid) {
         (true, _) => access.mode >> 6,
         (false, true) => access.mode >> 3,
@@ -248,7 +257,7 @@ mod tests {
             (0o640, 1001, 1001, false),
         ] {
             let asker = Asker { pid: 7, uid, gid };
-            let access = Access { uid: 1000, gid: 1000, mode };
+            let access = Access { uid: 1000, gid: 1000, mode, acl: None };
             assert_eq!(has_bit(&asker, &access, READ), want, "{mode:o} by {uid}:{gid}");
         }
     }

@@ -139,7 +139,7 @@ impl Overlay {
     }
 
     fn open_to_write(&self, path: &RelPath, caller: &Caller) -> Result<HandleId> {
-        let open = |node: NodeId| self.open(node, OpenFlags::from_raw(libc::O_WRONLY), caller);
+        let open = |node: NodeId| self.open(node, OpenFlags::from_raw(libc::O_RDWR), caller);
         let mut opens = 0;
         loop {
             opens += 1;
@@ -226,6 +226,8 @@ impl State {
         let synced = before.is_some_and(|upper| upper.synced && upper.saved);
         self.uppers.insert(Upper { moved_on, synced, ..Upper::written(row) });
         self.epoch += 1;
+        // Whoever has looked at the content before must look again.
+        drop(open.begin_write());
         open.set_backing(Backing::Upper(new.keep(), file));
         open.dirty.store(true, Ordering::SeqCst);
     }

@@ -2,25 +2,31 @@
 //!
 //! Nothing is followed: what is no file of the project is refused with what it is. Rights are asked elsewhere.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use super::attributes::ACCESS_ACL;
 use super::error::Context;
 use super::handles::Backing;
 use super::lookup::{Origin, is_reserved};
 use super::review::{Reviewed, failed, refused_at};
 use super::{Error, Overlay, Result};
-use crate::model::RelPath;
+use crate::model::{Acl, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::STATE_DIR_NAME;
 use crate::sys::file::{FileKind, Meta};
+use crate::sys::xattr;
 
 /// A regular file as the view shows it at this moment.
 #[derive(Debug)]
 pub struct Shown {
     pub file: Arc<File>,
     pub meta: Meta,
+    pub acl: Option<Acl>,
 }
 
 /// How often a path is looked at again because it became something else between two looks.
@@ -36,12 +42,21 @@ impl Overlay {
             looks += 1;
             let meta = self.file_at(path)?;
             match self.open_shown(path) {
-                Ok(Some(file)) => return Ok(Shown { file, meta }),
+                Ok(Some(file)) => {
+                    let acl = acl_of(file.as_fd()).doing(|| format!("look at {path}"));
+                    return Ok(Shown { acl: acl.map_err(|err| not_shown(path, &err))?, file, meta });
+                }
                 Ok(None) if looks < LOOKS_MAX => {}
                 Ok(None) => return Err(refused_at(path, ErrorCode::Busy, "it is being replaced again and again")),
                 Err(err) => return Err(not_shown(path, &err)),
             }
         }
+    }
+
+    /// What decides who may go through a directory of the view.
+    pub fn dir_access(&self, path: &RelPath) -> Option<(Meta, Option<Acl>)> {
+        let dir = self.dir_in_view(path).ok()?;
+        Some((Meta::of(dir.as_fd()).ok()?, acl_of(dir.as_fd()).ok()?))
     }
 
     /// None when what was there is gone: look again.
@@ -105,6 +120,15 @@ impl Overlay {
             Err(err) => failed(path, &err),
         }
     }
+}
+
+/// None where there is no list, or the file system has none. One that cannot be understood is an error.
+fn acl_of(fd: BorrowedFd<'_>) -> io::Result<Option<Acl>> {
+    let value = match xattr::find(fd, OsStr::new(ACCESS_ACL)) {
+        Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+        value => value?,
+    };
+    value.map(|value| Acl::parse(&value).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))).transpose()
 }
 
 fn not_shown(path: &RelPath, err: &Error) -> ErrorBody {

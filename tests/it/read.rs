@@ -228,6 +228,13 @@ fn nobody_reads_through_the_daemon_what_he_could_not_open() {
     mode("secret", 0o600);
     mode("shut", 0o700);
     std::fs::set_permissions(scratch.root(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    scratch.write("granted", "text\n");
+    scratch.write("denied", "key\n");
+    mode("granted", 0o600);
+    for (entry, path) in [("u:65534:rw", "granted"), ("u:65534:-", "denied")] {
+        let listed = scratch.command("setfacl").args(["-m", entry]).arg(scratch.lower().join(path)).status();
+        assert!(listed.expect("setfacl").success());
+    }
     let view = scratch.mount();
     let script = r#"
 import os, json, sys
@@ -243,7 +250,11 @@ def ask(**request):
     os.close(fd)
     return json.loads(answer)
 assert ask(op="read", path="open", session="s")["text"] == "text\n"
-for path in ["secret", "shut/a"]:
+granted = ask(op="read", path="granted", session="s")
+assert granted["text"] == "text\n", granted
+granted = ask(op="patch", files=[dict(path="granted", base_sha256=granted["sha256"], hunks=[dict(old="text", new="more")])])
+assert granted["outcomes"][0]["action"] == "landed", granted
+for path in ["secret", "shut/a", "denied"]:
     answer = ask(op="read", path=path, session="s")
     assert answer["error"]["code"] == "not_permitted", answer
     answer = ask(op="patch", files=[dict(path=path, base_sha256="0" * 64, hunks=[dict(old="key", new="x")])])
@@ -254,6 +265,7 @@ assert ask(op="check", phase="started", name="true")["error"]["code"] == "not_pe
 "#;
     crate::harness::script::python(&scratch, view.root(), script).ok();
     assert_eq!(view.read("open"), "text\n");
+    view.assert_landed("granted", "more\n");
 }
 
 /// Asks on one descriptor, and reads `bytes` of the answer.
