@@ -63,7 +63,8 @@ impl Begun {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let words = words_of(&arguments.command);
     let began = begin(&arguments, &words, desk)?;
-    let ran = command::run(&arguments.command, &began.directory, |took, line| tell_progress(&words, took, line, desk));
+    let tell = |took: Duration, line: &[u8]| tell_progress(&words, took, line, desk);
+    let ran = command::run(&arguments.command, &began.directory, command::PROGRESS_EVERY, tell);
     let ran = ran.map_err(|err| Failure::new(ErrorCode::Io, format!("run {words}: {err}")))?;
     let phase = if ran.status == 0 { CheckPhase::Passed } else { CheckPhase::Failed };
     let request = Request {

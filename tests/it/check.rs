@@ -179,7 +179,7 @@ fn a_mount_that_was_made_anew_meanwhile_is_not_what_was_tested() {
 }
 
 #[test]
-fn a_long_command_tells_that_it_still_runs_and_the_protocol_refuses_nonsense() {
+fn the_protocol_takes_no_token_but_its_own() {
     let scratch = mounted_scratch!();
     let view = held_view(&scratch);
     let script = r#"

@@ -111,6 +111,9 @@ fn an_external_change_is_told_with_the_answer() {
     assert_eq!(output.stderr, "fettlefs: a: modified externally since the last operation\n");
     let told = read_json(&view, "s", "a");
     assert_eq!((&told["externally_modified"], &told["external"]), (&json!(true), &json!("modified")), "{told}");
+    // From below, by the socket: the same memory.
+    let below = scratch.cli(&["read", "--session", "s", "a"]).ok();
+    assert!(below.stdout.starts_with("[unchanged] a: "), "{}", below.stdout);
 }
 
 #[test]
@@ -321,7 +324,7 @@ fn the_meter_counts_what_was_asked_for_and_what_was_returned() {
 }
 
 #[test]
-fn a_state_directory_of_an_earlier_version_is_no_project_for_reading_where_there_is_none() {
+fn where_there_is_no_project_there_is_nothing_to_read() {
     let scratch = Scratch::new();
     scratch.write("a", "x\n");
     scratch.cli(&["read", "a"]).exits(3);

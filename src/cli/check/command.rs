@@ -13,7 +13,7 @@ const TAIL_BYTES_MAX: usize = 8 << 10;
 const TAIL_LINES_MAX: usize = 40;
 
 /// How often somebody who waits is told that the command still runs.
-const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 
 /// How long output is waited for once the command has ended: what it left running may keep the pipe open for ever.
 const OUTPUT_AFTER_END: Duration = Duration::from_millis(500);
@@ -33,10 +33,12 @@ enum Said {
     NothingMore,
 }
 
-/// Runs `command` in `directory`, with nothing to read. `progress` is told the time and the last line now and then.
+/// Runs `command` in `directory`, with nothing to read. `progress` is told the time and the last line each time so long
+/// has passed.
 pub fn run(
     command: &[OsString],
     directory: &Path,
+    every: Duration,
     mut progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
 ) -> io::Result<Ran> {
     let began = Instant::now();
@@ -47,18 +49,25 @@ pub fn run(
     let said = listen(output, child)?;
     let mut tail = Tail::default();
     let (mut status, mut is_over) = (None, false);
-    loop {
-        let patience = if status.is_some() { OUTPUT_AFTER_END } else { PROGRESS_EVERY };
-        match said.recv_timeout(patience) {
+    let mut until = began + every;
+    while !(is_over && status.is_some()) {
+        match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Said::Output(bytes)) => tail.push(&bytes),
-            Ok(Said::Ended(ended)) => status = Some(ended?),
-            Err(RecvTimeoutError::Timeout) if status.is_none() => progress(began.elapsed(), tail.last_line())?,
             // The output may end before the command does.
             Ok(Said::NothingMore) => is_over = true,
-            Err(_) => break,
+            Ok(Said::Ended(ended)) => {
+                status = Some(ended?);
+                until = Instant::now() + OUTPUT_AFTER_END;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
-        if is_over && status.is_some() {
-            break;
+        if Instant::now() >= until {
+            if status.is_some() {
+                break;
+            }
+            progress(began.elapsed(), tail.last_line())?;
+            until = Instant::now() + every;
         }
     }
     let status = status
@@ -130,7 +139,7 @@ mod tests {
 
     fn ran(script: &str) -> Ran {
         let command = ["sh", "-c", script].map(OsString::from);
-        run(&command, Path::new("/"), |_, _| Ok(())).unwrap()
+        run(&command, Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap()
     }
 
     #[test]
@@ -153,11 +162,29 @@ mod tests {
                 "{script}"
             );
         }
-        let missing = run(&[OsString::from("/no/such/program")], Path::new("/"), |_, _| Ok(())).unwrap();
+        let missing =
+            run(&[OsString::from("/no/such/program")], Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap();
         assert_eq!(missing.status, 127);
         assert!(missing.tail.starts_with(b"/no/such/program: "));
-        let directory = run(&[OsString::from("/")], Path::new("/"), |_, _| Ok(())).unwrap();
+        let directory = run(&[OsString::from("/")], Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap();
         assert_eq!(directory.status, 126);
+    }
+
+    #[test]
+    fn who_waits_is_told_that_it_still_runs() {
+        let scratch = tempfile::tempdir().unwrap();
+        let fifo = scratch.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let command = ["sh", "-c", "echo working; echo; read line < fifo; echo $line"].map(OsString::from);
+        let mut told = Vec::new();
+        let progress = |_, line: &[u8]| {
+            told.push(line.to_vec());
+            // It waits for this, so it cannot end before somebody was told of it.
+            std::fs::write(&fifo, "done\n")
+        };
+        let ran = run(&command, scratch.path(), Duration::from_millis(200), progress).unwrap();
+        assert_eq!((ran.status, ran.tail.as_slice()), (0, &b"working\n\ndone\n"[..]));
+        assert_eq!(told, [b"working"]);
     }
 
     #[test]
