@@ -4,7 +4,8 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
-//! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks` permission programs, `security` what is a boundary.
+//! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks`
+//! permission programs, `security` what is a boundary, `damage` what programs do by accident and one command undoes.
 
 mod around;
 mod badinput;
@@ -12,6 +13,7 @@ mod check;
 mod cli;
 mod concurrency;
 mod control;
+mod damage;
 mod durability;
 mod external;
 mod faults;
