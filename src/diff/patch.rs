@@ -154,10 +154,10 @@ fn most_alike(content: &[u8], text: &[u8]) -> Option<usize> {
         let (line, wanted) = (&line[start..], &wanted[start..]);
         start + line.iter().rev().zip(wanted.iter().rev()).take_while(|(a, b)| a == b).count()
     };
-    let (shared, longer, at) = lines(content)
-        .map(|(at, line)| (alike(line), line.trim_ascii().len().max(wanted.len()), at))
-        .min_by_key(|(shared, longer, _)| (std::cmp::Reverse(*shared), *longer))?;
-    (shared > 0 && shared * 2 >= longer).then_some(at)
+    let (shared, _, at) = lines(content)
+        .map(|(at, line)| (alike(line), line.trim_ascii().len(), at))
+        .min_by_key(|(shared, length, _)| (std::cmp::Reverse(*shared), *length))?;
+    (shared > 0 && shared * 2 >= wanted.len()).then_some(at)
 }
 
 /// Each line with where it begins.
