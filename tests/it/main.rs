@@ -5,7 +5,8 @@
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
 //! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks`
-//! permission programs, `security` what is a boundary, `damage` what programs do by accident and one command undoes.
+//! permission programs, `security` what is a boundary, `damage` what programs do by accident and one command undoes,
+//! `fuzz` what others may have written.
 
 mod around;
 mod badinput;
@@ -17,6 +18,7 @@ mod damage;
 mod durability;
 mod external;
 mod faults;
+mod fuzz;
 mod harness;
 mod hooks;
 mod mounts;
