@@ -53,7 +53,12 @@ impl Overlay {
     }
 
     /// Does `change` to the content of the handle's file, in upper unless it passes.
-    fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
+    pub(super) fn change_content<T>(
+        &self,
+        handle: &Handle,
+        keep: Keep,
+        change: impl FnOnce(&File) -> io::Result<T>,
+    ) -> Result<T> {
         self.check_writable()?;
         let open = match &handle.target {
             Target::Passed(passed) => return Ok(change(passed.writable()?)?),

@@ -10,7 +10,7 @@ use std::fs::File;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
-use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
+use super::{Error, Known, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
@@ -349,22 +349,8 @@ impl Overlay {
 
     fn in_dir_of<T>(&self, path: &RelPath, work: impl FnOnce(NodeId, &OsStr) -> Result<T>) -> Result<T> {
         let name = path.name().ok_or(Error::Errno(libc::EINVAL))?;
-        let dir = path.parent().unwrap_or_default();
-        let mut nodes = vec![ROOT];
-        let mut walked = Ok(());
-        for component in dir.components() {
-            let parent = *nodes.last().expect("begins with the root");
-            match self.look_up(parent, component) {
-                Ok(entry) => nodes.push(entry.node),
-                Err(err) => {
-                    walked = Err(err);
-                    break;
-                }
-            }
-        }
-        let done = walked.and_then(|()| work(*nodes.last().expect("begins with the root"), name));
-        nodes.into_iter().skip(1).rev().for_each(|node| self.forget(node, 1));
-        done
+        let dir = self.walk(&path.parent().unwrap_or_default())?;
+        work(dir.node(), name)
     }
 }
 

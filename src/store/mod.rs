@@ -23,6 +23,7 @@ mod landing;
 mod layout;
 mod operations;
 mod purge;
+mod readings;
 mod recovery;
 mod reserve;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
 pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version};
+pub use readings::{Baseline, Counted, MeterRow, Reader};
 pub use recovery::Recovered;
 pub use upper::{Base, Below, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
