@@ -7,11 +7,14 @@
 
 mod answers;
 mod blame;
+mod check;
 mod conversation;
 mod desk;
 mod files;
 mod find;
+mod patch;
 mod project;
+mod read;
 mod rights;
 mod serve;
 mod socket;
@@ -20,5 +23,5 @@ pub use answers::project_file;
 pub use desk::{DESK_ROOT, Desk, VirtualMeta};
 pub use project::{Mounted, Project};
 pub use rights::Asker;
-pub use serve::serve;
+pub use serve::{Served, serve};
 pub use socket::Socket;

@@ -61,7 +61,7 @@ impl Overlay {
     }
 
     /// Does `change` to the content of the handle's file, in upper unless it passes.
-    fn change_content<T>(
+    pub(super) fn change_content<T>(
         &self,
         handle: &Handle,
         keep: Keep,

@@ -215,7 +215,7 @@ pub(super) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
     (a.device, a.inode, a.size, a.mtime) == (b.device, b.inode, b.size, b.mtime)
 }
 
-fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
+pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
     // A write takes set-id bits and capabilities away, as the kernel does.
     let mode = if keep_set_id { meta.mode } else { meta.mode & 0o1777 };
     let meta = Meta { mode, ..*meta };

@@ -17,8 +17,8 @@ use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
-    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, PathEffect, Store,
-    UpperId, UpperRow, What, Writer,
+    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, NodeLooks, PathEffect,
+    Store, UpperId, UpperRow, What, Writer,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -334,7 +334,7 @@ impl Overlay {
             (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
                 debug_assert!(!meta.is_dir());
-                return self.unlink_below(&path, (parent, name), &was);
+                return self.unlink_special(&path, (parent, name), &was, caller);
             }
             (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
             (_, Origin::Upper(id, meta)) if meta.kind.is_special() => self.end_structure(&path, id)?,
@@ -355,6 +355,15 @@ impl Overlay {
         place.unlink()?;
         state.unnamed(parent, name, was);
         Ok(())
+    }
+
+    /// A FIFO, socket or device goes at once: it has no content that anybody would review.
+    fn unlink_special(&self, path: &RelPath, entry: (NodeId, &OsStr), was: &Meta, caller: &Caller) -> Result<()> {
+        self.unlink_below(path, entry, was)?;
+        let gone = self.state.lock().left(path).into_iter().collect();
+        // One with other names would come back as another.
+        let removed = (was.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(was)));
+        self.record_structure(path, format!("[{} removed]", was.kind.name()), removed, gone, &self.doer(caller))
     }
 
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.

@@ -212,7 +212,7 @@ impl Overlay {
         Ok(Opened { handle: id, keep_cache: true, passed: None })
     }
 
-    fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
+    pub(super) fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
         match origin {
             Origin::Upper(id, _) => match self.store.open_upper(*id) {
                 Err(_) if self.is_let_go(*id) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),

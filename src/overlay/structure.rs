@@ -23,7 +23,7 @@ use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{self, Base, Below, Epilogue, Fate, Held, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::FileKind;
 use crate::sys::tree::is_absent;
 
 /// What is to be made of something that a program makes at a free name.
@@ -131,12 +131,6 @@ impl Overlay {
             Err(err) if is_absent(&err) => Ok(()),
             set => set.doing(|| format!("set the times of the directory of {path}")),
         }
-    }
-
-    /// The attributes of a directory as the view has it; none where there is none.
-    pub fn dir_meta(&self, path: &RelPath) -> Option<Meta> {
-        let dir = self.dir_in_view(path).ok()?;
-        Meta::of(dir.as_fd()).ok()
     }
 
     /// Makes what waits for review at once, and is in the view at once.

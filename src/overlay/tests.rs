@@ -8,6 +8,7 @@ mod findings;
 mod hunks;
 mod links;
 mod model;
+mod patch;
 mod programs;
 mod purge;
 mod rotation;

@@ -17,7 +17,9 @@ pub enum Op {
     Fsck,
     Reload,
     Read,
+    Meter,
     Patch,
+    Check,
     Flush,
     Unmount,
     Version,
@@ -25,7 +27,7 @@ pub enum Op {
 
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
-const OPS: [(Op, &str, &[&str]); 18] = [
+const OPS: [(Op, &str, &[&str]); 20] = [
     (Op::Status, "status", &["offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
@@ -43,8 +45,10 @@ const OPS: [(Op, &str, &[&str]); 18] = [
     (Op::External, "external", &["paths", "args", "offset", "limit"]),
     (Op::Fsck, "fsck", &["offset", "limit"]),
     (Op::Reload, "reload", &["dry_run"]),
-    (Op::Read, "read", &["path", "path_b64", "session", "offset", "limit"]),
-    (Op::Patch, "patch", &["session", "dry_run"]),
+    (Op::Read, "read", &["path", "path_b64", "session", "reset", "offset", "limit"]),
+    (Op::Meter, "meter", &["session", "reset"]),
+    (Op::Patch, "patch", &["files", "session", "dry_run"]),
+    (Op::Check, "check", &["phase", "name", "tested", "status"]),
     (Op::Flush, "flush", &["wait", "timeout"]),
     (Op::Unmount, "unmount", &["held", "timeout", "force", "dry_run"]),
     (Op::Version, "version", &[]),

@@ -1,8 +1,9 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, BlameReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply,
-    FsckReply, LogReply, ReloadReply, Status, UnmountReply, VersionReply,
+    Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
+    FlushReply, FsckReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, Status, UnmountReply,
+    VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,10 @@ pub enum Reply {
     External(ExternalReply),
     Fsck(FsckReply),
     Reload(ReloadReply),
+    Read(Box<ReadReply>),
+    Meter(MeterReply),
+    Patch(PatchReply),
+    Check(Box<CheckReply>),
     Flush(FlushReply),
     Unmount(UnmountReply),
     Version(VersionReply),
@@ -140,6 +145,8 @@ impl Reply {
             Self::Blame(reply) => reply.next,
             Self::External(reply) => reply.next,
             Self::Fsck(reply) => reply.next,
+            Self::Read(reply) => reply.next,
+            Self::Meter(_) | Self::Patch(_) | Self::Check(_) => None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
         }
@@ -177,6 +184,7 @@ impl Reply {
                 all.problems.extend(page.problems);
                 all.next = page.next;
             }
+            (Self::Read(all), Self::Read(page)) => all.append(*page),
             (all, _) => all.end(),
         }
     }
@@ -190,6 +198,8 @@ impl Reply {
             Self::Blame(reply) => reply.next = None,
             Self::External(reply) => reply.next = None,
             Self::Fsck(reply) => reply.next = None,
+            Self::Read(reply) => reply.next = None,
+            Self::Meter(_) | Self::Patch(_) | Self::Check(_) => {}
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
         }

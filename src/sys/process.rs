@@ -105,6 +105,15 @@ pub fn session_leader(pid: u32) -> Option<u32> {
     parse_session(&read(pid, "stat")?)
 }
 
+/// A name of a process's tree that no other one ever has: its session's leader, when that began, and in which run of the
+/// machine. None where the leader has ended or is not ours to see.
+pub fn tree_name(pid: u32) -> Option<String> {
+    let leader = session(pid).filter(|leader| *leader != 0)?;
+    let began = parse_stat(&read(leader, "stat")?, STAT_STARTTIME)?;
+    let boot = boot_id()?;
+    Some(format!("tree-{leader}-{began}-{}", boot.split('-').next().unwrap_or_default()))
+}
+
 /// The real user id.
 pub fn uid(pid: u32) -> Option<u32> {
     status_number(pid, "Uid:")
@@ -268,11 +277,19 @@ fn status_words<'a>(status: &'a [u8], field: &str) -> impl Iterator<Item = &'a s
     values.and_then(|values| std::str::from_utf8(values).ok()).into_iter().flat_map(str::split_whitespace)
 }
 
-/// The sixth field of `stat`. The second is the name in parentheses, which may itself contain both.
+/// Fields of `stat`, as proc(5) counts them.
+const STAT_SESSION: usize = 6;
+const STAT_STARTTIME: usize = 22;
+
 fn parse_session(stat: &[u8]) -> Option<u32> {
+    parse_stat(stat, STAT_SESSION)?.try_into().ok()
+}
+
+/// The second field is the name in parentheses, which may itself contain both.
+fn parse_stat(stat: &[u8], field: usize) -> Option<u64> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;
-    rest.split_whitespace().nth(3)?.parse().ok()
+    rest.split_whitespace().nth(field - 3)?.parse().ok()
 }
 
 /// Arguments end with a zero byte. A program that rewrote its title may leave the last one out.
