@@ -218,11 +218,10 @@ impl Overlay {
             event.bytes = size;
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
-            event.pid = Some(actor.pid);
-            event.uid = Some(actor.uid);
             event.message = note.map(str::to_owned);
             event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
         });
+        let event = event.by(actor);
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));

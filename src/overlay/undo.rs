@@ -13,7 +13,7 @@ use super::undo_attributes::is_on_attributes;
 use super::{Error, Known, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
     self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent,
     NodeLooks, Operation, PathEffect, Writer,
@@ -100,7 +100,9 @@ impl Overlay {
     /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
     /// view is none for who asks fettlefs.
     pub(super) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
-        let ours = Writer { exe: Some(env!("CARGO_PKG_NAME").to_owned()), ..by.clone() };
+        let exe = Some(env!("CARGO_PKG_NAME").to_owned());
+        let program = Program { pid: by.pid, uid: by.uid, exe, cmdline: None };
+        let ours = Writer { written_by: Some(program), ..by.clone() };
         match self.action_by(path, FileKind::Regular, &ours) {
             Action::Freeze | Action::Deny => {
                 let refusal =
@@ -373,8 +375,7 @@ impl State {
 }
 
 pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {
-    overlay.event(EventName::Undone, path).with(|event| {
-        (event.pid, event.uid) = (Some(how.review.by.pid), Some(how.review.by.uid));
+    overlay.event(EventName::Undone, path).asked_by(&how.review.by).with(|event| {
         event.message = Some(format!("undoes {}", operation.id));
     })
 }
