@@ -22,7 +22,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 /// Answers one request under the project's lock.
 pub fn answer(place: &Place, request: &Request) -> Response {
     match request.op {
-        Op::Unmount => Response::failed(not_mounted(place, request)),
+        Op::Unmount | Op::Run | Op::Leave => Response::failed(not_mounted(place, request)),
         _ => answer_locked(place, request).unwrap_or_else(Response::failed),
     }
 }
@@ -83,7 +83,7 @@ fn asks_rules(op: Op) -> bool {
     match op {
         Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload => true,
         Op::Status | Op::Diff | Op::Discard | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
-        Op::Read | Op::Flush | Op::Unmount | Op::Version => false,
+        Op::Read | Op::Flush | Op::Unmount | Op::Run | Op::Leave | Op::Version => false,
     }
 }
 

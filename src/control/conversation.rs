@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Asker, Project, serve};
-use crate::protocol::{ErrorBody, ErrorCode, Op, REQUEST_BYTES_MAX, Request, Response};
+use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
 
 /// What is to be done once an answer has been delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,14 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> (Vec<u8>,
         project.overlay.stop_writing(&why);
         Response::failed(ErrorBody::new(ErrorCode::Io, why))
     });
-    let ends = request.op == Op::Unmount && !request.dry_run && matches!(response, Response::Done(_));
+    let ends = match &response {
+        Response::Done(reply) => match reply.as_ref() {
+            Reply::Unmount(unmounted) => !unmounted.dry_run,
+            Reply::Leave(left) => left.last,
+            _ => false,
+        },
+        Response::Failed(_) => false,
+    };
     (response.to_line(), if ends { Afterwards::End } else { Afterwards::Nothing })
 }
 

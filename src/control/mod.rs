@@ -12,6 +12,7 @@ mod files;
 mod find;
 mod project;
 mod rights;
+mod runs;
 mod serve;
 mod socket;
 

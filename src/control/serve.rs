@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::answers::{self, HeldRow, failed};
 use super::find::{Known, Live, find, glob_of, path_glob};
 use super::rights;
+use super::runs;
 use super::{Asker, Project};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
@@ -39,7 +40,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
-        Op::Reload | Op::Read | Op::Flush | Op::Version => false,
+        Op::Reload | Op::Read | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
     };
     match project.overlay.fault().filter(|_| acts) {
         Some(why) => {
@@ -65,6 +66,8 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Reload => reload(request, project),
         Op::Flush => flush(request, project),
         Op::Unmount => unmount(request, asker, project),
+        Op::Run => runs::begin(request, asker, project),
+        Op::Leave => runs::leave(asker, project),
         Op::Version => Ok(Reply::Version(version(project))),
         Op::Read | Op::Patch => Err(not_in_this_version(request.op.name())),
     }

@@ -62,7 +62,7 @@ impl Overlay {
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
-            (event.pid, event.uid) = (Some(actor.pid), Some(actor.uid));
+            self.tell_who(event, actor.pid, actor.uid);
         })
     }
 }

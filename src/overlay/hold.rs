@@ -148,8 +148,7 @@ impl Overlay {
             event.insertions = held.map(|held| held.insertions);
             event.deletions = held.map(|held| held.deletions);
             event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
-            event.pid = Some(actor.pid);
-            event.uid = Some(actor.uid);
+            self.tell_who(event, actor.pid, actor.uid);
         })
     }
 }

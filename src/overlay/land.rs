@@ -218,8 +218,7 @@ impl Overlay {
             event.bytes = size;
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
-            event.pid = Some(actor.pid);
-            event.uid = Some(actor.uid);
+            self.tell_who(event, actor.pid, actor.uid);
             event.message = note.map(str::to_owned);
             event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
         });
@@ -265,7 +264,7 @@ impl Overlay {
         } else {
             state.seen.remove(&comparison.path);
         }
-        state.saw(&comparison.path, meta.map(|meta| meta.stamp()), actor.pid);
+        state.saw(&comparison.path, meta.map(|meta| meta.stamp()), self.tree_of(actor.pid));
         state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 

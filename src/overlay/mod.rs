@@ -52,6 +52,7 @@ mod restore;
 mod review;
 mod rollback;
 mod rules;
+mod runs;
 mod settle;
 mod side;
 mod sights;
@@ -90,6 +91,7 @@ pub use passed::{Passed, Registration};
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
+pub use runs::{Run, Runs};
 pub use settle::Settled;
 pub use undo::UndoHow;
 pub use watch::Holds;
@@ -163,6 +165,7 @@ pub struct Overlay {
     doubts: Doubts,
     counters: Counters,
     bursts: Bursts,
+    runs: Runs,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -245,6 +248,7 @@ impl Overlay {
             doubts: Doubts::default(),
             counters: Counters::default(),
             bursts: Bursts::default(),
+            runs: Runs::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),

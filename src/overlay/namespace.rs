@@ -159,7 +159,7 @@ impl Overlay {
     pub(super) fn structure_event(&self, path: &RelPath, what: String, caller: &Caller) -> EventDraft {
         self.event(EventName::WriteLanded, path).with(|event| {
             event.message = Some(what);
-            (event.pid, event.uid) = (Some(caller.pid), Some(caller.uid));
+            self.tell_who(event, caller.pid, caller.uid);
         })
     }
 

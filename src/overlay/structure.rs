@@ -203,7 +203,7 @@ impl Overlay {
             event.id = row.held.as_ref().map(|held| held.id.to_string());
             event.reason = row.held.as_ref().and_then(|held| held.reasons.first().copied());
             event.message = Some(format!("[{}]", kind.name()));
-            (event.pid, event.uid) = (Some(caller.pid), Some(caller.uid));
+            self.tell_who(event, caller.pid, caller.uid);
         })
     }
 

@@ -21,12 +21,12 @@ pub use op::Op;
 pub use page::{Page, page};
 pub use reply::{
     Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply, UnmountReply,
-    VersionReply,
+    FlushReply, FsckReply, LeaveReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply,
+    RunReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
 pub use response::{Reply, Response, ResponseError};
-pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Status, Writer, WritingNow};
+pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Run, Status, Writer, WritingNow};
 
 /// The version of the protocol that this program speaks (`"v":1`).
 pub const VERSION: u64 = 1;

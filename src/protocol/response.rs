@@ -1,8 +1,8 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply, FsckReply, LogReply,
-    ReloadReply, Status, UnmountReply, VersionReply,
+    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply, FsckReply,
+    LeaveReply, LogReply, ReloadReply, RunReply, Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ pub enum Reply {
     Reload(ReloadReply),
     Flush(FlushReply),
     Unmount(UnmountReply),
+    Run(RunReply),
+    Leave(LeaveReply),
     Version(VersionReply),
 }
 
@@ -140,6 +142,7 @@ impl Reply {
             Self::Fsck(reply) => reply.next,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
+            Self::Run(_) | Self::Leave(_) => None,
         }
     }
 
@@ -185,6 +188,7 @@ impl Reply {
             Self::Fsck(reply) => reply.next = None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
+            Self::Run(_) | Self::Leave(_) => {}
         }
     }
 }

@@ -1,0 +1,121 @@
+//! The process that becomes the command: into the view, and then `exec`.
+//!
+//! ```text
+//!   fork ─► namespaces ─► working directory ─► exec
+//!                └─ isolated: fork ─► first of a pid namespace: /proc, capabilities ─► fork ─► exec
+//! ```
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::OWN_FAILURE;
+use crate::cli::mount_start::say;
+use crate::sys::foreground::{Foreground, Happened};
+use crate::sys::isolation;
+use crate::sys::namespace;
+
+/// Of a command that cannot be run, and of one that is not there: as shells have it.
+const NOT_RUNNABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// By which a command knows the run it is in.
+const RUN_VARIABLE: &str = "FETTLE_RUN";
+
+/// How the view comes to cover the project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It does in the namespaces of this process.
+    Enter(u32),
+    /// It is mounted elsewhere.
+    Cover { view: PathBuf, project: PathBuf },
+    /// It does already.
+    Stay,
+}
+
+/// What is to be run, and where.
+pub struct Inside {
+    pub way: Way,
+    pub is_isolated: bool,
+    pub directory: PathBuf,
+    pub command: Vec<OsString>,
+    pub session: String,
+}
+
+impl Inside {
+    /// The exit status; a command that was found never returns.
+    pub fn be_the_command(&self, foreground: &Foreground) -> i32 {
+        let done = self.enter().and_then(|()| match self.is_isolated {
+            true => self.be_isolated(foreground),
+            false => self.exec(),
+        });
+        done.unwrap_or_else(|err| {
+            say(err);
+            i32::from(OWN_FAILURE)
+        })
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        let doing = |err: io::Error| io::Error::new(err.kind(), format!("go into the view: {err}"));
+        self.go_in().map_err(doing)
+    }
+
+    fn go_in(&self) -> io::Result<()> {
+        match &self.way {
+            Way::Enter(keeper) => {
+                namespace::enter(*keeper)?;
+                namespace::copy_mounts()
+            }
+            Way::Cover { view, project } => {
+                namespace::leave_mounts()?;
+                Ok(rustix::mount::mount_bind(view, project)?)
+            }
+            Way::Stay if self.is_isolated || rustix::process::geteuid().is_root() => {
+                namespace::leave_mounts().map(|_how| ())
+            }
+            // The set-uid programs that this user has would not work in a user namespace.
+            Way::Stay => Ok(()),
+        }
+    }
+
+    /// Waits for the first process of a pid namespace.
+    fn be_isolated(&self, foreground: &Foreground) -> io::Result<i32> {
+        let failed = |err: io::Error| io::Error::new(err.kind(), format!("isolate the command: {err}"));
+        namespace::leave_pids().map_err(failed)?;
+        let first = foreground.start(|| self.be_the_first(foreground)).map_err(failed)?;
+        status_of(foreground, first)
+    }
+
+    /// Which waits for the command, and for whatever loses its parent.
+    fn be_the_first(&self, foreground: &Foreground) -> i32 {
+        let prepared = isolation::shut_in().and_then(|()| {
+            let command = foreground.start(|| self.exec().unwrap_or(i32::from(OWN_FAILURE)))?;
+            status_of(foreground, command)
+        });
+        prepared.unwrap_or_else(|err| {
+            say(format_args!("isolate the command: {err}"));
+            i32::from(OWN_FAILURE)
+        })
+    }
+
+    fn exec(&self) -> io::Result<i32> {
+        let Some((program, arguments)) = self.command.split_first() else { return Ok(NOT_FOUND) };
+        if let Err(err) = std::env::set_current_dir(&self.directory) {
+            let directory = self.directory.display();
+            return Err(io::Error::new(err.kind(), format!("go to {directory} in the view: {err}")));
+        }
+        let err = Command::new(program).args(arguments).env(RUN_VARIABLE, &self.session).exec();
+        say(format_args!("{}: {err}", program.to_string_lossy().escape_debug()));
+        Ok(if err.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE })
+    }
+}
+
+fn status_of(foreground: &Foreground, front: crate::sys::foreground::Front) -> io::Result<i32> {
+    loop {
+        if let Happened::Ended(status) = foreground.wait(front, None, None)? {
+            return Ok(status);
+        }
+    }
+}
