@@ -114,7 +114,7 @@ impl Policy {
         // An untrusted file that tightens this for others would let in who is in a run, whom the default keeps out.
         let trusted = (trust == Trust::Trusted).then_some(&project.values);
         let believed = [Some(&user.values), trusted, Some(&source.environment), Some(&source.flags)];
-        let in_run = believed.into_iter().flatten().filter_map(Layer::approve).last();
+        let in_run = believed.into_iter().flatten().filter_map(Layer::approve).next_back();
         settings.approve_in_run = in_run.unwrap_or(settings.approve_in_run);
         let at = settings.origin(Key::PreWrite);
         let rules = compile(&user.rules, &project.rules, trust)?;

@@ -29,8 +29,11 @@ pub fn shut_in() -> io::Result<()> {
     rustix::mount::mount("proc", "/proc", "proc", harmless, None)?;
     // Settings of the whole machine are files that root may write without any capability.
     for settings in ["/proc/sys", "/proc/sysrq-trigger"] {
-        rustix::mount::mount_bind(settings, settings)?;
-        rustix::mount::mount_remount(settings, MountFlags::BIND | MountFlags::RDONLY | harmless, "")?;
+        match rustix::mount::mount_bind(settings, settings) {
+            Ok(()) => rustix::mount::mount_remount(settings, MountFlags::BIND | MountFlags::RDONLY | harmless, "")?,
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(err) => return Err(err.into()),
+        }
     }
     drop_capabilities()
 }

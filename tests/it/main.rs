@@ -4,7 +4,8 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
-//! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `security` what is a boundary.
+//! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `run` commands in a view
+//! of their own, `security` what is a boundary.
 
 mod around;
 mod badinput;
@@ -22,6 +23,7 @@ mod passthrough;
 mod posix;
 mod programs;
 mod races;
+mod run;
 mod save_patterns;
 mod security;
 mod semantics;

@@ -176,7 +176,8 @@ fn check_fuse() -> Result<(), Failure> {
             Err(Failure::new(ErrorCode::Io, message))
         }
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            Err(Failure::new(ErrorCode::NotPermitted, "/dev/fuse may not be opened by this user"))
+            let message = "/dev/fuse may not be opened by this user; as root: chmod 666 /dev/fuse";
+            Err(Failure::new(ErrorCode::NotPermitted, message))
         }
         Err(err) => Err(told("open /dev/fuse", err)),
     }
