@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::mount::SettingFlags;
-use super::{Desk, Failure};
+use super::{Desk, Failure, mount_start};
 use crate::protocol::{ErrorCode, Exit};
 use crate::sys::foreground::{Foreground, Front, Happened};
 use inside::Inside;
@@ -29,7 +29,7 @@ use join::Membership;
 const OWN_FAILURE: u8 = 125;
 
 /// How often to try to join again when a daemon died: its watchdog has two seconds to bring back another (SPEC §10).
-const JOIN_AGAIN_EVERY: Duration = Duration::from_millis(250);
+const JOIN_AGAIN_EVERY: Duration = Duration::from_millis(100);
 
 /// Run a command in the project's view
 #[derive(clap::Args)]
@@ -49,7 +49,7 @@ pub struct Arguments {
     #[command(flatten)]
     settings: SettingFlags,
     /// The command and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
@@ -72,10 +72,16 @@ pub fn run(arguments: Arguments, desk: &Desk) -> u8 {
 
 /// Of a command line that made no sense: a command's own status 2 means something else.
 pub fn usage_status(exit: Exit, argv: &[OsString]) -> u8 {
-    let mut words = argv.iter().skip(1).filter(|word| *word != "--json");
-    let first = words.find(|word| !word.as_encoded_bytes().starts_with(b"-C"));
+    let mut words = argv.iter().skip(1);
+    let command = loop {
+        match words.next() {
+            Some(word) if word == "-C" => drop(words.next()),
+            Some(word) if word.as_encoded_bytes().starts_with(b"-") => {}
+            word => break word,
+        }
+    };
     match exit {
-        Exit::Usage if first.is_some_and(|word| word == "run") => OWN_FAILURE,
+        Exit::Usage if command.is_some_and(|word| word == "run") => OWN_FAILURE,
         exit => exit as u8,
     }
 }
@@ -84,7 +90,7 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
     if arguments.on_exit == OnExit::Ask && !(stdin().is_terminal() && stderr().is_terminal()) {
         return Err(Failure::usage("--on-exit ask needs a terminal to ask on"));
     }
-    let directory = std::fs::canonicalize(&desk.directory).unwrap_or_else(|_| desk.directory.clone());
+    let directory = mount_start::directory(&desk.directory, "project")?;
     let mut membership = Membership::join(&directory, &arguments.settings, &named(&arguments.command))?;
     let inside = Inside {
         way: membership.way().clone(),

@@ -48,6 +48,7 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     spawned.map_err(|err| failed(&format!("start a thread: {err}")))?;
     Ok(Reply::Run(RunReply {
         session: run.session,
+        of_nobody: project.overlay.session().to_owned(),
         pid: std::process::id(),
         uid: project.owner,
         view: ProjectPath(mounted.mountpoint.clone()),

@@ -329,6 +329,8 @@ pub struct UnmountReply {
 pub struct RunReply {
     /// By which events tell it from others.
     pub session: String,
+    /// Of what nobody's run has done.
+    pub of_nobody: String,
     /// The daemon.
     pub pid: u32,
     pub uid: u32,

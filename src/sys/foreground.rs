@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::daemon::thread_count;
-use super::signals::{Received, change_mask, receive, signal_descriptor};
+use super::signals::{Received, exchange_mask, receive, signal_descriptor};
 
 /// What may be sent to us and is meant for the program. Those that stop, and those that no program can keep from itself,
 /// do to us what they always do.
@@ -35,9 +35,11 @@ const FOR_THE_PROGRAM: [libc::c_int; 10] = [
 ];
 
 /// Signals that wait to be passed on, from before the program is there.
-#[derive(Debug)]
 pub struct Foreground {
     signals: OwnedFd,
+    /// What was blocked, and what became of the ends of children, before.
+    mask: libc::sigset_t,
+    at_ends: libc::sighandler_t,
 }
 
 /// The program, and what it has started.
@@ -60,10 +62,17 @@ impl Foreground {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         // Whoever ignored the ends of children would have no status to wait for.
         // SAFETY: sets the default action, which calls nothing of ours.
-        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let at_ends = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let set = set_of(FOR_THE_PROGRAM.into_iter().chain([libc::SIGCHLD]));
-        change_mask(libc::SIG_BLOCK, &set)?;
-        Ok(Self { signals: signal_descriptor(&set)? })
+        let mask = exchange_mask(libc::SIG_BLOCK, &set)?;
+        Ok(Self { signals: signal_descriptor(&set)?, mask, at_ends })
+    }
+
+    /// For the child, before its `exec`: signals as whoever started us has them.
+    pub fn hand_signals_back(&self) -> io::Result<()> {
+        // SAFETY: what was there before is no function of ours: nobody else sets any for this signal.
+        unsafe { libc::signal(libc::SIGCHLD, self.at_ends) };
+        exchange_mask(libc::SIG_SETMASK, &self.mask).map(|_blocked| ())
     }
 
     /// Forks; the child does `work`, which ends in an `exec` or gives its exit status. Refused when there are threads, whose

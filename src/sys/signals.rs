@@ -108,10 +108,17 @@ pub fn unblock_in(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| change_mask(libc::SIG_UNBLOCK, &signal_set())) }
 }
 
-pub(super) fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: the set is initialised, and the old mask is not asked for.
-    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
-        0 => Ok(()),
+fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
+    exchange_mask(how, set).map(|_before| ())
+}
+
+/// Gives the mask as it was.
+pub(super) fn exchange_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the set is initialised, and the call fills the other when it succeeds.
+    match unsafe { libc::pthread_sigmask(how, set, before.as_mut_ptr()) } {
+        // SAFETY: it has succeeded.
+        0 => Ok(unsafe { before.assume_init() }),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }

@@ -9,7 +9,7 @@ use crate::cli::desk::Answer;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
 use crate::client::Client;
-use crate::protocol::{Acted, Event, EventName, Held, Op, Outcome, Reply, Request, Status, Target};
+use crate::protocol::{Acted, ErrorCode, Event, EventName, Held, Op, Outcome, Reply, Request, Status, Target};
 
 /// The command has ended with `status`. What it has done is told whatever that is.
 pub fn end(
@@ -19,12 +19,17 @@ pub fn end(
     mut membership: Membership,
     desk: &Desk,
 ) -> Result<u8, Failure> {
-    let sessions = membership.sessions().to_vec();
-    let Some(client) = membership.client() else { return gone(status, desk) };
-    let summary = conclude(client, &sessions, on_exit, desk);
+    let summary = match concluded(&mut membership, on_exit, desk) {
+        // It died over it: with the next, or not at all.
+        Err(Failure::Told(body)) if matches!(body.code, ErrorCode::Io | ErrorCode::NotMounted) => {
+            membership.lose();
+            concluded(&mut membership, on_exit, desk)
+        }
+        concluded => concluded,
+    };
     // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
     let left = membership.leave();
-    let summary = summary?;
+    let Some(summary) = summary? else { return gone(status, desk) };
     let ended = if fail_on_held && status == 0 && !summary.held.is_empty() { 1 } else { status };
     summary.print(ended, desk)?;
     left.map(|()| ended)
@@ -36,6 +41,12 @@ fn gone(status: u8, desk: &Desk) -> Result<u8, Failure> {
         text.put("fettlefs: the daemon died and did not come back; what was held and kept is safe: fettlefs status\n");
     })?;
     Ok(if status == 0 { super::OWN_FAILURE } else { status })
+}
+
+/// None where nobody answers any more.
+fn concluded(membership: &mut Membership, on_exit: OnExit, desk: &Desk) -> Result<Option<Summary>, Failure> {
+    let Some((client, sessions)) = membership.reach() else { return Ok(None) };
+    conclude(client, sessions, on_exit, desk).map(Some)
 }
 
 fn conclude(client: &mut Client, sessions: &[String], on_exit: OnExit, desk: &Desk) -> Result<Summary, Failure> {

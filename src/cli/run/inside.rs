@@ -49,7 +49,7 @@ impl Inside {
     pub fn be_the_command(&self, foreground: &Foreground) -> i32 {
         let done = self.enter().and_then(|()| match self.is_isolated {
             true => self.be_isolated(foreground),
-            false => self.exec(),
+            false => self.exec(foreground),
         });
         done.unwrap_or_else(|err| {
             say(err);
@@ -91,7 +91,7 @@ impl Inside {
     /// Which waits for the command, and for whatever loses its parent.
     fn be_the_first(&self, foreground: &Foreground) -> i32 {
         let prepared = isolation::shut_in().and_then(|()| {
-            let command = foreground.start(|| self.exec().unwrap_or(i32::from(OWN_FAILURE)))?;
+            let command = foreground.start(|| self.exec(foreground).unwrap_or(i32::from(OWN_FAILURE)))?;
             status_of(foreground, command)
         });
         prepared.unwrap_or_else(|err| {
@@ -100,12 +100,13 @@ impl Inside {
         })
     }
 
-    fn exec(&self) -> io::Result<i32> {
+    fn exec(&self, foreground: &Foreground) -> io::Result<i32> {
         let Some((program, arguments)) = self.command.split_first() else { return Ok(NOT_FOUND) };
         if let Err(err) = std::env::set_current_dir(&self.directory) {
             let directory = self.directory.display();
             return Err(io::Error::new(err.kind(), format!("go to {directory} in the view: {err}")));
         }
+        foreground.hand_signals_back()?;
         let err = Command::new(program).args(arguments).env(RUN_VARIABLE, &self.session).exec();
         say(format_args!("{}: {err}", program.to_string_lossy().escape_debug()));
         Ok(if err.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE })

@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::inside::Way;
 use super::project_of;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
@@ -15,6 +17,9 @@ use crate::sys::namespace::pidfd_of;
 /// How long to wait for a daemon that is ending, so that another can begin.
 const ENDING_MAX: Duration = Duration::from_secs(10);
 const ENDING_ASKED_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a daemon that died may take to come back. Twice of what it needs (SPEC §10).
+const COMING_BACK_MAX: Duration = Duration::from_secs(4);
 
 /// A run as its daemon knows it.
 pub struct Membership {
@@ -31,6 +36,13 @@ pub struct Membership {
 struct Link {
     client: Client,
     daemon: OwnedFd,
+}
+
+impl Link {
+    fn is_cut(&self) -> bool {
+        let mut ended = [PollFd::new(&self.daemon, PollFlags::IN)];
+        rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
 }
 
 impl Membership {
@@ -64,17 +76,22 @@ impl Membership {
         self.sessions.last().map_or("", String::as_str)
     }
 
-    pub fn sessions(&self) -> &[String] {
-        &self.sessions
-    }
-
     /// Readable when the daemon has died. None: it has.
     pub fn daemon(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().map(|link| link.daemon.as_fd())
     }
 
-    pub fn client(&mut self) -> Option<&mut Client> {
-        self.link.as_mut().map(|link| &mut link.client)
+    /// Whoever answers now; a daemon that has just died is waited for.
+    pub fn reach(&mut self) -> Option<(&mut Client, &[String])> {
+        let begun = Instant::now();
+        if self.link.as_ref().is_some_and(|link| link.is_cut()) {
+            self.lose();
+        }
+        while self.link.is_none() && begun.elapsed() < COMING_BACK_MAX {
+            std::thread::sleep(ENDING_ASKED_EVERY);
+            self.join_again();
+        }
+        self.link.as_mut().map(|link| (&mut link.client, self.sessions.as_slice()))
     }
 
     pub fn lose(&mut self) {
@@ -85,7 +102,8 @@ impl Membership {
     pub fn join_again(&mut self) {
         match join(&self.project, &self.name) {
             Ok(Some((link, reply, _))) => {
-                self.sessions.push(reply.session);
+                // Before it had joined, what it did was nobody's.
+                self.sessions.extend([reply.of_nobody, reply.session]);
                 self.link = Some(link);
             }
             Ok(None) => {}

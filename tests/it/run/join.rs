@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Going, REWRITE, rewritten, run};
+use super::{Going, REWRITE, nobody_is_left, rewritten, run};
 use crate::harness::{Held, Scratch, lines, mounted_scratch};
 
 #[track_caller]
@@ -33,7 +33,7 @@ fn a_second_run_joins_the_first_and_the_last_one_ends_the_daemon() {
     assert_eq!(second.status()["pid"], daemon);
     let output = second.finish().exits(7);
     assert!(output.stderr.contains("landed b"), "{}", output.stderr);
-    assert_eq!(scratch.daemons(), [0; 0]);
+    nobody_is_left(&scratch);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn runs_that_come_while_the_last_one_goes_find_a_daemon() {
         }
     });
     assert!((0..4).all(|worker| (0..5).all(|round| scratch.has(format!("f{worker}-{round}")))));
-    assert_eq!(scratch.daemons(), [0; 0]);
+    nobody_is_left(&scratch);
     scratch.cli(&["fsck"]).ok();
 }
 

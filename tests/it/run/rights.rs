@@ -16,6 +16,7 @@ fn refused_events(scratch: &Scratch) -> usize {
 fn no_process_that_a_run_has_started_approves_itself() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));
+    run(&scratch, &[], "true").ok();
     let by_hand = r#"exec 3<>.fettle/control; echo '{"v":1,"op":"confirm","all":true}' >&3; cat <&3; exit 6"#;
     for (what, way) in [
         ("plain", "$FETTLEFS confirm --all --yes"),
@@ -33,11 +34,15 @@ fn no_process_that_a_run_has_started_approves_itself() {
         ("pid namespace", "unshare -pf --mount-proc $FETTLEFS confirm --all --yes"),
         ("mount namespace", "unshare -m $FETTLEFS confirm --all --yes"),
         ("user namespace", "unshare -Urm $FETTLEFS confirm --all --yes"),
-        ("the mount namespace of pid 1", "cd /; nsenter -t 1 -m $FETTLEFS -C $PROJECT confirm --all --yes"),
-        ("the socket, from there", "cd /; nsenter -t 1 -m setsid -w $FETTLEFS -C $PROJECT discard --all --yes"),
+        (
+            "the mount namespace of one outside",
+            "cd /; nsenter -t $OUTSIDE -m $FETTLEFS -C $PROJECT confirm --all --yes",
+        ),
+        ("the socket, from there", "cd /; nsenter -t $OUTSIDE -m setsid -w $FETTLEFS -C $PROJECT discard --all --yes"),
         ("both", "unshare -pfm --mount-proc setsid -w $FETTLEFS confirm --all --yes"),
     ] {
-        let script = format!("{REWRITE}; export PROJECT=$PWD; {way}");
+        let outside = std::process::id();
+        let script = format!("{REWRITE}; export PROJECT=$PWD OUTSIDE={outside}; {way}");
         let before = refused_events(&scratch);
         let output = run(&scratch, &[], &script);
         assert_eq!(output.status, 6, "{what}: {}{}", output.stdout, output.stderr);
@@ -158,7 +163,12 @@ fn a_mount_whose_setting_is_outside_refuses_whom_it_cannot_see() {
 #[test]
 fn a_run_goes_on_beside_one_that_is_refused_all_the_time() {
     let scratch = mounted_scratch!();
-    let going = Going::start(&scratch, "one", "for i in $(seq 30); do $FETTLEFS discard --all --yes; done");
+    scratch.write("a", lines(100));
+    let going = Going::start(
+        &scratch,
+        "one",
+        &format!("{REWRITE}; for i in $(seq 30); do $FETTLEFS discard --all --yes; done"),
+    );
     let told = refused_events(&scratch);
     assert!((1..=10).contains(&told), "{told} of 30: asking without end fills no log");
     going.finish().exits(7);

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use super::{REWRITE, held, rewritten};
+use super::{REWRITE, held, nobody_is_left, rewritten};
 use crate::harness::{Output, Scratch, lines, mounted_scratch};
 
 const AGENT: u32 = 65534;
@@ -46,7 +46,7 @@ fn an_ordinary_user_runs_in_a_user_namespace() {
     let new = fs::metadata(scratch.project().join("new")).expect("it landed");
     assert_eq!((std::os::unix::fs::MetadataExt::uid(&new), new.permissions().mode() & 0o777), (AGENT, 0o600));
     assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
-    assert_eq!(scratch.daemons(), [0; 0]);
+    nobody_is_left(&scratch);
     // Outside, the same user decides.
     as_user(&scratch, "true", &["confirm", "a"]).ok();
     assert_eq!(scratch.read("a"), rewritten());
@@ -73,5 +73,6 @@ fn where_a_user_may_not_a_refusal_names_the_remedy() {
     let jailed = format!("{OPEN_DEVICE}; mkdir $ROOT/jail; mount --rbind / $ROOT/jail; WRAP=\"chroot $ROOT/jail\"");
     let output = as_user(&scratch, &jailed, &["run", "--", "touch", "b"]).exits(125);
     assert!(output.stderr.contains("user.max_user_namespaces"), "{}", output.stderr);
-    assert!(!scratch.has("b") && scratch.daemons().is_empty());
+    assert!(!scratch.has("b"));
+    nobody_is_left(&scratch);
 }
