@@ -8,6 +8,7 @@
 mod answers;
 mod conversation;
 mod desk;
+mod effects;
 mod files;
 mod find;
 mod project;

@@ -253,7 +253,7 @@ impl Overlay {
     fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
         match self.action_by(path, inode.kind, &self.writer(caller)) {
-            Action::Freeze => Err(self.denied(path)),
+            Action::Freeze => Err(self.denied(path, &caller.writer())),
             Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny => Ok(()),
         }
     }

@@ -83,10 +83,10 @@ impl Overlay {
         let Some(moved) = path.rebase(one.from, one.to) else { return Ok(()) };
         let (before, after) = (self.action_by(path, kind, by), self.action_by(&moved, kind, by));
         if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
-            return Err(self.denied(path));
+            return Err(self.denied(path, by));
         }
         if matches!(after, Action::Deny | Action::Freeze) && before != after {
-            return Err(self.denied(&moved));
+            return Err(self.denied(&moved, by));
         }
         let passenger = Passenger { path, moved, kind, before, after };
         if kind == FileKind::Directory || (before == Action::Pass && after == Action::Pass) {

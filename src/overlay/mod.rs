@@ -54,6 +54,7 @@ mod rollback;
 mod rules;
 mod runs;
 mod settle;
+mod shells;
 mod side;
 mod sights;
 mod structure;
@@ -101,6 +102,7 @@ use external::{Doubts, Heralded};
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
+use shells::Shells;
 use sights::Sights;
 
 use uppers::Uppers;
@@ -166,6 +168,7 @@ pub struct Overlay {
     counters: Counters,
     bursts: Bursts,
     runs: Runs,
+    shells: Shells,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -249,6 +252,7 @@ impl Overlay {
             counters: Counters::default(),
             bursts: Bursts::default(),
             runs: Runs::default(),
+            shells: Shells::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),

@@ -169,7 +169,7 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
+            return Err(self.denied(&path, &caller.writer()));
         }
         let used = self.is_used(&path)?;
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
@@ -218,7 +218,7 @@ impl Overlay {
         let action = |path| self.action_by(path, FileKind::Regular, &by);
         let (old, new) = (action(&source), action(&path));
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
-            return Err(self.denied(if old == Action::Freeze { &source } else { &path }));
+            return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &caller.writer()));
         }
         // What is written through a name that passes would change the judged one unseen.
         if (old == Action::Pass) != (new == Action::Pass) {
@@ -328,7 +328,7 @@ impl Overlay {
         };
         let kind = was.kind;
         match (self.action_by(&path, kind, &self.writer(caller)), origin) {
-            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path)),
+            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path, &caller.writer())),
             (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
                 debug_assert!(!meta.is_dir());
@@ -554,7 +554,7 @@ impl Overlay {
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
         let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
-            Action::Deny | Action::Freeze => return Err(self.denied(&path)),
+            Action::Deny | Action::Freeze => return Err(self.denied(&path, &caller.writer())),
             Action::Hold(source) => Some(source.reason()),
             Action::Auto | Action::Pass | Action::GitConfig => None,
         };
@@ -591,7 +591,7 @@ impl Overlay {
     /// still. What was deleted in it stays hidden and held.
     fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
         if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(path));
+            return Err(self.denied(path, &caller.writer()));
         }
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
         let (row, _claimed) = self.claim(id)?;

@@ -54,7 +54,7 @@ impl Overlay {
                 found => found?,
             };
             if flags.may_change() && self.is_refused(&path, action, caller) {
-                return Err(self.denied(&path));
+                return Err(self.denied(&path, &caller.writer()));
             }
             let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
                 // Renamed, or another file renamed over it, since its path was asked for.
@@ -277,7 +277,7 @@ impl Overlay {
         }
         let action = self.action_by(&path, FileKind::Regular, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path));
+            return Err(self.denied(&path, &caller.writer()));
         }
         let heritage = self.heritage(&path, FileKind::Regular, mode, caller)?;
         let new = NewFile { parent, name, path: &path, heritage: &heritage, flags, caller };

@@ -208,9 +208,10 @@ impl Overlay {
     }
 
     /// A refusal by rule, counted.
-    pub(super) fn denied(&self, path: &RelPath) -> Error {
+    pub(super) fn denied(&self, path: &RelPath, by: &Writer) -> Error {
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
         let event = self.event(EventName::WriteDenied, path);
+        let event = event.with(|event| self.tell_who(event, by.pid, by.uid));
         if let Err(err) = self.store.record(&event) {
             log::error!("record a denied write to {path}: {err}");
         }

@@ -224,10 +224,11 @@ impl Overlay {
         }
     }
 
-    /// Says who did what an event tells of, and in which run.
+    /// Says who did what an event tells of, and in which run. While whoever it was waits, as far as anybody does.
     pub(super) fn tell_who(&self, event: &mut Event, pid: u32, uid: u32) {
         (event.pid, event.uid) = (Some(pid), Some(uid));
         event.session = Some(self.session_of(pid));
+        self.shells.note(pid);
     }
 
     /// The session that what a process does belongs to: its run's, or else the mount's.

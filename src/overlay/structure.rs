@@ -64,7 +64,7 @@ impl Overlay {
     pub(super) fn creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<Creation> {
         let action = self.action_by(path, kind, &self.writer(caller));
         let mut because = match action {
-            Action::Deny | Action::Freeze => return Err(self.denied(path)),
+            Action::Deny | Action::Freeze => return Err(self.denied(path, &caller.writer())),
             Action::Hold(source) => vec![source.reason()],
             Action::Auto | Action::Pass | Action::GitConfig => Vec::new(),
         };

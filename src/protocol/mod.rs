@@ -41,6 +41,9 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 pub const STATE_DIRECTORY: &str = ".fettle";
 pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// What shells read by themselves, in the view.
+pub const SHELL_DIRECTORY: &str = "shell";
+pub const SHELL_SCRIPT: &str = "effects.bash";
 
 /// A symbolic link in a state directory outside the project, which names the project. Without it a client below a
 /// subdirectory of the project could not tell what its relative paths are relative to.

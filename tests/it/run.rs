@@ -1,9 +1,11 @@
 //! `fettlefs run`, with real namespaces: a command in a view of its own (SPEC §2, §12).
 //!
 //! Here what one run does; `join` several at once and beside mounts, `rights` who may change state while one goes on,
-//! `user` an ordinary user's, `death` what becomes of a run whose daemon or runner dies.
+//! `user` an ordinary user's, `death` what becomes of a run whose daemon or runner dies,
+//! `effects` what shells tell, `front` terminal and signals.
 
 mod death;
+mod effects;
 mod front;
 mod join;
 mod rights;

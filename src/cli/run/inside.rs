@@ -24,6 +24,12 @@ const NOT_FOUND: i32 = 127;
 /// By which a command knows the run it is in.
 const RUN_VARIABLE: &str = "FETTLE_RUN";
 
+/// Names of variables that shells are told by: see `control/shell/effects.bash`.
+const BASH_VARIABLE: &str = "BASH_ENV";
+const OWN_BASH_VARIABLE: &str = "FETTLE_BASH_ENV";
+const COMMAND_VARIABLE: &str = "FETTLE_COMMAND";
+const TELLS_VARIABLE: &str = "FETTLE_TELLS";
+
 /// How the view comes to cover the project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -42,6 +48,8 @@ pub struct Inside {
     pub directory: PathBuf,
     pub command: Vec<OsString>,
     pub session: String,
+    /// Where shells find what has them tell what they have changed.
+    pub shells: Option<PathBuf>,
 }
 
 impl Inside {
@@ -107,9 +115,24 @@ impl Inside {
             return Err(io::Error::new(err.kind(), format!("go to {directory} in the view: {err}")));
         }
         foreground.hand_signals_back()?;
-        let err = Command::new(program).args(arguments).env(RUN_VARIABLE, &self.session).exec();
+        let mut command = Command::new(program);
+        command.args(arguments).env(RUN_VARIABLE, &self.session);
+        self.have_shells_tell(&mut command);
+        let err = command.exec();
         say(format_args!("{}: {err}", program.to_string_lossy().escape_debug()));
         Ok(if err.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE })
+    }
+}
+
+impl Inside {
+    /// Every bash that is not interactive reads the file that this variable names. The user's own is read by ours.
+    fn have_shells_tell(&self, command: &mut Command) {
+        let Some(script) = &self.shells else { return };
+        command.env(COMMAND_VARIABLE, std::process::id().to_string()).env_remove(TELLS_VARIABLE);
+        if let Some(own) = std::env::var_os(BASH_VARIABLE).filter(|own| own != script) {
+            command.env(OWN_BASH_VARIABLE, own);
+        }
+        command.env(BASH_VARIABLE, script);
     }
 }
 

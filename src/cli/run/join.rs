@@ -11,7 +11,9 @@ use super::project_of;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
 use crate::cli::{Failure, mount_start, offline};
 use crate::client::{Client, ClientError, Reach};
-use crate::protocol::{ErrorCode, LeaveReply, Op, Reply, Request, RunReply};
+use crate::protocol::{
+    ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, SHELL_SCRIPT, STATE_DIRECTORY,
+};
 use crate::sys::namespace::pidfd_of;
 
 /// How long to wait for a daemon that is ending, so that another can begin.
@@ -74,6 +76,11 @@ impl Membership {
     /// The latest.
     pub fn session(&self) -> &str {
         self.sessions.last().map_or("", String::as_str)
+    }
+
+    /// As programs in the run see it.
+    pub fn shell_script(&self) -> PathBuf {
+        self.project.join(STATE_DIRECTORY).join(SHELL_DIRECTORY).join(SHELL_SCRIPT)
     }
 
     /// Readable when the daemon has died. None: it has.

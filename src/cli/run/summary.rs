@@ -55,11 +55,14 @@ impl Touched {
         let mut paths: BTreeMap<RelPath, Self> = BTreeMap::new();
         for event in events.iter().filter(|event| event.event == name) {
             let Some(path) = &event.path else { continue };
-            let empty = Self { path: path.clone(), insertions: 0, deletions: 0, note: None };
-            let touched = paths.entry(path.clone()).or_insert(empty);
-            touched.insertions += event.insertions.unwrap_or_default();
-            touched.deletions += event.deletions.unwrap_or_default();
-            touched.note = event.message.clone();
+            // The last tells of those before it, too, within a window.
+            let touched = Self {
+                path: path.clone(),
+                insertions: event.insertions.unwrap_or_default(),
+                deletions: event.deletions.unwrap_or_default(),
+                note: event.message.clone(),
+            };
+            paths.insert(path.clone(), touched);
         }
         paths.into_values().collect()
     }
