@@ -1,17 +1,17 @@
 //! `fettlefs rollback`: put a backup back.
 
 use super::{Desk, Failure, act, completions};
-use crate::client::path_of;
-use crate::protocol::{Exit, Op, Request, Target};
+use crate::client::{path_of, target};
+use crate::protocol::{Exit, Op, Request};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Put a backup back in its place; what it replaces becomes a backup itself
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// A backup's name, a glob of names, or the path whose newest backup to take
-    #[arg(value_name = "NAME|GLOB|PATH", add = ArgValueCompleter::new(completions::backups))]
-    backup: OsString,
+    /// A backup's name, or the path whose newest backup to take; of a directory or a glob, the newest of each path
+    #[arg(value_name = "NAME|GLOB|PATH", required = true, add = ArgValueCompleter::new(completions::backups))]
+    backups: Vec<OsString>,
     /// Put it there instead
     #[arg(long, value_name = "PATH")]
     to: Option<OsString>,
@@ -26,19 +26,9 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let to = arguments.to.map(|to| path_of(client.place(), &to)).transpose()?;
-    let readings = readings(client.place(), &arguments.backup)?;
-    let request = Request {
-        name: readings.id,
-        path: readings.path,
-        to,
-        force: arguments.force,
-        dry_run: arguments.dry_run,
-        ..Request::new(Op::Rollback)
-    };
+    // A backup's name is read where a held change's id would be.
+    let targets = arguments.backups.iter().map(|backup| target(client.place(), backup)).collect::<Result<_, _>>()?;
+    let request =
+        Request { targets, to, force: arguments.force, dry_run: arguments.dry_run, ..Request::new(Op::Rollback) };
     act::print(client.ask(&request)?, desk)
-}
-
-/// A backup's name is read where a held change's id would be.
-fn readings(place: &crate::client::Place, argument: &OsString) -> Result<Target, Failure> {
-    Ok(crate::client::target(place, argument)?)
 }

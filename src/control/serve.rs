@@ -285,38 +285,55 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 
-/// An exact name first, then the newest backup of a path, then names that a glob matches: the newest of each path.
+/// All that the readings mean together, each path once.
 fn chosen_backups(request: &Request, project: &Project) -> Result<Vec<Backup>> {
-    let store = project.overlay.store();
-    if let Some(name) = &request.name
-        && let Some(backup) = store.backup(name).map_err(failed)?
-    {
-        return Ok(vec![backup]);
+    let by_fields = Target { id: request.name.clone(), path: request.path.clone(), glob: None };
+    let readings = request.targets.iter().chain([&by_fields]).filter(|reading| **reading != Target::default());
+    let all = project.overlay.store().backups().map_err(failed)?;
+    let mut chosen: Vec<Backup> = Vec::new();
+    for reading in readings {
+        let meant = backups_of(reading, &all)?;
+        chosen.extend(
+            meant
+                .into_iter()
+                .filter(|backup| chosen.iter().all(|other| other.path != backup.path))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
     }
-    let all = store.backups().map_err(failed)?;
-    if let Some(backup) = request.path.as_ref().and_then(|path| all.iter().find(|backup| backup.path == *path)) {
-        return Ok(vec![backup.clone()]);
+    match chosen.is_empty() {
+        true => Err(ErrorBody::new(ErrorCode::BadRequest, "rollback of what? Give a backup's name or a path")),
+        false => Ok(chosen),
     }
-    if let Some(name) = request.name.as_ref().filter(|name| Target::is_glob(name)) {
-        let matcher = path_glob(name)?;
-        let mut seen = HashSet::new();
-        let matching = all.into_iter().filter(|backup| matcher.is_match(&backup.name));
-        let newest: Vec<_> = matching.filter(|backup| seen.insert(backup.path.clone())).collect();
-        return if newest.is_empty() { Err(unknown_backup(request)) } else { Ok(newest) };
-    }
-    Err(unknown_backup(request))
 }
 
-fn unknown_backup(request: &Request) -> ErrorBody {
-    match (&request.name, &request.path) {
-        (Some(name), _) => {
-            ErrorBody::new(ErrorCode::UnknownBackup, format!("no backup is called {name}, or of such a path"))
-        }
-        (None, Some(path)) => {
-            let body = ErrorBody::new(ErrorCode::UnknownBackup, format!("there is no backup of {path}"));
-            ErrorBody { path: Some(path.clone()), ..body }
-        }
-        (None, None) => ErrorBody::new(ErrorCode::BadRequest, "rollback of what? Give a backup's name or a path"),
+/// An exact name first, then the newest backup of a path; else, of all that is in a directory or that a glob of names or
+/// paths matches, the newest of each path. `all` are the newest first.
+fn backups_of<'a>(reading: &Target, all: &'a [Backup]) -> Result<Vec<&'a Backup>> {
+    let named = all.iter().find(|backup| Some(&backup.name) == reading.id.as_ref());
+    if let Some(exact) = named.or_else(|| all.iter().find(|backup| Some(&backup.path) == reading.path.as_ref())) {
+        return Ok(vec![exact]);
+    }
+    let filter = Filter::of(std::slice::from_ref(reading))?;
+    let names = reading.id.as_deref().filter(|name| Target::is_glob(name)).map(path_glob).transpose()?;
+    let is_called = |backup: &Backup| names.as_ref().is_some_and(|names| names.is_match(&backup.name));
+    let mut seen = HashSet::new();
+    let wanted = all.iter().filter(|backup| filter.wants(Some(&backup.path), |_| is_called(backup)));
+    match wanted.filter(|backup| seen.insert(&backup.path)).collect::<Vec<_>>() {
+        none if none.is_empty() => Err(no_backup(reading)),
+        newest => Ok(newest),
+    }
+}
+
+fn no_backup(reading: &Target) -> ErrorBody {
+    let message = match reading {
+        Target { id: Some(name), .. } => format!("no backup is called {name}, or of such a path"),
+        Target { glob: Some(glob), .. } => format!("no backup is called {glob}, or of such a path"),
+        Target { path, .. } => format!("there is no backup of {}", path.clone().unwrap_or_else(RelPath::root)),
+    };
+    ErrorBody {
+        path: reading.path.clone().filter(|_| reading.id.is_none()),
+        ..ErrorBody::new(ErrorCode::UnknownBackup, message)
     }
 }
 

@@ -211,7 +211,7 @@ impl Overlay {
 
     /// Judges what was lifted, where it is now.
     pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
-        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)))
+        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)).map(|_| ()))
     }
 
     /// Who has it open goes on with what is in the view now.

@@ -94,7 +94,7 @@ impl Overlay {
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
         self.settle_moved(for_from, &self.writer(caller))?;
-        self.settle_moved(for_to, &self.writer(caller))
+        self.settle_moved(for_to, &self.writer(caller)).map(|_| ())
     }
 
     /// What the view has at one end, as new upper content.

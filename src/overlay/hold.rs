@@ -7,7 +7,7 @@ use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
-use super::{Error, Known, Overlay, Result, State};
+use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
 use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
@@ -34,7 +34,8 @@ impl Overlay {
         let removed = match removal {
             Some(promised) => Some(promised.apply()?),
             None => {
-                self.store.record_epilogue(&epilogue)?;
+                // A write that has filled the disk is held all the same: else nobody could discard it.
+                self.store.vitally(|| self.store.record_epilogue(&epilogue))?;
                 None
             }
         };
@@ -59,10 +60,10 @@ impl Overlay {
         let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
         let left = {
             let state = self.state.lock();
-            let is_fresh = state.anchors.get(source).is_some_and(Known::is_fresh);
-            is_fresh.then(|| state.anchor_left(source)).flatten()
+            let anchor = state.anchor_left(source).filter(|_| state.is_fresh(source));
+            anchor.map(|anchor| (anchor, state.uppers.at(source)))
         };
-        let Some(left) = left else { return Ok(None) };
+        let Some((anchor, whiteout)) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
             self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
@@ -70,7 +71,8 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
         landing.remove(&self.lower, source, *stamp)?;
         let mut epilogue = epilogue.clone();
-        epilogue.anchors.push(left);
+        epilogue.anchors.push(anchor);
+        epilogue.drop.extend(whiteout);
         Ok(Some(landing.promise(epilogue)?))
     }
 
@@ -78,7 +80,7 @@ impl Overlay {
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<UpperRow> {
         let held = self.held(job, comparison, actor)?;
         if let Some(content) = comparison.old.stage(&self.store)? {
-            self.store.keep_content(&content)?;
+            self.store.vitally(|| self.store.keep_content(&content))?;
         }
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
@@ -155,11 +157,11 @@ impl Overlay {
 
 impl Overlay {
     /// Holds a whiteout for a reason that is not its content: of a directory, or of a rename's source.
-    pub(super) fn hold_structure(&self, id: UpperId, reason: Reason) -> Result<()> {
+    pub(super) fn hold_structure(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
         let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
         let path = row.names[0].clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
-            return self.settle_because(id, &Writer::default(), vec![reason]).map(|_| ());
+            return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
@@ -174,9 +176,9 @@ impl Overlay {
             new: None,
             created: now,
             renewed: now,
-            writer: None,
+            writer: Some(by.clone()).filter(|by| *by != Writer::default()),
             detail: None,
-            operation: None,
+            operation: self.burst_of(&path, by),
         });
         self.store.save_upper(&row)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {

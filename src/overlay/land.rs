@@ -239,6 +239,7 @@ impl Overlay {
                 target.from = came_from;
             }
             epilogue.anchors.extend(state.anchor_left(source));
+            epilogue.drop.extend(state.uppers.at(source));
         }
         Ok(epilogue)
     }

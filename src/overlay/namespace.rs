@@ -18,7 +18,7 @@ use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
     Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, PathEffect, Store,
-    UpperId, UpperRow, What,
+    UpperId, UpperRow, What, Writer,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -150,10 +150,12 @@ impl Overlay {
         anchors: Vec<Anchor>,
         caller: &Caller,
     ) -> Result<()> {
-        let event = self.structure_event(path, what, caller);
         let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
-        let events = vec![event.doing(effects)];
-        Ok(self.store.record_epilogue(&Epilogue { anchors, events, ..Epilogue::default() })?)
+        self.record_done(self.structure_event(path, what, caller).doing(effects), anchors)
+    }
+
+    fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<()> {
+        Ok(self.store.record_epilogue(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
     }
 
     pub(super) fn structure_event(&self, path: &RelPath, what: String, caller: &Caller) -> EventDraft {
@@ -403,7 +405,7 @@ impl Overlay {
             };
         }
         if self.lower.stat(path).doing(|| format!("stat {path}"))?.is_some_and(|meta| meta.is_dir()) {
-            return self.hide_dir_again(path, row);
+            return self.hide_dir_again(path, row, caller);
         }
         let existed = row.base.below != Below::Nothing || row.base.content.is_some();
         if !existed {
@@ -504,7 +506,7 @@ impl Overlay {
     }
 
     /// What took the place of a hidden directory goes; the directory is hidden as before.
-    fn hide_dir_again(&self, path: &RelPath, row: UpperRow) -> Result<()> {
+    fn hide_dir_again(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
         let whiteout = UpperRow { id, what: What::Whiteout, held: None, ..row.clone() };
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
@@ -513,7 +515,7 @@ impl Overlay {
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id);
-        self.hold_structure(id, Reason::Parent)
+        self.hold_structure(id, Reason::Parent, &self.writer(caller))
     }
 
     /// The deletion of something changed is judged against what the change was based on.
@@ -553,21 +555,24 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
-            Action::Deny | Action::Freeze => return Err(self.denied(&path, &caller.writer())),
+        let by = self.writer(caller);
+        let gated = match self.action_by(&path, FileKind::Directory, &by) {
+            Action::Deny | Action::Freeze => return Err(self.denied(&path, &by)),
             Action::Hold(source) => Some(source.reason()),
             Action::Auto | Action::Pass | Action::GitConfig => None,
         };
         let hidden = self.hidden_below(&path)?;
         match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
-            Some(reason) => self.hide_dir(&path, reason)?,
+            Some(reason) => self.hide_dir(&path, reason, &by)?,
             None => self.lower.place(&path)?.remove_dir()?,
         }
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
             // One that is hidden comes back by a discard.
-            let removed = hidden.is_empty().then(|| Effect::DirRemoved(DirLooks::of(&was)));
-            self.record_structure(&path, "[directory removed]".to_owned(), removed, gone, caller)?;
+            let removed = hidden.is_empty().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
+            let event = self.structure_event(&path, "[directory removed]".to_owned(), caller).doing(removed);
+            let operation = self.burst_of(&path, &by).map(|operation| operation.to_string());
+            self.record_done(event.with(|event| event.operation = operation), gone)?;
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())
@@ -604,10 +609,10 @@ impl Overlay {
     }
 
     /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
-    fn hide_dir(&self, path: &RelPath, reason: Reason) -> Result<()> {
+    fn hide_dir(&self, path: &RelPath, reason: Reason, by: &Writer) -> Result<()> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
-        self.hold_structure(id, reason)
+        self.hold_structure(id, reason, by)
     }
 }
 

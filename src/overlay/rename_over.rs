@@ -37,12 +37,10 @@ impl Overlay {
         let taken = self.take_target(to, new.id(), meta.kind)?;
         let hiding = self.whiteout(&from.path, meta);
         let whiteout = hiding.row.id;
-        // The going of what a rule holds is reviewed by itself.
-        let gated = matches!(from.action, Action::Hold(_));
         let renamed = {
             let mut state = self.state.lock();
             // What nobody judges goes by itself, whoever writes to it meanwhile.
-            let goes_along = !gated && from.action != Action::Pass;
+            let goes_along = !is_gated(from) && from.action != Action::Pass;
             let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
             let saved = taken.replaced.is_some();
             let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
@@ -69,8 +67,20 @@ impl Overlay {
             // What was there is this entry's already: it waits for review, and the source with it.
             Err(_) => self.settle_because(upper, &self.writer(caller), vec![Reason::Backup])?,
         };
+        self.let_source_go(from, whiteout, meta, (upper, settled), caller)
+    }
+
+    /// What stands at the target was judged: the source follows it.
+    fn let_source_go(
+        &self,
+        from: &End,
+        whiteout: UpperId,
+        meta: &Meta,
+        (upper, settled): (UpperId, Settled),
+        caller: &Caller,
+    ) -> Result<()> {
         match settled {
-            Settled::Landed | Settled::Unchanged | Settled::Held(_) if gated => {
+            Settled::Landed | Settled::Unchanged | Settled::Held(_) if is_gated(from) => {
                 self.settle(whiteout, &self.writer(caller)).map(|_| ())
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
@@ -211,7 +221,7 @@ impl Overlay {
 
     /// Judges what the view shows at its new path already: what keeps it from being judged keeps it waiting, and does not
     /// refuse what is done.
-    pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<()> {
+    pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         let settled = self.settle(id, actor).or_else(|err| match err {
             // The journal tells: the next start finishes it.
             Error::Store(store::Error::Unrecorded(_)) => Err(err),
@@ -220,9 +230,9 @@ impl Overlay {
         match settled {
             Err(err) if err.is_fault() && !self.store.is_halted() => {
                 log::error!("judge what was renamed: {err}");
-                Ok(())
+                Ok(Settled::Postponed)
             }
-            other => other.map(|_| ()),
+            other => other,
         }
     }
 
@@ -313,7 +323,7 @@ impl Overlay {
             let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
             if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
                 log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
-                return self.hold_structure(whiteout, Reason::Backup);
+                return self.hold_structure(whiteout, Reason::Backup, &Writer::default());
             }
         }
         if from.action == Action::Pass {
@@ -325,12 +335,12 @@ impl Overlay {
             return Ok(());
         }
         if !self.loses_nothing(&from.path) {
-            return self.hold_structure(whiteout, Reason::Parent);
+            return self.hold_structure(whiteout, Reason::Parent, &Writer::default());
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, &from.path, meta.stamp())?;
         let anchors = self.state.lock().anchor_left(&from.path).into_iter().collect();
-        let applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
+        let applied = landing.promise(Epilogue { anchors, drop: vec![whiteout], ..Epilogue::default() })?.apply()?;
         {
             let mut state = self.state.lock();
             state.left(&from.path);
@@ -365,14 +375,16 @@ impl Overlay {
         let ended = ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended));
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
-        let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
+        let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
+        let goes_along = below.filter(|meta| self.leaves_no_trace(from, &row, meta));
         let renamed = {
             let mut state = self.state.lock();
             let source = state.uppers.get(id);
             let (synced, because) = source.map(|source| (source.synced, source.because.clone())).unwrap_or_default();
             let target = UpperRow { what: row.what.clone(), ..taken.row };
             // Still claimed, until the claim is dropped.
-            let entry = Upper { busy: true, synced, because, ..Upper::written(target) };
+            let takes_along = goes_along.map(|meta| (from.path.clone(), meta.stamp()));
+            let entry = Upper { busy: true, synced, because, takes_along, ..Upper::written(target) };
             if state.uppers.at(&to.path) != taken.replaced {
                 return Err(Error::Errno(libc::ESTALE));
             }
@@ -399,11 +411,28 @@ impl Overlay {
         drop((first, claimed, second));
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
-        if let Some(whiteout) = whiteout {
-            self.settle_moved(whiteout, &self.writer(caller))?;
+        match left {
+            Some((meta, whiteout)) if goes_along.is_some() => {
+                let settled = self.settle_moved(id, &self.writer(caller))?;
+                return self.let_source_go(from, whiteout, &meta, (id, settled), caller);
+            }
+            Some((_, whiteout)) => self.settle_moved(whiteout, &self.writer(caller)).map(|_| ())?,
+            None => {}
         }
-        self.settle_moved(id, &self.writer(caller))
+        self.settle_moved(id, &self.writer(caller)).map(|_| ())
     }
+
+    /// Whether what landed of an upper entry came in this session and is as it landed: a temporary file that its writer
+    /// has not let go of yet (SPEC §4.2). An outsider's edit of it would be a loss.
+    fn leaves_no_trace(&self, from: &End, row: &UpperRow, below: &Meta) -> bool {
+        let is_ours = matches!(row.base.below, Below::Entry { stamp, .. } if stamp == below.stamp());
+        is_ours && from.action == Action::Auto && self.is_fresh(&from.path)
+    }
+}
+
+/// Whether a rule holds what goes from there: that is reviewed by itself.
+fn is_gated(from: &End) -> bool {
+    matches!(from.action, Action::Hold(_))
 }
 
 impl State {

@@ -282,8 +282,12 @@ impl Overlay {
             let carried = there.map(|meta| state.anchors_carried(source, path, &meta)).unwrap_or_default();
             carried.into_iter().chain(state.anchor_taken_over(source, path)).collect()
         };
-        let anchors = anchors(&self.state.lock());
-        let mut applied = landing.promise(Epilogue { anchors, ..Epilogue::default() })?.apply()?;
+        let epilogue = {
+            let state = self.state.lock();
+            let drop = state.uppers.at(source).into_iter().collect();
+            Epilogue { anchors: anchors(&state), drop, ..Epilogue::default() }
+        };
+        let mut applied = landing.promise(epilogue)?.apply()?;
         let mut state = self.state.lock();
         let taken_over = state.anchor_taken_over(source, path);
         let mut anchors = match there {

@@ -27,7 +27,7 @@ use super::*;
 use crate::model::{ChangeId, ChangeKind, Reason, Timestamp};
 use crate::overlay::rules::RuleSource;
 use crate::policy::settings::{Key, Layer};
-use crate::protocol::ErrorCode;
+use crate::protocol::{ErrorCode, EventName};
 use crate::store::{Location, UpperRow};
 use crate::sys::RenameFlags;
 use crate::sys::file::Meta;
@@ -367,6 +367,38 @@ fn temp_and_rename_over_is_one_change_of_the_target() {
         assert_eq!(bench.names(""), ["a"]);
         let below = if held == 0 { changed(100, edits) } else { lines(100) };
         assert_eq!(bench.lower("a"), Some(below));
+    }
+}
+
+/// The kernel sends a release some time after the close: until then the temporary file has landed, and is open.
+#[test]
+fn a_temporary_file_that_is_still_open_leaves_no_trace() {
+    for (edits, events) in [(0, vec![]), (2, vec![EventName::WriteLanded]), (60, vec![EventName::WriteHeld])] {
+        for is_written_again in [false, true] {
+            let mut bench = Bench::new();
+            bench.put("a", &lines(100));
+            let handle = bench.open_for_save("a.tmp");
+            bench.view().write(handle, 0, changed(100, edits).as_bytes()).unwrap();
+            bench.view().flush(handle, &ME).unwrap();
+            if is_written_again {
+                bench.view().write(handle, 0, changed(100, edits).as_bytes()).unwrap();
+            }
+            bench.rename("a.tmp", "a");
+            let told = bench.view().store().events_since(0).unwrap();
+            let told = |path: &str| {
+                let of_path = told.iter().filter(|event| event.path == RelPath::parse(path.as_bytes()).ok());
+                of_path.map(|event| event.event).collect::<Vec<_>>()
+            };
+            assert_eq!((told("a.tmp"), told("a")), (vec![EventName::WriteLanded], events.clone()), "{edits}");
+            assert_eq!(bench.lower_names(), ["a"], "{edits}");
+            assert_eq!(bench.backups(), if edits == 2 { vec!["a"] } else { vec![] }, "{edits}");
+            bench.close(handle);
+            assert_eq!((bench.read("a"), bench.names("")), (Some(changed(100, edits)), vec!["a".to_owned()]));
+            assert_eq!(bench.lower("a"), Some(changed(100, if edits == 60 { 0 } else { edits })));
+            // The database has forgotten it, too.
+            bench.remount();
+            assert_eq!((bench.names(""), bench.held().len()), (vec!["a".to_owned()], usize::from(edits == 60)));
+        }
     }
 }
 

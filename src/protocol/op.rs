@@ -37,7 +37,7 @@ const OPS: [(Op, &str, &[&str]); 19] = [
         &["ids", "paths", "args", "all", "operation", "hunks", "force", "wait", "renew", "dry_run"],
     ),
     (Op::Discard, "discard", &["ids", "paths", "args", "all", "operation", "hunks", "dry_run"]),
-    (Op::Rollback, "rollback", &["name", "path", "path_b64", "to", "to_b64", "force", "dry_run"]),
+    (Op::Rollback, "rollback", &["name", "path", "path_b64", "args", "to", "to_b64", "force", "dry_run"]),
     (Op::Undo, "undo", &["operation", "force", "dry_run"]),
     (Op::Backups, "backups", &["name", "paths", "args", "offset", "limit"]),
     (Op::Log, "log", &["paths", "args", "operation", "session", "offset", "limit"]),

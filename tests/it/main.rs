@@ -4,17 +4,20 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
-//! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `run` commands in a view
-//! of their own, `security` what is a boundary.
+//! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `run` commands in a view of
+//! their own, `security` what is a boundary,
+//! `damage` what programs do by accident and one command undoes, `fuzz` what others may have written.
 
 mod around;
 mod badinput;
 mod cli;
 mod concurrency;
 mod control;
+mod damage;
 mod durability;
 mod external;
 mod faults;
+mod fuzz;
 mod harness;
 mod hooks;
 mod mounts;

@@ -172,10 +172,7 @@ fn the_same_bytes_again_leave_the_project_file_alone() {
     let before = inode();
     let view = scratch.mount();
     view.write("a", lines(200));
-    view.write("a.tmp~", lines(200));
-    // Waits for the release: until then the going of the temporary file would be a deletion of its own (SEMANTICS, "Rename").
-    view.status();
-    std::fs::rename(view.path("a.tmp~"), view.path("a")).expect("rename over the file");
+    view.write_by_rename("a", lines(200));
     assert_eq!(inode(), before);
     assert_eq!(view.status()["counters"]["landed"], 1, "the temp file alone landed: {}", view.status());
     assert_eq!(view.status()["backups"], serde_json::json!([]));

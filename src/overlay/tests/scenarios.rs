@@ -88,6 +88,12 @@ fn close_all(bench: &Bench) -> Acted {
     Ok(())
 }
 
+/// The close of which the release has not come yet.
+fn flush_all(bench: &Bench) {
+    let handles: Vec<HandleId> = bench.view().state.lock().handles.keys().copied().collect();
+    handles.into_iter().for_each(|handle| bench.view().flush(handle, &ME).unwrap());
+}
+
 fn small(what: &str) -> String {
     lines(what, 40).replacen(&format!("{what} 7\n"), "small edit\n", 1)
 }
@@ -331,6 +337,28 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             write_and_leave_open(bench, "a", &lines("new", 100));
         },
         act: close_all,
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a temporary file that is still open is renamed over a file",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            write_and_leave_open(bench, "a.tmp", &small("old"));
+            flush_all(bench);
+        },
+        act: |bench| rename(bench, "a.tmp", "a").and_then(|()| close_all(bench)),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
+        name: "a temporary file that is still open is renamed over a file, and held",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            write_and_leave_open(bench, "a.tmp", &lines("new", 100));
+            flush_all(bench);
+        },
+        act: |bench| rename(bench, "a.tmp", "a").and_then(|()| close_all(bench)),
         precious: &["old 99\n", "new 99\n"],
     },
     Scenario {

@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "offers what a mounted test may need, whether or not one needs it today")]
 
+mod disk;
 mod normalise;
 mod output;
 mod processes;
@@ -18,6 +19,7 @@ mod view;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use disk::{Disk, run};
 pub use normalise::normalise;
 pub use output::{Held, Output};
 pub use processes::{Stopped, kill};

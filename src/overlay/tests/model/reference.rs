@@ -733,8 +733,13 @@ impl Model {
         let Some(leaf) = self.lower.leaf(from).cloned() else { return };
         let made = self.next();
         self.take_target(to, leaf.clone(), made);
+        self.judge_with_source(from, to, leaf);
+    }
+
+    /// The target is judged, and the source follows it.
+    fn judge_with_source(&mut self, from: &str, to: &str, source: Leaf) {
         let made = self.next();
-        self.upper.insert(from.to_owned(), Upper::of(None, Some(leaf.stamp), made));
+        self.upper.insert(from.to_owned(), Upper::of(None, Some(source.stamp), made));
         let landed = self.judge(to, &[]);
         if self.is_gated(from) {
             // Its going is reviewed by itself.
@@ -783,13 +788,18 @@ impl Model {
         known.went = Some((to.to_owned(), inode));
     }
 
-    /// A changed file over something: the target is judged, and what the source was based on is deleted.
+    /// A changed file over something: the target is judged, and what the source was based on is deleted. What was new
+    /// and has landed leaves no trace.
     fn move_upper_over(&mut self, from: &str, to: &str) {
         let Some(source) = self.upper.remove(from) else { return };
         let Some(leaf) = source.leaf else { return };
         self.take_target(to, leaf, source.made);
-        if self.lower.leaf(from).is_some() {
-            self.delete(from);
+        match self.lower.leaf(from).cloned() {
+            Some(below) if source.below == Some(below.stamp) && self.is_fresh(from) && !self.is_gated(from) => {
+                return self.judge_with_source(from, to, below);
+            }
+            Some(_) => self.delete(from),
+            None => {}
         }
         self.settle(to, &[]);
     }
