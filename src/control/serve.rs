@@ -463,11 +463,24 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         let message = format!("{} is not mounted", project.path.display());
         return Err(ErrorBody::new(ErrorCode::NotMounted, message));
     }
+    check_nobody_runs(request, project)?;
     if !request.dry_run {
         wait_for_writers(request, project)?;
     }
     let outcomes = held_at_unmount(request, asker, project)?;
     Ok(Reply::Unmount(UnmountReply { outcomes, held: answers::all_held(project)?, dry_run: request.dry_run }))
+}
+
+/// The view of runs goes by itself when they end. Before that their programs would lose it under their feet.
+fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
+    let is_for_runs = project.mounted.as_ref().is_some_and(|mounted| mounted.keeper.is_some());
+    match project.overlay.runs().live().first() {
+        Some(run) if is_for_runs && !request.force => {
+            let message = format!("a run goes on (pid {}): {}; --force shuts its view", run.runner, run.command);
+            Err(ErrorBody::new(ErrorCode::Busy, message))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {

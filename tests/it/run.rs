@@ -154,6 +154,10 @@ fn a_caller_outside_sees_and_decides_while_a_run_goes_on() {
     let status = going.status();
     assert_eq!((&status["mounted"], status["runs"].as_array().map(Vec::len)), (&Value::from(true), Some(1)));
     assert_eq!(status["runs"][0]["pid"], going.pid());
+    assert!(scratch.cli(&["status"]).ok().stdout.contains("\nRunning:\n  pid "));
+    // Its view is not taken from under it by mistake.
+    let refused = scratch.cli(&["unmount"]).exits(5);
+    assert!(refused.stderr.contains("a run goes on"), "{}", refused.stderr);
     scratch.cli(&["confirm", "a"]).ok();
     assert_eq!(scratch.read("a"), rewritten());
     let output = going.finish().exits(7);

@@ -59,10 +59,7 @@ impl Inside {
             true => self.be_isolated(foreground),
             false => self.exec(foreground),
         });
-        done.unwrap_or_else(|err| {
-            say(err);
-            i32::from(OWN_FAILURE)
-        })
+        or_told(done)
     }
 
     fn enter(&self) -> io::Result<()> {
@@ -98,14 +95,12 @@ impl Inside {
 
     /// Which waits for the command, and for whatever loses its parent.
     fn be_the_first(&self, foreground: &Foreground) -> i32 {
-        let prepared = isolation::shut_in().and_then(|()| {
-            let command = foreground.start(|| self.exec(foreground).unwrap_or(i32::from(OWN_FAILURE)))?;
+        let shut_in = isolation::shut_in();
+        let shut_in = shut_in.map_err(|err| io::Error::new(err.kind(), format!("isolate the command: {err}")));
+        or_told(shut_in.and_then(|()| {
+            let command = foreground.start(|| or_told(self.exec(foreground)))?;
             status_of(foreground, command)
-        });
-        prepared.unwrap_or_else(|err| {
-            say(format_args!("isolate the command: {err}"));
-            i32::from(OWN_FAILURE)
-        })
+        }))
     }
 
     fn exec(&self, foreground: &Foreground) -> io::Result<i32> {
@@ -134,6 +129,14 @@ impl Inside {
         }
         command.env(BASH_VARIABLE, script);
     }
+}
+
+/// A status of the command's, or our own failure, told.
+fn or_told(status: io::Result<i32>) -> i32 {
+    status.unwrap_or_else(|err| {
+        say(err);
+        i32::from(OWN_FAILURE)
+    })
 }
 
 fn status_of(foreground: &Foreground, front: crate::sys::foreground::Front) -> io::Result<i32> {

@@ -9,12 +9,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::inside::Way;
 use super::project_of;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
-use crate::cli::{Failure, mount_start, offline};
+use crate::cli::{Failure, mount_start, offline, sources};
 use crate::client::{Client, ClientError, Reach};
 use crate::protocol::{
     ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, SHELL_SCRIPT, STATE_DIRECTORY,
 };
+use crate::store::holder_note;
 use crate::sys::namespace::pidfd_of;
+use crate::sys::process;
+use crate::sys::tree::Tree;
 
 /// How long to wait for a daemon that is ending, so that another can begin.
 const ENDING_MAX: Duration = Duration::from_secs(10);
@@ -51,11 +54,13 @@ impl Membership {
     /// Starts a daemon where none answers.
     pub fn join(directory: &Path, settings: &SettingFlags, name: &str) -> Result<Self, Failure> {
         let project = project_of(directory)?;
-        let begun = Instant::now();
+        let (begun, mut strikes) = (Instant::now(), 0);
         loop {
             match join_or_start(&project, settings, name) {
                 Err(Failure::Told(body)) if body.code == ErrorCode::Busy && begun.elapsed() < ENDING_MAX => {
-                    if !is_ending(&project) {
+                    // What a daemon does last, after it has taken its note away, takes a moment, too.
+                    strikes += u32::from(!is_held(&project)?);
+                    if strikes > 1 {
                         return Err(Failure::Told(body));
                     }
                     std::thread::sleep(ENDING_ASKED_EVERY);
@@ -186,14 +191,9 @@ fn way(client: &Client, reply: &RunReply) -> Way {
     }
 }
 
-/// Whether the daemon that holds a project will not hold it for long: it answers nobody any more, or takes no more runs.
-fn is_ending(project: &Path) -> bool {
-    let Ok(mut client) = Client::open(project, offline::answer) else { return true };
-    match client.reach() {
-        Reach::Offline | Reach::Stale(_) => true,
-        Reach::View(_) | Reach::Socket(_) => match client.ask(&Request::new(Op::Status)) {
-            Ok(Reply::Status(status)) => status.mounted && status.runs.is_empty(),
-            Ok(_) | Err(_) => true,
-        },
-    }
+/// Whether a daemon holds the project: one that takes no run is ending.
+fn is_held(project: &Path) -> Result<bool, Failure> {
+    let lower = Tree::open(project).map_err(|err| super::told("open the project", &err))?;
+    let note = holder_note(&lower, &sources::location()?);
+    Ok(note.is_some_and(|note| note.mountpoint.is_some() && process::tgid(note.pid).is_some()))
 }
