@@ -22,7 +22,7 @@ pub struct Status {
     pub backups: Vec<Backup>,
     pub writers: Vec<WritingNow>,
     /// Those that go on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Run>,
     pub counters: Counters,
     /// The kernel reads and writes files under `pass` rules by itself.
