@@ -173,11 +173,11 @@ fn told(path: &Path, err: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::settings::{Approve, Key, Origin, Settings, SettingsFile};
+    use crate::policy::settings::{Key, Origin, Settings, SettingsFile};
 
     #[test]
     fn the_settings_that_are_written_are_the_defaults_and_all_of_them() {
-        let defaults = || Settings::defaults(Approve::Anyone);
+        let defaults = || Settings::defaults();
         let read = |text: &str| {
             let file = SettingsFile::parse(".fettle.toml", text.as_bytes()).expect("it can be read");
             Settings::layered(defaults(), [&file.values]).expect("it is valid")

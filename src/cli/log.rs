@@ -96,6 +96,7 @@ fn name(event: EventName) -> &'static str {
         EventName::WriteLanded => "write landed",
         EventName::WriteHeld => "write held",
         EventName::WriteDenied => "write denied",
+        EventName::RequestRefused => "request refused",
         EventName::Confirmed => "confirmed",
         EventName::ConfirmFailed => "confirm failed",
         EventName::Discarded => "discarded",

@@ -38,6 +38,7 @@ mod ps;
 mod read;
 mod reload;
 mod rollback;
+mod run;
 mod show;
 mod sources;
 mod status;
@@ -85,6 +86,7 @@ impl Global {
 #[derive(Subcommand)]
 enum Command {
     Mount(mount::Arguments),
+    Run(run::Arguments),
     Unmount(unmount::Arguments),
     Ps(ps::Arguments),
     Status(status::Arguments),
@@ -116,27 +118,31 @@ enum Command {
 
 /// Runs one command line, its first word the program's name, and answers with its exit status (SPEC §12).
 pub fn run(argv: Vec<OsString>) -> ExitCode {
-    let exit = match completions::answered(&argv) {
-        Ok(true) => Exit::Done,
+    ExitCode::from(match completions::answered(&argv) {
+        Ok(true) => Exit::Done as u8,
         Ok(false) => run_command(&argv),
-        Err(err) => failure::report_usage(&err, &argv),
-    };
-    ExitCode::from(exit as u8)
+        Err(err) => failure::report_usage(&err, &argv) as u8,
+    })
 }
 
-fn run_command(argv: &[OsString]) -> Exit {
+fn run_command(argv: &[OsString]) -> u8 {
     match Arguments::try_parse_from(argv) {
         Ok(arguments) => {
             let format = arguments.global.format();
             let desk = Desk::new(arguments.global.directory, format);
-            dispatch(arguments.command, &desk).unwrap_or_else(|failure| desk.report(&failure))
+            match arguments.command {
+                // Its statuses are another program's.
+                Command::Run(arguments) => run::run(arguments, &desk),
+                command => dispatch(command, &desk).unwrap_or_else(|failure| desk.report(&failure)) as u8,
+            }
         }
-        Err(err) => failure::report_usage(&err, argv),
+        Err(err) => run::usage_status(failure::report_usage(&err, argv), argv),
     }
 }
 
 fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
     match command {
+        Command::Run(_) => unreachable!("its statuses are not ours: see `run_command`"),
         Command::Mount(arguments) => mount::run(arguments, desk),
         Command::Unmount(arguments) => unmount::run(arguments, desk),
         Command::Ps(arguments) => ps::run(arguments, desk),

@@ -78,6 +78,15 @@ pub enum Ground {
     Foreground,
 }
 
+/// Who sees the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever comes by.
+    Everyone,
+    /// What `fettlefs run` starts, over the project itself and in a mount namespace of its own. It ends with the last run.
+    Runs,
+}
+
 /// What to mount, where and how. Paths are relative to the process's working directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MountArgs {
@@ -85,6 +94,7 @@ pub struct MountArgs {
     /// None: over the project itself.
     pub mountpoint: Option<PathBuf>,
     pub ground: Ground,
+    pub audience: Audience,
     /// `-o`, split at commas, unchecked.
     pub options: Vec<String>,
     pub settings: SettingFlags,
@@ -106,6 +116,7 @@ pub(super) fn typed(arguments: Arguments, desk: &Desk) -> Result<MountArgs, Fail
         project: desk.directory.join(arguments.project),
         mountpoint: arguments.mountpoint.map(|point| desk.directory.join(point)),
         ground: if arguments.foreground { Ground::Foreground } else { Ground::Background },
+        audience: Audience::Everyone,
         options: arguments.options,
         settings,
     })

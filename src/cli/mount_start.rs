@@ -16,11 +16,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use super::Failure;
-use super::mount::{Ground, MountArgs};
+use super::mount::{Audience, Ground, MountArgs};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
 use crate::sys::guard::Guard;
+use crate::sys::keeper::Keeper;
 use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
 use daemon::Daemon;
@@ -36,7 +37,7 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
         Ground::Foreground => {
             let guard = guard();
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
-            let daemon = begin(&plan, guard)?;
+            let daemon = begin(&plan, guard, None)?;
             below.iter().for_each(say);
             daemon.serve_until_the_end(termination).map_err(Failure::from)
         }
@@ -48,17 +49,28 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
                 }
                 Err(reason) => Err(refusal(&reason).into()),
             },
-            Forked::Child(signal) => watchdog::watch(&plan, signal),
+            Forked::Child(signal) => be_the_watchdog(&plan, signal),
         },
     }
 }
 
+/// Never returns to what the caller has yet to do.
+fn be_the_watchdog(plan: &Plan, signal: ReadySignal) -> ! {
+    match watchdog::watch(plan, signal) {
+        Ok(()) => std::process::exit(0),
+        Err(failure) => {
+            say(failure.message());
+            std::process::exit(1)
+        }
+    }
+}
+
 /// The daemon's whole life. A failure to start is the parent's to print; one at the end goes to the log.
-fn be_the_daemon(plan: &Plan, signal: ReadySignal) -> ! {
+fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> ! {
     let guard = guard();
     let begun = Termination::block().map_err(|err| told("block signals", &err));
     let begun = begun.and_then(|termination| {
-        let daemon = begin(plan, guard)?;
+        let daemon = begin(plan, guard, keeper)?;
         let log = daemon.log_file().map_err(|err| told("open the daemon's log", &err))?;
         Ok((termination, daemon, log))
     });
@@ -108,15 +120,15 @@ fn guard() -> Option<Guard> {
     }
 }
 
-fn begin(plan: &Plan, guard: Option<Guard>) -> Result<Daemon, Failure> {
+fn begin(plan: &Plan, guard: Option<Guard>, keeper: Option<&Keeper>) -> Result<Daemon, Failure> {
     logger::install();
-    let (daemon, recovered) = Daemon::begin(plan, guard)?;
+    let (daemon, recovered) = Daemon::begin(plan, guard, keeper)?;
     say_what_recovery_did(&recovered);
     Ok(daemon)
 }
 
 /// A remark for people. Nobody to read it is no reason not to mount.
-fn say(remark: impl std::fmt::Display) {
+pub(super) fn say(remark: impl std::fmt::Display) {
     if let Err(_nobody) = writeln!(io::stderr(), "fettlefs: {remark}") {}
 }
 
@@ -129,7 +141,7 @@ fn say_what_recovery_did(recovered: &Recovered) {
 
 /// Who is in the project before the mount covers it stays below (SPEC §2).
 fn who_stands_below(plan: &Plan) -> Vec<String> {
-    if plan.mountpoint != plan.project {
+    if plan.mountpoint != plan.project || plan.audience == Audience::Runs {
         return Vec::new();
     }
     let caller = process::parent(std::process::id());

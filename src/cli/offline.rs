@@ -22,7 +22,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 /// Answers one request under the project's lock.
 pub fn answer(place: &Place, request: &Request) -> Response {
     match request.op {
-        Op::Unmount | Op::Check => Response::failed(not_mounted(place, request)),
+        Op::Unmount | Op::Check | Op::Run | Op::Leave => Response::failed(not_mounted(place, request)),
         _ => answer_locked(place, request).unwrap_or_else(Response::failed),
     }
 }
@@ -94,7 +94,7 @@ fn asks_rules(op: Op) -> bool {
         | Op::Events
         | Op::External
         | Op::Fsck => false,
-        Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Unmount | Op::Version => false,
+        Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Unmount | Op::Run | Op::Leave | Op::Version => false,
     }
 }
 

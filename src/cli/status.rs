@@ -3,6 +3,7 @@
 use super::desk::Length;
 use super::terminal::Ink;
 use super::text::Text;
+use super::words::age;
 use super::{Desk, Failure, held};
 use crate::protocol::{Counters, Exit, Op, Reply, Request, Status};
 
@@ -31,6 +32,7 @@ pub fn render(status: &Status, text: &mut Text) {
     render_held(status, text);
     render_external(status, text);
     render_writers(status, text);
+    render_runs(status, text);
     render_hints(status, text);
 }
 
@@ -95,6 +97,17 @@ fn render_writers(status: &Status, text: &mut Text) {
     text.put("\nStill being written:\n");
     for writer in &status.writers {
         super::flush::render_writer(writer, text);
+    }
+}
+
+fn render_runs(status: &Status, text: &mut Text) {
+    if status.runs.is_empty() {
+        return;
+    }
+    text.put("\nRunning:\n");
+    for run in &status.runs {
+        text.put(format!("  pid {}  ", run.pid)).name(&run.command);
+        text.put(format!("  {}\n", age(run.started, text.style().now)));
     }
 }
 

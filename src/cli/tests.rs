@@ -38,6 +38,7 @@ fn status(held: Vec<Held>) -> Status {
         external: vec![],
         backups: vec![],
         writers: vec![],
+        runs: vec![],
         counters: Counters { landed: 12, held: 1, denied: 0 },
         passthrough: true,
         readonly: None,
@@ -317,6 +318,7 @@ fn mount_flags_become_typed_settings() {
     let want = mount::MountArgs {
         project: "/d/p".into(),
         mountpoint: Some("/d/view".into()),
+        audience: mount::Audience::Everyone,
         ground: mount::Ground::Foreground,
         options: ["ro", "suid", "dev"].map(str::to_owned).to_vec(),
         settings: mount::SettingFlags {

@@ -82,7 +82,7 @@ fn daemon(client: &mut Client) -> Option<OwnedFd> {
     }
 }
 
-fn wait_for_end(daemon: &OwnedFd) -> Result<(), Failure> {
+pub(super) fn wait_for_end(daemon: &OwnedFd) -> Result<(), Failure> {
     let mut ended = [PollFd::new(daemon, PollFlags::IN)];
     match rustix::event::poll(&mut ended, Some(&DAEMON_END_WAIT)) {
         Ok(0) => Err(Failure::new(ErrorCode::Busy, "the daemon is still ending; what is held is safe")),

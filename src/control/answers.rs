@@ -9,7 +9,7 @@ use crate::model::{ChangeId, ChangeKind};
 use crate::overlay::{self, Policy, RuleSource, SideContent};
 use crate::protocol::{
     Also, Backup, ChangeDiff, Counters, Counts, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
-    ProjectPath, Status, Writer,
+    ProjectPath, Run, Status, Writer,
 };
 use crate::store::{self, UpperRow, What};
 
@@ -159,11 +159,17 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         external: external(project)?,
         backups: backups.iter().map(backup).collect(),
         writers: overlay.unjudged(),
+        runs: overlay.runs().live().into_iter().map(run).collect(),
         passthrough: mounted.is_some() && overlay.passes_through(),
         readonly: overlay.fault(),
         notices: notices(project).chain(standing_below(project, asker)).collect(),
         next: None,
     })
+}
+
+fn run(run: overlay::Run) -> Run {
+    let started = jiff::Timestamp::from_millisecond(run.started).unwrap_or_default();
+    Run { session: run.session, pid: run.runner, uid: run.uid, command: run.command, started }
 }
 
 fn notices(project: &Project) -> impl Iterator<Item = String> {

@@ -9,7 +9,7 @@ use super::rights;
 use super::{Asker, Project};
 use crate::diff::{self, Blame};
 use crate::model::{Digest, RelPath};
-use crate::overlay::{Standing, Waiting};
+use crate::overlay::{Layered, Waiting};
 use crate::protocol::{BlameReply, BlameSpan, BlamedOn, ErrorBody, ErrorCode, Event, LineOrigin, Reply, Request, page};
 use crate::store::{self, Effect, Held, PathEffect};
 use crate::sys::file::FileKind;
@@ -24,7 +24,7 @@ pub fn blame(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         return Err(ErrorBody::new(ErrorCode::BadRequest, "blame of what? Give a file"));
     };
     project.overlay.settle_pending();
-    let shown = project.overlay.standing(path).map_err(failed)?;
+    let shown = project.overlay.layered(path).map_err(failed)?;
     let shown = shown.ok_or_else(|| refusal(path, ErrorCode::UnknownPath, "no such file"))?;
     let row = shown.upper.as_ref().map(|waiting| &waiting.row);
     if !rights::may_read_file(asker, project, path, row) {
@@ -44,7 +44,7 @@ fn refusal(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
 }
 
 /// What has lines.
-fn text_of<'a>(path: &RelPath, shown: &'a Standing) -> Result<&'a [u8]> {
+fn text_of<'a>(path: &RelPath, shown: &'a Layered) -> Result<&'a [u8]> {
     let refused = |why: &str| Err(refusal(path, ErrorCode::BadRequest, why));
     match (shown.kind, &shown.text) {
         (FileKind::Regular | FileKind::Symlink, Some(text)) => match diff::classify(Some(text)) {
@@ -151,7 +151,7 @@ fn is_source(other: &PathEffect, target: &PathEffect) -> bool {
 }
 
 /// All versions that anything tells of, each once, the last of them what the view shows.
-fn versions(steps: Vec<Step>, shown: &Standing) -> Vec<Version> {
+fn versions(steps: Vec<Step>, shown: &Layered) -> Vec<Version> {
     let mut versions = Versions(Vec::new());
     for Step { event, before, after } in steps {
         versions.found(before);
@@ -237,7 +237,7 @@ struct Between {
 }
 
 /// Compares all versions that are known, one after the other. The last is `text`.
-fn compared(project: &Project, versions: &[Version], shown: &Standing, text: Vec<u8>) -> Result<Blame<Between>> {
+fn compared(project: &Project, versions: &[Version], shown: &Layered, text: Vec<u8>) -> Result<Blame<Between>> {
     let mut blame: Option<Blame<Between>> = None;
     let mut first = 0;
     for (last, version) in versions.iter().enumerate() {
@@ -256,7 +256,7 @@ fn compared(project: &Project, versions: &[Version], shown: &Standing, text: Vec
 }
 
 /// A content that somebody still has.
-fn kept(project: &Project, content: Content, shown: &Standing) -> Result<Option<Vec<u8>>> {
+fn kept(project: &Project, content: Content, shown: &Layered) -> Result<Option<Vec<u8>>> {
     let digest = match content {
         Content::Nothing => return Ok(Some(Vec::new())),
         Content::Unknown => return Ok(None),

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::read::Receipt;
 use super::{Asker, Project, Served, serve};
-use crate::protocol::{ErrorBody, ErrorCode, Op, REQUEST_BYTES_MAX, Request, Response};
+use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
 
 /// What is to be done once an answer has been delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,14 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> Answered 
             project.overlay.stop_writing(&why);
             Served { response: Response::failed(ErrorBody::new(ErrorCode::Io, why)), receipt: None }
         });
-    let ends = request.op == Op::Unmount && !request.dry_run && matches!(response, Response::Done(_));
+    let ends = match &response {
+        Response::Done(reply) => match reply.as_ref() {
+            Reply::Unmount(unmounted) => !unmounted.dry_run,
+            Reply::Leave(left) => left.last,
+            _ => false,
+        },
+        Response::Failed(_) => false,
+    };
     let afterwards = if ends { Afterwards::End } else { Afterwards::Nothing };
     Answered { line: response.to_line(), afterwards, receipt }
 }

@@ -112,7 +112,7 @@ impl Desk {
     /// Makes the content. May take as long as a diff takes.
     pub fn open(&self, node: u64, write: bool, caller: &Caller) -> Result<u64, i32> {
         let item = self.item(node)?;
-        let asker = Asker::of(caller);
+        let asker = Asker::of(caller, &self.project);
         let handle = match item {
             Item::Control => Handle::Control(Arc::new(Conversation::new(asker, Arc::clone(&self.project)))),
             _ if item.is_dir() => return Err(libc::EISDIR),
@@ -140,7 +140,9 @@ impl Desk {
     pub fn write(&self, handle: u64, bytes: &[u8], writer: &Caller) -> Result<usize, i32> {
         match self.handle(handle)? {
             Handle::Content(_) => Err(libc::EBADF),
-            Handle::Control(conversation) => conversation.write(bytes, &Asker::of(writer), &self.working),
+            Handle::Control(conversation) => {
+                conversation.write(bytes, &Asker::of(writer, &self.project), &self.working)
+            }
         }
     }
 

@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 
 use super::answers::{self, HeldRow};
 use super::desk::VirtualMeta;
+use super::effects;
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, ChangeKind, Timestamp};
-use crate::protocol::{CONTROL_FILE, ErrorBody, ErrorCode};
+use crate::protocol::{CONTROL_FILE, ErrorBody, ErrorCode, SHELL_DIRECTORY, SHELL_SCRIPT};
 use crate::store::{self, now_millis};
 
 /// One entry, told apart by what it is and not by where the kernel keeps it.
@@ -22,6 +23,22 @@ pub enum Item {
     Part(ChangeId, Part),
     Backups,
     Backup(String),
+    Shell,
+    ShellFile(ShellFile),
+}
+
+/// What a shell reads by itself, so that nobody has to be started for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShellFile {
+    Script,
+    /// Opened by a shell that begins.
+    Begin,
+    /// Opened by one that ends: what it has done.
+    End,
+}
+
+impl ShellFile {
+    const ALL: [(Self, &str); 3] = [(Self::Script, SHELL_SCRIPT), (Self::Begin, "begin"), (Self::End, "end")];
 }
 
 /// A file of one held change.
@@ -49,19 +66,21 @@ impl Part {
     }
 }
 
-const ROOT_ENTRIES: [(Item, &str); 6] = [
+const ROOT_ENTRIES: [(Item, &str); 7] = [
     (Item::Control, CONTROL_FILE),
     (Item::Status, "status.json"),
     (Item::Events, "events.jsonl"),
     (Item::Notice, "NOTICE.md"),
     (Item::Held, "held"),
     (Item::Backups, "backups"),
+    (Item::Shell, SHELL_DIRECTORY),
 ];
 
 impl Item {
     pub fn is_dir(&self) -> bool {
         match self {
-            Self::Root | Self::Held | Self::Change(_) | Self::Backups => true,
+            Self::Root | Self::Held | Self::Change(_) | Self::Backups | Self::Shell => true,
+            Self::ShellFile(_) => false,
             Self::Control | Self::Status | Self::Events | Self::Notice | Self::Part(..) | Self::Backup(_) => false,
         }
     }
@@ -76,6 +95,10 @@ impl Item {
                 Part::ALL.iter().find(|(_, known)| *known == name).map(|(part, _)| Self::Part(id.clone(), *part))
             }
             Self::Backups => Some(Self::Backup(name.to_owned())),
+            Self::Shell => {
+                ShellFile::ALL.iter().find(|(_, known)| *known == name).map(|(file, _)| Self::ShellFile(*file))
+            }
+            Self::ShellFile(_) => None,
             Self::Control | Self::Status | Self::Events | Self::Notice | Self::Part(..) | Self::Backup(_) => None,
         }
     }
@@ -102,6 +125,8 @@ pub fn meta(item: &Item, project: &Project) -> Result<VirtualMeta, i32> {
 fn size_and_time(item: &Item, project: &Project) -> Result<(u64, i64), i32> {
     match item {
         Item::Root | Item::Control | Item::Status | Item::Events | Item::Held | Item::Backups => Ok((0, now_millis())),
+        Item::Shell | Item::ShellFile(ShellFile::Begin | ShellFile::End) => Ok((0, now_millis())),
+        Item::ShellFile(ShellFile::Script) => Ok((effects::SCRIPT.len() as u64, now_millis())),
         Item::Notice => Ok((NOTICE.len() as u64, now_millis())),
         Item::Change(id) => Ok((0, held(project, id)?.held.created)),
         Item::Part(id, part) => {
@@ -141,9 +166,16 @@ pub fn children(item: &Item, project: &Project) -> Result<Vec<(OsString, Item)>,
             let backups = project.overlay.store().backups().map_err(|err| failed("list backups", &err.into()))?;
             Ok(backups.into_iter().map(|backup| (OsString::from(&backup.name), Item::Backup(backup.name))).collect())
         }
-        Item::Control | Item::Status | Item::Events | Item::Notice | Item::Part(..) | Item::Backup(_) => {
-            Err(libc::ENOTDIR)
+        Item::Shell => {
+            Ok(ShellFile::ALL.iter().map(|(file, name)| (OsString::from(name), Item::ShellFile(*file))).collect())
         }
+        Item::Control
+        | Item::Status
+        | Item::Events
+        | Item::Notice
+        | Item::Part(..)
+        | Item::Backup(_)
+        | Item::ShellFile(_) => Err(libc::ENOTDIR),
     }
 }
 
@@ -156,7 +188,8 @@ pub fn content(item: &Item, project: &Project, asker: &Asker) -> Result<Vec<u8>,
         Item::Part(id, part) => part_content(project, asker, id, *part),
         Item::Backup(name) => backup_content(project, asker, name),
         Item::Control => Ok(Vec::new()),
-        Item::Root | Item::Held | Item::Change(_) | Item::Backups => Err(libc::EISDIR),
+        Item::ShellFile(file) => shell_file(*file, project, asker),
+        Item::Root | Item::Held | Item::Change(_) | Item::Backups | Item::Shell => Err(libc::EISDIR),
     }
 }
 
@@ -170,6 +203,16 @@ fn events(project: &Project) -> Result<Vec<u8>, i32> {
     let events = project.overlay.store().events_since(0).map_err(|err| failed("read events", &err.into()))?;
     let lines = events.iter().map(json_line).collect::<Result<Vec<_>, _>>()?;
     Ok(lines.concat())
+}
+
+fn shell_file(file: ShellFile, project: &Project, asker: &Asker) -> Result<Vec<u8>, i32> {
+    let told = match file {
+        ShellFile::Script => Ok(effects::SCRIPT.to_owned()),
+        // A line, for who reads one to know that it was heard.
+        ShellFile::Begin => effects::begin(project, asker).map(|()| "\n".to_owned()),
+        ShellFile::End => effects::end(project, asker),
+    };
+    told.map(String::into_bytes).map_err(|err| refused("tell a shell what it has done", &err))
 }
 
 fn part_content(project: &Project, asker: &Asker, id: &ChangeId, part: Part) -> Result<Vec<u8>, i32> {

@@ -10,12 +10,14 @@ mod blame;
 mod check;
 mod conversation;
 mod desk;
+mod effects;
 mod files;
 mod find;
 mod patch;
 mod project;
 mod read;
 mod rights;
+mod runs;
 mod serve;
 mod socket;
 

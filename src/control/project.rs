@@ -18,7 +18,10 @@ pub struct Project {
 }
 
 pub struct Mounted {
+    /// Where programs find the view: where it covers the project only in some namespaces, in those.
     pub mountpoint: PathBuf,
+    /// Of the view of runs alone: who keeps the namespace it is mounted in.
+    pub keeper: Option<u32>,
     /// Asks the daemon to end; returns at once. Called when the answer to `unmount` has been delivered.
-    pub ask_end: Box<dyn Fn() + Send + Sync>,
+    pub ask_end: Arc<dyn Fn() + Send + Sync>,
 }

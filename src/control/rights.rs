@@ -1,11 +1,12 @@
 //! Who may ask for what (SPEC §8). Decided here and nowhere else.
 
 use crate::model::{Acl, RelPath};
-use crate::overlay::{Caller, Overlay, Shown};
+use crate::overlay::{Caller, Overlay, Runs, Shown};
 use crate::policy::settings::Approve;
 use crate::protocol::{ErrorBody, ErrorCode, Op};
 use crate::store::{Backup, UpperRow, What};
 use crate::sys::file::Meta;
+use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
 use super::Project;
@@ -17,6 +18,17 @@ pub struct Asker {
     pub pid: u32,
     pub uid: u32,
     pub gid: u32,
+    whereabouts: Whereabouts,
+}
+
+/// Where a process stands to the runs of a project (SPEC §8), whatever its uid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Whereabouts {
+    Outside,
+    /// The kernel does not tell, or tells that it is in a pid namespace of its own: inside, where there is an inside.
+    Unseen,
+    /// A run has started it, or it is in a mount namespace that is not the daemon's, as that of a run is.
+    Inside,
 }
 
 /// What a request needs.
@@ -29,14 +41,25 @@ enum Need {
 
 impl Asker {
     /// Requests of the kernel carry thread ids; what everybody calls the pid is the thread group's.
-    pub fn of(caller: &Caller) -> Self {
-        let pid = process::tgid(caller.pid).unwrap_or(caller.pid);
-        Self { pid, uid: caller.uid, gid: caller.gid }
+    pub fn of(caller: &Caller, project: &Project) -> Self {
+        Self::by_ids(caller.pid, (caller.uid, caller.gid), project)
+    }
+
+    pub fn by_ids(pid: u32, (uid, gid): (u32, u32), project: &Project) -> Self {
+        let pid = process::tgid(pid).unwrap_or(pid);
+        Self { pid, uid, gid, whereabouts: Whereabouts::of(pid, project.overlay.runs()) }
     }
 
     /// Of two who have a hand in one request, the one who may do less.
     pub fn lesser(&self, other: &Self, project: &Project) -> Self {
-        if is_owner(self, project.owner) { *other } else { *self }
+        let lesser = if is_owner(self, project.owner) { *other } else { *self };
+        Self { whereabouts: self.whereabouts.max(other.whereabouts), ..lesser }
+    }
+
+    /// As it stands now: what is known of a connection from its beginning, and what its process has become.
+    pub fn again(&self, project: &Project) -> Self {
+        let now = Whereabouts::of(self.pid, project.overlay.runs());
+        Self { whereabouts: self.whereabouts.max(now), ..*self }
     }
 
     /// The process itself, where it works without a daemon.
@@ -45,8 +68,30 @@ impl Asker {
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
+            whereabouts: Whereabouts::Outside,
         }
     }
+}
+
+impl Whereabouts {
+    fn of(pid: u32, runs: &Runs) -> Self {
+        let Some(is_among_our_pids) = same_namespace(pid, Kind::Pid) else { return Self::Unseen };
+        match same_namespace(pid, Kind::Mount) {
+            _ if !is_among_our_pids => Self::Unseen,
+            _ if runs.has_started(pid) => Self::Inside,
+            Some(false) if runs.have_been() => Self::Inside,
+            Some(_) => Self::Outside,
+            None => Self::Unseen,
+        }
+    }
+}
+
+/// None where that cannot be seen.
+fn same_namespace(pid: u32, kind: Kind) -> Option<bool> {
+    if pid == 0 {
+        return None;
+    }
+    Some(namespace::of(pid, kind).ok()? == namespace::own(kind).ok()?)
 }
 
 fn need(op: Op) -> Need {
@@ -58,37 +103,70 @@ fn need(op: Op) -> Need {
         Op::Read | Op::Meter | Op::Flush | Op::Version => Need::Look,
         // A write as any program's, and a record of a command: asked of each file, and of the project.
         Op::Patch | Op::Check => Need::Look,
+        // Who begins a run gains nothing by it, and only its own can be left.
+        Op::Run | Op::Leave => Need::Look,
     }
 }
 
-/// Whether `asker` may ask for `op`; asked at every request.
+/// Whether `asker` may ask for `op`; asked at every request. Whoever may not has left an event.
 pub fn check(op: Op, asker: &Asker, project: &Project) -> Result<(), ErrorBody> {
     match need(op) {
         Need::Look => Ok(()),
         Need::Change if may_change(asker, project) => Ok(()),
-        Need::Change => Err(ErrorBody::new(ErrorCode::NotPermitted, refusal(op, project))),
+        Need::Change => {
+            let refusal = refusal(op, asker, project);
+            project.overlay.note_refused(&refusal, asker.pid, asker.uid);
+            Err(ErrorBody::new(ErrorCode::NotPermitted, refusal))
+        }
     }
 }
 
-fn refusal(op: Op, project: &Project) -> String {
-    let who = match project.overlay.settings().approve {
-        Approve::Anyone | Approve::Owner => "its owner",
-        Approve::Outside => "its owner, from outside",
-    };
-    format!("{op}: only {who} (uid {}) and root may change the state of this project", project.owner)
+fn refusal(op: Op, asker: &Asker, project: &Project) -> String {
+    let owner = project.owner;
+    match stand(asker, project) {
+        Whereabouts::Outside => {
+            format!("{op}: only its owner (uid {owner}) and root may change the state of this project")
+        }
+        Whereabouts::Inside => format!(
+            "{op}: what a run has started may not change the state of this project (approve = \"outside\"): ask the person \
+             you work for, who does it from outside"
+        ),
+        Whereabouts::Unseen => format!(
+            "{op}: only a process whose namespaces can be seen may change the state of this project, its owner's (uid \
+             {owner}) or root's"
+        ),
+    }
+}
+
+/// Where `asker` stands, as far as that matters for the settings in force.
+fn stand(asker: &Asker, project: &Project) -> Whereabouts {
+    match asker.whereabouts {
+        Whereabouts::Unseen if project.overlay.runs().have_been() => Whereabouts::Inside,
+        whereabouts => whereabouts,
+    }
 }
 
 pub fn may_change(asker: &Asker, project: &Project) -> bool {
-    may_approve(asker, project.overlay.settings().approve, project.owner)
+    let (settings, stands) = (project.overlay.settings(), stand(asker, project));
+    let approve = match stands {
+        Whereabouts::Inside => settings.approve_in_run,
+        Whereabouts::Outside | Whereabouts::Unseen => settings.approve,
+    };
+    may_approve(asker.uid, stands, approve, project.owner)
 }
 
-fn may_approve(asker: &Asker, approve: Approve, owner: u32) -> bool {
+/// Whether somebody is in a run already, so that none can begin there.
+pub fn is_in_run(asker: &Asker, project: &Project) -> bool {
+    stand(asker, project) == Whereabouts::Inside
+}
+
+fn may_approve(uid: u32, stands: Whereabouts, approve: Approve, owner: u32) -> bool {
+    let is_owner = uid == ROOT || uid == owner;
     match approve {
         // Under a user's mount others only read (SPEC §2).
-        Approve::Anyone => owner == ROOT || is_owner(asker, owner),
-        Approve::Owner => is_owner(asker, owner),
-        // Taken for the owner alone: which processes are inside is known once `run` starts them.
-        Approve::Outside => is_owner(asker, owner),
+        Approve::Anyone => owner == ROOT || is_owner,
+        Approve::Owner => is_owner,
+        Approve::Outside => is_owner && stands == Whereabouts::Outside,
     }
 }
 
@@ -209,27 +287,40 @@ fn has_bit(asker: &Asker, access: &Access, bit: u32) -> bool {
 mod tests {
     use super::*;
 
-    fn asker(uid: u32) -> Asker {
-        Asker { pid: 7, uid, gid: uid }
+    #[test]
+    fn who_may_change_state_depends_on_the_setting_the_mounter_and_where_one_stands() {
+        use Whereabouts::{Inside, Outside, Unseen};
+        for (approve, owner, uid, stands, want) in [
+            (Approve::Anyone, 0, 0, Outside, true),
+            (Approve::Anyone, 0, 1000, Outside, true),
+            (Approve::Anyone, 0, 1000, Unseen, true),
+            (Approve::Anyone, 0, 1000, Inside, true),
+            (Approve::Anyone, 1000, 1000, Outside, true),
+            (Approve::Anyone, 1000, 0, Outside, true),
+            (Approve::Anyone, 1000, 1001, Outside, false),
+            (Approve::Owner, 0, 1000, Outside, false),
+            (Approve::Owner, 1000, 1000, Outside, true),
+            (Approve::Owner, 1000, 1000, Inside, true),
+            (Approve::Owner, 1000, 0, Outside, true),
+            (Approve::Owner, 1000, 1001, Outside, false),
+            (Approve::Outside, 0, 1000, Outside, false),
+            (Approve::Outside, 1000, 1000, Outside, true),
+            (Approve::Outside, 1000, 0, Outside, true),
+            (Approve::Outside, 1000, 1000, Inside, false),
+            (Approve::Outside, 1000, 0, Inside, false),
+            (Approve::Outside, 1000, 0, Unseen, false),
+        ] {
+            let may = may_approve(uid, stands, approve, owner);
+            assert_eq!(may, want, "{approve:?}, owner {owner}, uid {uid}, {stands:?}");
+        }
     }
 
     #[test]
-    fn who_may_change_state_depends_on_the_setting_and_the_mounter() {
-        for (approve, owner, uid, want) in [
-            (Approve::Anyone, 0, 0, true),
-            (Approve::Anyone, 0, 1000, true),
-            (Approve::Anyone, 1000, 1000, true),
-            (Approve::Anyone, 1000, 0, true),
-            (Approve::Anyone, 1000, 1001, false),
-            (Approve::Owner, 0, 1000, false),
-            (Approve::Owner, 1000, 1000, true),
-            (Approve::Owner, 1000, 0, true),
-            (Approve::Owner, 1000, 1001, false),
-            (Approve::Outside, 0, 1000, false),
-            (Approve::Outside, 1000, 1000, true),
-        ] {
-            assert_eq!(may_approve(&asker(uid), approve, owner), want, "{approve:?}, owner {owner}, uid {uid}");
-        }
+    fn a_process_is_outside_until_a_run_has_started_it_and_unseen_where_nothing_is_known() {
+        let (runs, own) = (Runs::default(), std::process::id());
+        assert_eq!(Whereabouts::of(own, &runs), Whereabouts::Outside);
+        assert_eq!(Whereabouts::of(0, &runs), Whereabouts::Unseen);
+        assert_eq!(Whereabouts::of(u32::MAX >> 1, &runs), Whereabouts::Unseen);
     }
 
     #[test]
@@ -244,6 +335,8 @@ mod tests {
             (Op::Meter, Need::Look),
             (Op::Patch, Need::Look),
             (Op::Check, Need::Look),
+            (Op::Run, Need::Look),
+            (Op::Leave, Need::Look),
             (Op::Confirm, Need::Change),
             (Op::Discard, Need::Change),
             (Op::Rollback, Need::Change),
@@ -266,7 +359,7 @@ mod tests {
             (0o604, 1001, 1001, false),
             (0o640, 1001, 1001, false),
         ] {
-            let asker = Asker { pid: 7, uid, gid };
+            let asker = Asker { pid: 7, uid, gid, whereabouts: Whereabouts::Outside };
             let access = Access { uid: 1000, gid: 1000, mode, acl: None };
             assert_eq!(has_bit(&asker, &access, READ), want, "{mode:o} by {uid}:{gid}");
         }

@@ -7,7 +7,7 @@ use super::answers::{self, HeldRow, failed};
 use super::find::{Known, Live, find, glob_of, path_glob};
 use super::read::Receipt;
 use super::{Asker, Project};
-use super::{blame, check, patch, read, rights};
+use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
@@ -51,7 +51,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
-        Op::Reload | Op::Read | Op::Meter | Op::Flush | Op::Version => false,
+        Op::Reload | Op::Read | Op::Meter | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
         Op::Check => request.phase == Some(CheckPhase::Promote),
     };
     match project.overlay.fault().filter(|_| acts) {
@@ -79,6 +79,8 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Reload => reload(request, project),
         Op::Flush => flush(request, project),
         Op::Unmount => unmount(request, asker, project),
+        Op::Run => runs::begin(request, asker, project),
+        Op::Leave => runs::leave(asker, project),
         Op::Version => Ok(Reply::Version(version(project))),
         Op::Meter => read::meter(request, asker, project),
         Op::Patch => patch::patch(request, asker, project),
@@ -473,11 +475,24 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         let message = format!("{} is not mounted", project.path.display());
         return Err(ErrorBody::new(ErrorCode::NotMounted, message));
     }
+    check_nobody_runs(request, project)?;
     if !request.dry_run {
         wait_for_writers(request, project)?;
     }
     let outcomes = held_at_unmount(request, asker, project)?;
     Ok(Reply::Unmount(UnmountReply { outcomes, held: answers::all_held(project)?, dry_run: request.dry_run }))
+}
+
+/// The view of runs goes by itself when they end. Before that their programs would lose it under their feet.
+fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
+    let is_for_runs = project.mounted.as_ref().is_some_and(|mounted| mounted.keeper.is_some());
+    match project.overlay.runs().live().first() {
+        Some(run) if is_for_runs && !request.force => {
+            let message = format!("a run goes on (pid {}): {}; --force shuts its view", run.runner, run.command);
+            Err(ErrorBody::new(ErrorCode::Busy, message))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {

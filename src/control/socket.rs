@@ -12,7 +12,6 @@ use rustix::fs::{AtFlags, Mode};
 use super::conversation::{Afterwards, afterwards, answer_bytes};
 use super::{Asker, Project};
 use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Response};
-use crate::sys::process;
 
 /// Connections at once, each with a thread.
 const CONNECTIONS_MAX: usize = 32;
@@ -91,7 +90,7 @@ fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<AtomicUs
 
 /// A line of request, a line of answer, until the peer has enough.
 fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
-    let asker = peer(stream)?;
+    let asker = peer(stream, project)?;
     let mut requests = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -99,7 +98,7 @@ fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
         if line.is_empty() {
             return Ok(());
         }
-        let answered = answer_bytes(&line, &asker, project);
+        let answered = answer_bytes(&line, &asker.again(project), project);
         let mut writer = stream;
         let delivered = writer.write_all(&answered.line);
         let what = answered.afterwards;
@@ -115,9 +114,8 @@ fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
     }
 }
 
-fn peer(stream: &UnixStream) -> io::Result<Asker> {
+fn peer(stream: &UnixStream, project: &Project) -> io::Result<Asker> {
     let credentials = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
     let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).unwrap_or_default();
-    let pid = process::tgid(pid).unwrap_or(pid);
-    Ok(Asker { pid, uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw() })
+    Ok(Asker::by_ids(pid, (credentials.uid.as_raw(), credentials.gid.as_raw()), project))
 }

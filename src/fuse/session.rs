@@ -2,7 +2,7 @@
 //! alive long after, so nobody should wait for its end in order to leave.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -18,6 +18,7 @@ use super::watchers;
 use crate::control::Desk;
 use crate::overlay::Overlay;
 use crate::sys::backing::try_passthrough;
+use crate::sys::mount::Door;
 use crate::sys::watch::Watches;
 
 /// Who reads and writes what nobody judges.
@@ -44,10 +45,10 @@ pub struct Running {
     pub ended: Receiver<io::Result<()>>,
 }
 
-/// Answers the kernel on a device that is mounted at `mountpoint`, in threads of its own, and becomes the view's observer.
+/// Answers the kernel on a device, to the view of which a path leads, in threads of its own, and becomes the view's observer.
 /// Returns when the kernel has been greeted: from then on the mount point answers.
 pub fn serve(
-    (device, mountpoint): (OwnedFd, &Path),
+    (Door { device, number }, view): (Door, &Path),
     overlay: Arc<Overlay>,
     desk: Arc<Desk>,
     passing: Passing,
@@ -58,7 +59,7 @@ pub fn serve(
         Passing::ByKernel => Some(overlay.stack_depth().map_err(io::Error::other)?),
         Passing::ByDaemon => None,
     };
-    let (herald, heralded) = watchers::herald(mountpoint, teller.clone());
+    let (herald, heralded) = watchers::herald((view, number), teller.clone());
     let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()), stack_depth, herald.clone());
     let asked = device.try_clone()?;
     // Who may come in is for the mount's own options, which the kernel keeps.

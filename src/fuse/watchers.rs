@@ -5,7 +5,6 @@
 //! known for ours, and is answered with what is. Watchers get `IN_MODIFY` for the name, or for the directory where the
 //! name is gone. That costs a few requests each, and is only done while anybody watches.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UT
 
 use super::observer::Teller;
 use crate::model::RelPath;
-use crate::sys::mount::mount_at;
+use crate::sys::mount::Device;
 use crate::sys::watchers::is_anybody_watching;
 
 /// To look for watchers takes at most this share of the time, so that a flood of changes costs no more than a tenth.
@@ -36,18 +35,18 @@ pub struct Herald {
 pub struct Heralded {
     queue: Receiver<RelPath>,
     thread: Arc<AtomicU32>,
-    mountpoint: PathBuf,
-    device: io::Result<u64>,
+    view: PathBuf,
+    device: u64,
     teller: Teller,
 }
 
-pub fn herald(mountpoint: &Path, teller: Teller) -> (Herald, Heralded) {
+/// `view` leads to the file system of that number.
+pub fn herald((view, number): (&Path, Device), teller: Teller) -> (Herald, Heralded) {
     let (sender, receiver) = channel();
     let thread = Arc::new(AtomicU32::new(0));
     let herald = Herald { queue: sender, thread: thread.clone() };
-    // Before anybody can have mounted something else there; and not by opening it, which would keep it busy.
-    let device = device_of(mountpoint);
-    (herald, Heralded { queue: receiver, thread, mountpoint: mountpoint.to_owned(), device, teller })
+    let device = rustix::fs::makedev(number.major, number.minor);
+    (herald, Heralded { queue: receiver, thread, view: view.to_owned(), device, teller })
 }
 
 impl Herald {
@@ -68,10 +67,7 @@ impl Heralded {
     pub fn run(self) {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         self.thread.store(own.cast_unsigned(), Ordering::Relaxed);
-        let device = match &self.device {
-            Ok(device) => *device,
-            Err(err) => return log::warn!("look at the mount, for programs that watch it: {err}"),
-        };
+        let device = self.device;
         while let Ok(first) = self.queue.recv() {
             let mut paths = vec![first];
             paths.extend(self.queue.try_iter());
@@ -103,7 +99,7 @@ impl Heralded {
 
     fn touch_now(&self, path: &RelPath, device: u64) -> rustix::io::Result<()> {
         // Not kept open: that would keep others from unmounting.
-        let root = rustix::fs::openat(CWD, &self.mountpoint, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        let root = rustix::fs::openat(CWD, &self.view, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         if rustix::fs::fstat(&root)?.st_dev != device {
             // Something else is mounted there by now.
             return Ok(());
@@ -116,9 +112,4 @@ impl Heralded {
         let name: &[u8] = if path.is_root() { b"." } else { path.as_bytes() };
         rustix::fs::utimensat(&root, name, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
-}
-
-fn device_of(mountpoint: &Path) -> io::Result<u64> {
-    let entry = mount_at(mountpoint)?.ok_or(io::ErrorKind::NotFound)?;
-    Ok(rustix::fs::makedev(entry.device.major, entry.device.minor))
 }

@@ -8,6 +8,7 @@ mod change;
 mod digest;
 mod operation;
 mod path;
+mod printable;
 mod stamp;
 #[cfg(test)]
 mod tests;
@@ -17,4 +18,5 @@ pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Rea
 pub use digest::{Digest, Hasher};
 pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
+pub use printable::{escape_content, escape_name};
 pub use stamp::{Stamp, Timestamp};

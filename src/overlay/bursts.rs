@@ -12,12 +12,11 @@ use super::compare::Comparison;
 use super::{Overlay, Result};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::store::{self, Writer};
-use crate::sys::process;
 
 /// What a tree does within this time is done in one go.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// By process trees: the leader of a session, and all that descend from it.
+/// By process trees.
 #[derive(Default)]
 pub(super) struct Bursts(Mutex<HashMap<u32, Recent>>);
 
@@ -92,13 +91,13 @@ impl Overlay {
     pub(super) fn exceeds_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
         let takes = comparison.old.exists() && !self.is_fresh(&comparison.path);
         let limit = self.policy().settings.burst;
-        takes && self.bursts.exceeds(tree(by), &comparison.path, limit, Instant::now())
+        takes && self.bursts.exceeds(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
     }
 
     /// The burst that a change of `path` is part of. What it has done until now becomes part of it, too; should that fail, it
     /// is held all the same, and only does not say what it came with.
     pub(super) fn burst_of(&self, path: &RelPath, by: &Writer) -> Option<OperationId> {
-        let tree = tree(by);
+        let tree = self.tree_or_itself(by);
         match self.bursts.part(tree, path) {
             Part::OfNothing => None,
             Part::Of(operation) => Some(operation),
@@ -127,16 +126,16 @@ impl Overlay {
         Ok(Some(operation))
     }
 
+    /// One that has ended is a tree of its own.
+    fn tree_or_itself(&self, by: &Writer) -> u32 {
+        self.tree_of(by.pid).unwrap_or(by.pid)
+    }
+
     /// What waits for review of what was done at once.
     pub fn held_of(&self, operation: OperationId) -> Vec<ChangeId> {
         let held = self.held_rows().into_iter().filter_map(|row| row.held);
         held.filter(|held| held.operation == Some(operation)).map(|held| held.id).collect()
     }
-}
-
-/// One that has ended is a tree of its own.
-fn tree(by: &Writer) -> u32 {
-    process::session(by.pid).unwrap_or(by.pid)
 }
 
 #[cfg(test)]

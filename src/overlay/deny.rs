@@ -63,6 +63,6 @@ impl Overlay {
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
         });
-        event.by(actor)
+        self.by(event, actor)
     }
 }

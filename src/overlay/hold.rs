@@ -157,7 +157,7 @@ impl Overlay {
             event.deletions = held.map(|held| held.deletions);
             event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
         });
-        event.by(actor)
+        self.by(event, actor)
     }
 }
 

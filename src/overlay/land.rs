@@ -221,7 +221,7 @@ impl Overlay {
             event.message = note.map(str::to_owned);
             event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
         });
-        let event = event.by(actor);
+        let event = self.by(event, actor);
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
@@ -265,7 +265,7 @@ impl Overlay {
         } else {
             state.seen.remove(&comparison.path);
         }
-        state.saw(&comparison.path, meta.map(|meta| meta.stamp()), actor.pid);
+        state.saw(&comparison.path, meta.map(|meta| meta.stamp()), self.tree_of(actor.pid));
         state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 

@@ -40,6 +40,7 @@ mod hold_again;
 mod hunks;
 mod known;
 mod land;
+mod layered;
 mod limits;
 mod lookup;
 mod namespace;
@@ -56,10 +57,11 @@ mod restore;
 mod review;
 mod rollback;
 mod rules;
+mod runs;
 mod settle;
+mod shells;
 mod side;
 mod sights;
-mod standing;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -89,6 +91,7 @@ pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use handles::{HandleId, OpenFlags};
+pub use layered::{Layered, Waiting};
 pub use lookup::{Entry, Found, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::Opened;
@@ -98,8 +101,8 @@ pub use reading::Shown;
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
+pub use runs::{Run, Runs};
 pub use settle::Settled;
-pub use standing::{Standing, Waiting};
 pub use undo::UndoHow;
 pub use watch::Holds;
 
@@ -108,6 +111,7 @@ use external::{Doubts, Heralded};
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
+use shells::Shells;
 use sights::Sights;
 
 use uppers::Uppers;
@@ -176,6 +180,8 @@ pub struct Overlay {
     witness: Witness,
     /// How many this process may have, once somebody has asked.
     descriptors: std::sync::OnceLock<u64>,
+    runs: Runs,
+    shells: Shells,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -260,6 +266,8 @@ impl Overlay {
             bursts: Bursts::default(),
             witness: Witness::default(),
             descriptors: std::sync::OnceLock::new(),
+            runs: Runs::default(),
+            shells: Shells::default(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
@@ -436,12 +444,12 @@ impl Overlay {
 impl Overlay {
     /// Who opens a file. Who then writes to it, [`witness`] tells.
     fn opener(&self, caller: &Caller) -> Writer {
-        Writer { opened_by: caller.program(), session: Some(self.session.clone()), ..caller.writer() }
+        Writer { opened_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
     }
 
     /// Who makes, renames or removes something by name.
     fn doer(&self, caller: &Caller) -> Writer {
-        Writer { written_by: caller.program(), session: Some(self.session.clone()), ..caller.writer() }
+        Writer { written_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
     }
 }
 

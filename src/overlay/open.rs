@@ -82,7 +82,8 @@ impl Overlay {
         };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
-        self.state.lock().saw_opened(&path, node, below, caller.pid);
+        let tree = self.tree_of(caller.pid);
+        self.state.lock().saw_opened(&path, node, below, tree);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
     }
@@ -351,7 +352,8 @@ impl Overlay {
             open
         };
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
-        self.state.lock().saw(path, None, caller.pid);
+        let tree = self.tree_of(caller.pid);
+        self.state.lock().saw(path, None, tree);
         self.handle(id)?.note_began();
         Ok((entry, Opened { handle: id, keep_cache: true, passed: None }))
     }

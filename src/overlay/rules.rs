@@ -13,9 +13,7 @@ use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
 use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
-use crate::policy::settings::{
-    Approve, Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted,
-};
+use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
 use crate::protocol::EventName;
 use crate::store::Writer;
 use crate::sys::OFlags;
@@ -106,13 +104,18 @@ impl Policy {
             Some(file) if !file.is_trusted => Trust::Untrusted,
             Some(_) | None => Trust::Trusted,
         };
-        let defaults = Settings::defaults(Approve::Anyone);
+        let defaults = Settings::defaults();
         let (project, notices) = match trust {
             Trust::Trusted => (project, Vec::new()),
             Trust::Untrusted => untrusted(project, &user.values, &defaults),
         };
         let layers = [&user.values, &project.values, &source.environment, &source.flags];
-        let settings = Settings::layered(defaults, layers)?;
+        let mut settings = Settings::layered(defaults, layers)?;
+        // An untrusted file that tightens this for others would let in who is in a run, whom the default keeps out.
+        let trusted = (trust == Trust::Trusted).then_some(&project.values);
+        let believed = [Some(&user.values), trusted, Some(&source.environment), Some(&source.flags)];
+        let in_run = believed.into_iter().flatten().filter_map(Layer::approve).next_back();
+        settings.approve_in_run = in_run.unwrap_or(settings.approve_in_run);
         let at = settings.origin(Key::PreWrite);
         let rules = compile(&user.rules, &project.rules, trust)?;
         let is_inside = |path: &Path| source.is_inside(lower, path);
@@ -127,7 +130,7 @@ impl Policy {
     /// by being ignored.
     pub fn built_in(unread: &PolicyError) -> Self {
         Self {
-            settings: Settings::defaults(Approve::Anyone),
+            settings: Settings::defaults(),
             notices: Vec::new(),
             unread: Some(unread.to_string()),
             project_file: None,
@@ -225,7 +228,7 @@ impl Overlay {
     /// A refusal by rule, counted.
     pub(super) fn denied(&self, path: &RelPath, by: &Writer) -> Error {
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
-        let event = self.event(EventName::WriteDenied, path).by(by);
+        let event = self.by(self.event(EventName::WriteDenied, path), by);
         if let Err(err) = self.store.record(&event) {
             log::error!("record a denied write to {path}: {err}");
         }

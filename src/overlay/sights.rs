@@ -11,7 +11,6 @@ use super::settle::Job;
 use super::{NodeId, Overlay, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::Writer;
-use crate::sys::process;
 
 /// Of how many paths, twice.
 const PATHS_MAX: usize = 32_768;
@@ -81,7 +80,7 @@ impl Overlay {
         if job.row.held.is_some() {
             return false;
         }
-        let Some(tree) = process::session(by.pid) else { return false };
+        let Some(tree) = self.tree_of(by.pid) else { return false };
         let seen = self.state.lock().sights.last(tree, &comparison.path);
         let now = comparison.present.meta.map(|meta| meta.stamp());
         seen.is_some_and(|seen| now.is_none_or(|now| !same_content_stamp(&seen, &now)))
@@ -89,18 +88,18 @@ impl Overlay {
 }
 
 impl State {
-    /// A process has opened a node, of which lower had `stamp` a moment ago.
-    pub(super) fn saw_opened(&mut self, path: &RelPath, node: NodeId, stamp: Option<Stamp>, pid: u32) {
+    /// A process of `tree` has opened a node, of which lower had `stamp` a moment ago.
+    pub(super) fn saw_opened(&mut self, path: &RelPath, node: NodeId, stamp: Option<Stamp>, tree: Option<u32>) {
         let is_there = |stamp: Stamp| self.nodes.is_at(node, path) && self.nodes.has_lower(node, &stamp);
         // Else something of ours has landed since, of which is noted who has seen it.
         if stamp.is_none_or(is_there) {
-            self.saw(path, stamp, pid);
+            self.saw(path, stamp, tree);
         }
     }
 
-    /// A process has put there what lower has at a path.
-    pub(super) fn saw(&mut self, path: &RelPath, stamp: Option<Stamp>, pid: u32) {
-        match process::session(pid) {
+    /// A process of `tree` has put there what lower has at a path.
+    pub(super) fn saw(&mut self, path: &RelPath, stamp: Option<Stamp>, tree: Option<u32>) {
+        match tree {
             Some(tree) => self.sights.note(tree, path, stamp),
             // It has ended, and nobody knows any more whose tree has seen it.
             None => self.sights.forget_within(path),

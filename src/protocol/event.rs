@@ -11,6 +11,8 @@ pub enum EventName {
     WriteLanded,
     WriteHeld,
     WriteDenied,
+    /// Somebody asked for what they may not.
+    RequestRefused,
     Confirmed,
     ConfirmFailed,
     Discarded,
@@ -79,11 +81,12 @@ pub struct Event {
 
 impl EventName {
     /// Every name, in the order of the contract.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::SessionStarted,
         Self::WriteLanded,
         Self::WriteHeld,
         Self::WriteDenied,
+        Self::RequestRefused,
         Self::Confirmed,
         Self::ConfirmFailed,
         Self::Discarded,

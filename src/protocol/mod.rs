@@ -30,12 +30,12 @@ pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, 
 pub use reading::{Meter, MeterCounts, MeterReply, ReadForm, ReadReply};
 pub use reply::{
     Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply, UnmountReply,
-    VersionReply,
+    FlushReply, FsckReply, LeaveReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply,
+    RunReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
 pub use response::{Reply, Response, ResponseError};
-pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Status, Writer, WritingNow};
+pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Run, Status, Writer, WritingNow};
 
 /// The version of the protocol that this program speaks (`"v":1`).
 pub const VERSION: u64 = 1;
@@ -50,6 +50,9 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 pub const STATE_DIRECTORY: &str = ".fettle";
 pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// What shells read by themselves, in the view.
+pub const SHELL_DIRECTORY: &str = "shell";
+pub const SHELL_SCRIPT: &str = "effects.bash";
 
 /// A symbolic link in a state directory outside the project, which names the project. Without it a client below a
 /// subdirectory of the project could not tell what its relative paths are relative to.

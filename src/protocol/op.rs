@@ -22,12 +22,16 @@ pub enum Op {
     Check,
     Flush,
     Unmount,
+    /// What the asker starts from here on is a run.
+    Run,
+    /// The asker's run is over.
+    Leave,
     Version,
 }
 
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
-const OPS: [(Op, &str, &[&str]); 20] = [
+const OPS: [(Op, &str, &[&str]); 22] = [
     (Op::Status, "status", &["offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
@@ -51,6 +55,8 @@ const OPS: [(Op, &str, &[&str]); 20] = [
     (Op::Check, "check", &["phase", "name", "tested", "status"]),
     (Op::Flush, "flush", &["wait", "timeout"]),
     (Op::Unmount, "unmount", &["held", "timeout", "force", "dry_run"]),
+    (Op::Run, "run", &["name"]),
+    (Op::Leave, "leave", &[]),
     (Op::Version, "version", &[]),
 ];
 

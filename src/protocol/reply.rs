@@ -330,6 +330,29 @@ pub struct UnmountReply {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunReply {
+    /// By which events tell it from others.
+    pub session: String,
+    /// Of what nobody's run has done.
+    pub of_nobody: String,
+    /// The daemon.
+    pub pid: u32,
+    pub uid: u32,
+    /// Where the view is mounted. It covers the project itself in the keeper's namespaces.
+    #[serde(flatten)]
+    pub view: ProjectPath,
+    /// The process in whose namespaces the view covers the project. Absent: it is mounted for everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaveReply {
+    /// Nobody is left, and the daemon ends.
+    pub last: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionReply {
     pub version: String,
     /// The version of this protocol.

@@ -2,8 +2,8 @@
 
 use super::{
     Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, Status, UnmountReply,
-    VersionReply,
+    FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, RunReply, Status,
+    UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,8 @@ pub enum Reply {
     Check(Box<CheckReply>),
     Flush(FlushReply),
     Unmount(UnmountReply),
+    Run(RunReply),
+    Leave(LeaveReply),
     Version(VersionReply),
 }
 
@@ -149,6 +151,7 @@ impl Reply {
             Self::Meter(_) | Self::Patch(_) | Self::Check(_) => None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
+            Self::Run(_) | Self::Leave(_) => None,
         }
     }
 
@@ -202,6 +205,7 @@ impl Reply {
             Self::Meter(_) | Self::Patch(_) | Self::Check(_) => {}
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
+            Self::Run(_) | Self::Leave(_) => {}
         }
     }
 }

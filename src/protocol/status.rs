@@ -21,6 +21,9 @@ pub struct Status {
     /// Newest first.
     pub backups: Vec<Backup>,
     pub writers: Vec<WritingNow>,
+    /// Those that go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<Run>,
     pub counters: Counters,
     /// The kernel reads and writes files under `pass` rules by itself.
     #[serde(default)]
@@ -127,6 +130,20 @@ pub struct WritingNow {
     #[serde(flatten)]
     pub path: RelPath,
     pub pid: u32,
+}
+
+/// A command that `fettlefs run` has started and waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// As in the events of what it does.
+    pub session: String,
+    /// Of the process that started it.
+    pub pid: u32,
+    pub uid: u32,
+    /// For people.
+    pub command: String,
+    #[serde(serialize_with = "words::time")]
+    pub started: jiff::Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]

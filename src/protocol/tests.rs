@@ -68,6 +68,7 @@ fn status() -> Status {
             created: time(),
             by: None,
         }],
+        runs: vec![],
         writers: vec![WritingNow { path: path("src/b.rs"), pid: 99 }],
         counters: Counters { landed: 12, held: 1, denied: 0 },
         passthrough: true,
@@ -321,7 +322,7 @@ fn event_names_are_those_of_the_contract() {
         EventName::ALL.iter().map(|name| serde_json::to_value(name).unwrap().as_str().unwrap().to_owned()).collect();
     assert_eq!(
         names.join(" "),
-        "session_started write_landed write_held write_denied confirmed confirm_failed discarded rolled_back undone \
+        "session_started write_landed write_held write_denied request_refused confirmed confirm_failed discarded rolled_back undone \
          expired external_modified check_started check_passed check_failed promote_started promote_succeeded \
          promote_failed recovered session_ended"
     );

@@ -177,7 +177,7 @@ fn read_reason(word: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&reason).into_owned())
 }
 
-fn thread_count() -> io::Result<usize> {
+pub(super) fn thread_count() -> io::Result<usize> {
     Ok(fs::read_dir("/proc/self/task")?.count())
 }
 

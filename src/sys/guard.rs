@@ -13,8 +13,7 @@
 //! told of such a death, nor is a pidfd; its children are, by the signal they asked for.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,6 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::daemon::{Child, Forked, Output, ReadySignal, fork};
 use super::mount::abort_connection;
+use super::spawn::close_all_but;
 
 /// How long the other threads of a process may take to end after the first. To abort the connection of a dead daemon
 /// early does no harm.
@@ -80,6 +80,7 @@ fn prepare(daemon: Pid, pidfd: &OwnedFd, word: &File, signal: ReadySignal) -> io
         return Err(io::Error::other("the daemon died before it was guarded"));
     }
     signal.ready(Output::Null)?;
+    // What the daemon had open when the guard was forked is not the guard's to keep open.
     close_all_but(&[pidfd.as_raw_fd(), word.as_raw_fd()])
 }
 
@@ -100,20 +101,6 @@ fn ends_within(process: &OwnedFd, time: Duration) -> io::Result<bool> {
     let time = Timespec::try_from(time).map_err(io::Error::other)?;
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&time)))? > 0)
-}
-
-/// What the daemon had open when the guard was forked is not the guard's to keep open.
-fn close_all_but(kept: &[i32]) -> io::Result<()> {
-    let mut open = BTreeSet::new();
-    for entry in fs::read_dir("/proc/self/fd")? {
-        open.extend(entry?.file_name().to_str().and_then(|number| number.parse::<i32>().ok()));
-    }
-    for number in open.into_iter().filter(|number| *number > libc::STDERR_FILENO && !kept.contains(number)) {
-        // SAFETY: whatever owned it is never touched again: this process only waits, and exits without unwinding. One
-        // that is closed already, as the listing's own is, gives an error and nothing else.
-        unsafe { libc::close(number) };
-    }
-    Ok(())
 }
 
 fn death_alone() -> libc::sigset_t {

@@ -25,6 +25,21 @@ pub use table::{Device, MountEntry, mount_at, mounts};
 /// What `/proc/mounts` shows as the type; the kernel takes the part behind the dot for a name of ours.
 pub const FS_TYPE: &str = "fuse.fettlefs";
 
+/// A mounted device, by which requests come, and the number of the file system.
+#[derive(Debug)]
+pub struct Door {
+    pub device: OwnedFd,
+    pub number: Device,
+}
+
+impl Door {
+    /// Of what has just been mounted at `mountpoint`. Asks nothing of it, for nobody answers yet.
+    pub fn at(mountpoint: &Path, device: OwnedFd) -> io::Result<Self> {
+        let entry = mount_at(mountpoint)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { device, number: entry.device })
+    }
+}
+
 /// How to mount. [`FuseMount::new`] gives the usual: nosuid, nodev, for the mounting user only, modes checked by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct FuseMount<'a> {

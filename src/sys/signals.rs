@@ -109,9 +109,16 @@ pub fn unblock_in(command: &mut Command) -> &mut Command {
 }
 
 fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: the set is initialised, and the old mask is not asked for.
-    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
-        0 => Ok(()),
+    exchange_mask(how, set).map(|_before| ())
+}
+
+/// Gives the mask as it was.
+pub(super) fn exchange_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the set is initialised, and the call fills the other when it succeeds.
+    match unsafe { libc::pthread_sigmask(how, set, before.as_mut_ptr()) } {
+        // SAFETY: it has succeeded.
+        0 => Ok(unsafe { before.assume_init() }),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
@@ -128,7 +135,7 @@ fn signal_set() -> libc::sigset_t {
     }
 }
 
-fn signal_descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
+pub(super) fn signal_descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised; -1 asks for a new descriptor.
     let fd = unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     if fd < 0 {
@@ -138,7 +145,20 @@ fn signal_descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// One signal as it came.
+pub(super) struct Received {
+    pub number: libc::c_int,
+    /// Of the kernel's own accord: from the terminal, as a rule. Else some process sent it.
+    pub is_from_kernel: bool,
+}
+
 fn read_signal(signals: &OwnedFd) -> io::Result<Option<Signal>> {
+    let number = receive(signals)?.map(|received| received.number);
+    Ok(number.and_then(|number| Signal::ALL.into_iter().find(|signal| signal.number() == number)))
+}
+
+/// The next signal that waits, if one does.
+pub(super) fn receive(signals: &OwnedFd) -> io::Result<Option<Received>> {
     let mut record = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
     let bytes = size_of::<libc::signalfd_siginfo>();
     // SAFETY: the buffer is as long as said.
@@ -147,11 +167,12 @@ fn read_signal(signals: &OwnedFd) -> io::Result<Option<Signal>> {
         return none_if_would_block(io::Error::last_os_error());
     }
     // SAFETY: plain integers, zeroed at first and then filled by the kernel.
-    let number = unsafe { record.assume_init() }.ssi_signo;
-    Ok(Signal::ALL.into_iter().find(|signal| u32::try_from(signal.number()) == Ok(number)))
+    let record = unsafe { record.assume_init() };
+    let number = libc::c_int::try_from(record.ssi_signo).map_err(io::Error::other)?;
+    Ok(Some(Received { number, is_from_kernel: record.ssi_code == libc::SI_KERNEL }))
 }
 
-fn none_if_would_block(error: io::Error) -> io::Result<Option<Signal>> {
+fn none_if_would_block<T>(error: io::Error) -> io::Result<Option<T>> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
         _ => Err(error),

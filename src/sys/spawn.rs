@@ -1,6 +1,8 @@
 //! Starting a program so that it cannot outlive who started it, and gets nothing that it was not given.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
@@ -23,6 +25,21 @@ pub fn close_others_on_exec() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// For a process that only waits, and exits without unwinding: what it got from who forked it is not its to keep open. The
+/// three standard descriptors stay, and those named.
+pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
+    let mut open = BTreeSet::new();
+    for entry in fs::read_dir("/proc/self/fd")? {
+        open.extend(entry?.file_name().to_str().and_then(|number| number.parse::<i32>().ok()));
+    }
+    for number in open.into_iter().filter(|number| *number > libc::STDERR_FILENO && !kept.contains(number)) {
+        // SAFETY: whatever owned it is never touched again: this process only waits, and exits without unwinding. One
+        // that is closed already, as the listing's own is, gives an error and nothing else.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
 }
 
 /// What is started from here on can be sent every signal. A daemon blocks those it waits for, and a program that is run

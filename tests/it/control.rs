@@ -329,7 +329,7 @@ fn the_files_beside_tell_the_same_as_the_commands() {
     assert_eq!(names(".fettle/held"), ids);
     assert_eq!(names(&format!(".fettle/held/{c}")), ["diff", "meta.json", "new", "old"]);
     assert_eq!(names(&format!(".fettle/held/{d}")), ["diff", "meta.json", "old"]);
-    assert_eq!(names(".fettle"), ["NOTICE.md", "backups", "control", "events.jsonl", "held", "status.json"]);
+    assert_eq!(names(".fettle"), ["NOTICE.md", "backups", "control", "events.jsonl", "held", "shell", "status.json"]);
     let backup = status["backups"][0]["name"].as_str().expect("a backup").to_owned();
     assert_eq!(names(".fettle/backups"), std::slice::from_ref(&backup));
     assert_eq!(view.read(format!(".fettle/backups/{backup}")), OLD);

@@ -6,7 +6,7 @@
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
 //! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks`
 //! permission programs, `security` what is a boundary, `damage` what programs do by accident and one command undoes,
-//! `fuzz` what others may have written.
+//! `fuzz` what others may have written, `run` commands in a view of their own.
 
 mod around;
 mod attribution;
@@ -33,6 +33,7 @@ mod programs;
 mod races;
 mod read;
 mod rules;
+mod run;
 mod save_patterns;
 mod security;
 mod semantics;

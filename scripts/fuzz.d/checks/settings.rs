@@ -3,11 +3,11 @@
 
 use fettlefs::model::RelPath;
 use fettlefs::policy::rules::{Entry, Place, RuleSet, Trust};
-use fettlefs::policy::settings::{Approve, Settings, SettingsFile};
+use fettlefs::policy::settings::{Settings, SettingsFile};
 
 pub fn check(bytes: &[u8]) {
     let Ok(file) = SettingsFile::parse(".fettle.toml", bytes) else { return };
-    if let Err(err) = Settings::layered(Settings::defaults(Approve::Anyone), [&file.values]) {
+    if let Err(err) = Settings::layered(Settings::defaults(), [&file.values]) {
         assert!(!err.to_string().is_empty());
     }
     let Ok(rules) = RuleSet::compile(&[], &file.rules, Trust::Untrusted) else { return };

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -29,7 +29,9 @@ use crate::overlay::{Overlay, Policy};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
-use crate::sys::mount::{mount_at, mount_fuse, mount_fuse_with_helper};
+use crate::sys::keeper::Keeper;
+use crate::sys::mount::{Device, Door, abort_connection, mount_fuse, mount_fuse_with_helper};
+use crate::sys::namespace::Leave;
 use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::tree::Tree;
@@ -39,6 +41,9 @@ const SIGNALLED_WRITERS_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a detached mount may live on for those who still stand in it or read an answer.
 const DETACHED_SESSION_MAX: Duration = Duration::from_secs(2);
+
+/// How long the view of runs waits for the first, or for those to come back that had a daemon that died.
+const FIRST_RUN_MAX: Duration = Duration::from_secs(10);
 
 /// A log above this is begun anew at the next mount.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -55,12 +60,43 @@ enum End {
     SessionOver,
 }
 
+/// Where the view is mounted, and how it is reached from here.
+struct Standing {
+    number: Device,
+    path: PathBuf,
+    /// In the namespace of runs, where taking it away would uncover the project.
+    is_kept: bool,
+}
+
+impl Standing {
+    fn of(plan: &Plan, number: Device, keeper: Option<&Keeper>) -> Self {
+        let path = match keeper {
+            Some(keeper) => {
+                let mountpoint = plan.mountpoint.strip_prefix("/").unwrap_or(&plan.mountpoint);
+                Path::new("/proc").join(keeper.pid().to_string()).join("root").join(mountpoint)
+            }
+            None => plan.mountpoint.clone(),
+        };
+        Self { number, path, is_kept: keeper.is_some() }
+    }
+
+    /// Nobody asks anything from here on. What is left of a run stays before a closed door: its programs must not find the
+    /// project where the view was.
+    fn end(&self) -> Result<()> {
+        match self.is_kept {
+            true => abort_connection(self.number.minor).map_err(|err| failure("cut the connection to the view", &err)),
+            false => take_away(&self.path).map_err(told),
+        }
+    }
+}
+
 /// A view that answers.
 pub struct Daemon {
     project: Arc<Project>,
     ends: Receiver<End>,
     end: Sender<End>,
     socket: Socket,
+    standing: Standing,
     /// Lets old backups go. Ends before the lock is released.
     purger: JoinHandle<()>,
     /// Tells what others do below. Ends before the lock is released, too.
@@ -72,8 +108,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn begin(plan: &Plan, guard: Option<Guard>) -> std::result::Result<(Self, Recovered), Failure> {
-        Ok(begin(plan, guard)?)
+    /// `keeper`: for runs, who mounts where they are.
+    pub fn begin(
+        plan: &Plan,
+        guard: Option<Guard>,
+        keeper: Option<&Keeper>,
+    ) -> std::result::Result<(Self, Recovered), Failure> {
+        Ok(begin(plan, guard, keeper)?)
     }
 
     /// Where standard error goes in the background.
@@ -105,9 +146,7 @@ impl Daemon {
         }
         // Who follows events through the view would keep the mount busy.
         self.project.overlay.store().end_waits();
-        if let Some(mounted) = &self.project.mounted {
-            take_away(&mounted.mountpoint).map_err(told)?;
-        }
+        self.standing.end()?;
         match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
             Ok(End::SessionOver) => self.session_over(),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -164,7 +203,7 @@ pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn begin(plan: &Plan, mut guard: Option<Guard>) -> Result<(Daemon, Recovered)> {
+fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Result<(Daemon, Recovered)> {
     // Every file that a program has open is one of ours, too.
     if let Err(err) = process::raise_descriptor_limit() {
         log::warn!("raise the limit of open files: {err}");
@@ -191,31 +230,31 @@ fn begin(plan: &Plan, mut guard: Option<Guard>) -> Result<(Daemon, Recovered)> {
     }
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
     overlay.store().dirs().write_holder(&note).map_err(store_failure)?;
+    if keeper.is_some() {
+        overlay.runs().are_all_there_is();
+    }
     let (end, ends) = channel();
-    let project = Arc::new(project(plan, Arc::new(overlay), end.clone()));
-    let socket = serve(plan, &project, &end)?;
+    let project = Arc::new(project(plan, Arc::new(overlay), end.clone(), keeper));
+    let (socket, standing) = serve(plan, &project, &end, keeper)?;
     if let Some(guard) = &mut guard {
-        tell_guard(guard, &plan.mountpoint);
+        tell_guard(guard, standing.number);
+    }
+    if keeper.is_some() {
+        start_waiting_for_runs(&project)?;
     }
     let purger = start_purger(Arc::clone(&project.overlay))?;
     let herald = start_herald(Arc::clone(&project.overlay))?;
-    Ok((Daemon { project, ends, end, socket, purger, herald, lock, guard }, recovered))
+    Ok((Daemon { project, ends, end, socket, standing, purger, herald, lock, guard }, recovered))
 }
 
 /// A guard that knows of no connection does nothing.
-fn tell_guard(guard: &mut Guard, mountpoint: &Path) {
-    let told = match mount_at(mountpoint) {
-        Ok(Some(mount)) => guard.watch(mount.device.minor),
-        // Unmounted already.
-        Ok(None) => Ok(()),
-        Err(err) => Err(err),
-    };
-    if let Err(err) = told {
+fn tell_guard(guard: &mut Guard, connection: Device) {
+    if let Err(err) = guard.watch(connection.minor) {
         say(format_args!("tell the daemon's guard what it guards: {err}"));
     }
 }
 
-fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>) -> Project {
+fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<&Keeper>) -> Project {
     let ask_end = move || {
         // The receiver is gone when the end is under way already.
         if end.send(End::Asked).is_err() {
@@ -227,26 +266,35 @@ fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>) -> Project {
         path: plan.project.clone(),
         source: plan.source.clone(),
         owner: rustix::process::getuid().as_raw(),
-        mounted: Some(Mounted { mountpoint: plan.mountpoint.clone(), ask_end: Box::new(ask_end) }),
+        mounted: Some(Mounted {
+            mountpoint: plan.mountpoint.clone(),
+            keeper: keeper.map(Keeper::pid),
+            ask_end: Arc::new(ask_end),
+        }),
     }
 }
 
 /// Mounts and serves; takes the mount away again when it does not come to answer.
-fn serve(plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<Socket> {
+fn serve(
+    plan: &Plan,
+    project: &Arc<Project>,
+    end: &Sender<End>,
+    keeper: Option<&Keeper>,
+) -> Result<(Socket, Standing)> {
     let socket = Socket::open(Arc::clone(project)).map_err(|err| failure("open the control socket", &err))?;
-    let device = mount(plan)?;
-    let served = serve_device(device, plan, project, end);
-    if let Err(err) = served {
-        take_away(&plan.mountpoint).map_err(told)?;
+    let door = mount(plan, keeper)?;
+    let standing = Standing::of(plan, door.number, keeper);
+    if let Err(err) = serve_door((door, &standing.path), plan, project, end) {
+        standing.end()?;
         return Err(err);
     }
-    Ok(socket)
+    Ok((socket, standing))
 }
 
-fn serve_device(device: OwnedFd, plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
+fn serve_door((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
     let desk = Arc::new(Desk::new(Arc::clone(project)));
     let (overlay, options) = (Arc::clone(&project.overlay), &plan.options);
-    let running = fuse::serve((device, &plan.mountpoint), overlay, desk, options.passing(), options.watching);
+    let running = fuse::serve((door, view), overlay, desk, options.passing(), options.watching);
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let end = end.clone();
     spawn("session", move || {
@@ -260,17 +308,15 @@ fn serve_device(device: OwnedFd, plan: &Plan, project: &Arc<Project>, end: &Send
             log::debug!("the session outlived the wait for it");
         }
     })?;
-    answers(&plan.mountpoint).map_err(|err| failure("ask the new mount", &err))?;
+    answers(view).map_err(|err| failure("ask the new mount", &err))?;
     let started = project.overlay.session_started();
     started.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("begin the session: {err}")))
 }
 
-fn mount(plan: &Plan) -> Result<OwnedFd> {
-    let words: Vec<&str> = plan.options.extra.iter().map(String::as_str).collect();
-    let options = plan.options.to_mount(plan.project.as_os_str(), &words, plan.is_root);
-    let mounted = match plan.is_root {
-        true => mount_fuse(&plan.mountpoint, &options),
-        false => mount_fuse_with_helper(&plan.mountpoint, &options),
+fn mount(plan: &Plan, keeper: Option<&Keeper>) -> Result<Door> {
+    let mounted = match keeper {
+        Some(keeper) => keeper.mount(),
+        None => mount_for_all(plan),
     };
     mounted.map_err(|err| {
         let what = format!("mount on {}", plan.mountpoint.display());
@@ -282,6 +328,23 @@ fn mount(plan: &Plan) -> Result<OwnedFd> {
             _ => failure(&what, &err),
         }
     })
+}
+
+fn mount_for_all(plan: &Plan) -> io::Result<Door> {
+    let words: Vec<&str> = plan.options.extra.iter().map(String::as_str).collect();
+    let options = plan.options.to_mount(plan.project.as_os_str(), &words, plan.is_root);
+    let device = match plan.is_root {
+        true => mount_fuse(&plan.mountpoint, &options),
+        false => mount_fuse_with_helper(&plan.mountpoint, &options),
+    };
+    Door::at(&plan.mountpoint, device?)
+}
+
+/// Where only runs are: as root, or as the owner of a user namespace, of whom nobody else can come in.
+pub fn mount_for_runs(plan: &Plan, leave: Leave) -> io::Result<Door> {
+    let words: Vec<&str> = plan.options.extra.iter().map(String::as_str).collect();
+    let options = plan.options.to_mount(plan.project.as_os_str(), &words, leave == Leave::Mounts);
+    Door::at(&plan.mountpoint, mount_fuse(&plan.mountpoint, &options)?)
 }
 
 /// Asks past every cache, so that the answer is the daemon's own.
@@ -338,6 +401,17 @@ fn wait_for_signals(termination: &Termination, end: &Sender<End>) {
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
     spawned.map(|_detached| ()).map_err(|err| failure("start a thread", &err))
+}
+
+/// Whoever asked for the view may be gone before it stands.
+fn start_waiting_for_runs(project: &Arc<Project>) -> Result<()> {
+    let project = Arc::clone(project);
+    spawn("first-run", move || {
+        std::thread::sleep(FIRST_RUN_MAX);
+        if let Some(mounted) = project.mounted.as_ref().filter(|_| project.overlay.runs().close_if_none()) {
+            (mounted.ask_end)();
+        }
+    })
 }
 
 fn start_purger(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {

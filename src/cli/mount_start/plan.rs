@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::super::mount::MountArgs;
+use super::super::mount::{Audience, MountArgs};
 use super::super::{Failure, sources};
 use super::options::Options;
 use super::say;
@@ -19,6 +19,7 @@ use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode, is_death};
 pub struct Plan {
     pub project: PathBuf,
     pub mountpoint: PathBuf,
+    pub audience: Audience,
     pub options: Options,
     pub location: Location,
     pub source: RuleSource,
@@ -37,6 +38,7 @@ impl Plan {
             project,
             mountpoint,
             source,
+            audience: arguments.audience,
             options: Options::parse(&arguments.options)?,
             location: sources::location()?,
             is_root: rustix::process::geteuid().is_root(),
@@ -174,7 +176,8 @@ fn check_fuse() -> Result<(), Failure> {
             Err(Failure::new(ErrorCode::Io, message))
         }
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            Err(Failure::new(ErrorCode::NotPermitted, "/dev/fuse may not be opened by this user"))
+            let message = "/dev/fuse may not be opened by this user; as root: chmod 666 /dev/fuse";
+            Err(Failure::new(ErrorCode::NotPermitted, message))
         }
         Err(err) => Err(told("open /dev/fuse", err)),
     }

@@ -12,11 +12,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::daemon::open_log;
+use super::daemon::{mount_for_runs, open_log};
 use super::plan::Plan;
-use super::{be_the_daemon, say, told};
+use super::{be_the_daemon, say, text_of, told};
 use crate::cli::Failure;
+use crate::cli::mount::Audience;
+use crate::protocol::ErrorCode;
 use crate::sys::daemon::{Child, Ending, Forked, Output, ReadySignal, fork, redirect_standard_descriptors};
+use crate::sys::keeper::Keeper;
 
 /// A daemon that dies more often than this within [`DEATHS_WITHIN`] dies of something that another start does not cure.
 const DEATHS_MAX: usize = 3;
@@ -24,8 +27,9 @@ const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The watchdog's whole life. Whoever called `mount` hears of the first daemon's start; of later ones the log tells.
 pub fn watch(plan: &Plan, caller: ReadySignal) -> Result<(), Failure> {
-    let mut daemon = match start(plan) {
-        Ok(daemon) => daemon,
+    let started = keeper(plan).and_then(|keeper| Ok((start(plan, keeper.as_ref())?, keeper)));
+    let (mut daemon, keeper) = match started {
+        Ok(started) => started,
         Err(reason) => return caller.failed(&reason).map_err(|err| told("tell the waiting process", &err)),
     };
     if let Err(_gone) = caller.ready(Output::Null) {
@@ -38,23 +42,44 @@ pub fn watch(plan: &Plan, caller: ReadySignal) -> Result<(), Failure> {
             death @ Ending::Killed(_) => {
                 deaths.retain(|then: &Instant| then.elapsed() < DEATHS_WITHIN);
                 deaths.push(Instant::now());
-                daemon = replace(plan, death, deaths.len())?;
+                daemon = replace((plan, keeper.as_ref()), death, deaths.len())?;
             }
         }
     }
 }
 
+/// For runs: who mounts where they are, and again when a daemon died.
+fn keeper(plan: &Plan) -> Result<Option<Keeper>, String> {
+    match plan.audience {
+        Audience::Everyone => Ok(None),
+        Audience::Runs => match Keeper::start(|leave| mount_for_runs(plan, leave)) {
+            Ok(keeper) => Ok(Some(keeper)),
+            Err(err) => Err(text_of(&no_namespace(&err))),
+        },
+    }
+}
+
+/// The ways on, for somebody who may have no mounts of one's own.
+fn no_namespace(err: &io::Error) -> Failure {
+    let message = format!(
+        "no mount namespace of one's own: {err}. Either as root, or with user namespaces allowed (sysctl \
+         user.max_user_namespaces above 0; where they are: kernel.unprivileged_userns_clone=1, \
+         kernel.apparmor_restrict_unprivileged_userns=0; not in a container without --cap-add SYS_ADMIN)"
+    );
+    Failure::new(ErrorCode::NotPermitted, message)
+}
+
 /// A daemon that answers, or why there is none: the JSON of an error, as the daemon says it.
-fn start(plan: &Plan) -> Result<Child, String> {
+fn start(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, String> {
     match fork() {
         Ok(Forked::Parent(readiness)) => readiness.wait().map_err(|err| format!("start the daemon: {err}"))?,
-        Ok(Forked::Child(signal)) => be_the_daemon(plan, signal),
+        Ok(Forked::Child(signal)) => be_the_daemon(plan, keeper, signal),
         Err(err) => Err(format!("fork: {err}")),
     }
 }
 
 /// The dead mount is gone when this returns, with another in its place or none.
-fn replace(plan: &Plan, death: Ending, deaths: usize) -> Result<Child, Failure> {
+fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usize) -> Result<Child, Failure> {
     let free = plan.check();
     if let Err(err) = write_to_log(plan) {
         say(format_args!("open the log: {err}"));
@@ -63,10 +88,14 @@ fn replace(plan: &Plan, death: Ending, deaths: usize) -> Result<Child, Failure> 
     free?;
     if deaths > DEATHS_MAX {
         let within = DEATHS_WITHIN.as_secs();
-        say(format_args!("that was the {deaths}th time in {within} s: no further start; the project is not covered"));
+        let left = match plan.audience {
+            Audience::Everyone => "the project is not covered",
+            Audience::Runs => "the view of what runs stays shut",
+        };
+        say(format_args!("that was the {deaths}th time in {within} s: no further start; {left}"));
         std::process::exit(1);
     }
-    start(plan).map_err(|reason| super::refusal(&reason).into())
+    start(plan, keeper).map_err(|reason| super::refusal(&reason).into())
 }
 
 fn write_to_log(plan: &Plan) -> io::Result<()> {

@@ -35,6 +35,8 @@ pub struct Settings {
     /// How many distinct paths one process tree may delete or rewrite within two seconds.
     pub burst: u64,
     pub approve: Approve,
+    /// The same for who is in a run.
+    pub approve_in_run: Approve,
     pub on_hold: OnHold,
     pub risk: RiskSwitches,
     /// Each hook is a program and its arguments.
@@ -128,8 +130,14 @@ impl Layer {
         Ok(layer)
     }
 
+    /// What it says of `approve`.
+    pub fn approve(&self) -> Option<Approve> {
+        let given = self.0.iter().rev().find(|given| given.key == Key::Approve)?;
+        Approve::parse(&given.value)
+    }
+
     fn add(&mut self, key: Key, value: String, at: Origin) -> Result<(), SettingsError> {
-        match Settings::defaults(Approve::Anyone).set(key, &value) {
+        match Settings::defaults().set(key, &value) {
             Some(()) => self.0.push(Given { key, value, at }),
             None => return Err(SettingsError::Value { key, value, at }),
         }
@@ -138,14 +146,14 @@ impl Layer {
 }
 
 impl Settings {
-    /// `approve` is `Anyone` for `mount` and `Outside` for `run` (SPEC §8).
-    pub fn defaults(approve: Approve) -> Self {
+    pub fn defaults() -> Self {
         Self {
             thresholds: Thresholds::default(),
             ttl: Ttl::After(Duration::from_secs(600)),
             window: Window::Seconds(Duration::from_secs(2)),
             burst: 20,
-            approve,
+            approve: Approve::Anyone,
+            approve_in_run: Approve::Outside,
             on_hold: OnHold::Continue,
             risk: RiskSwitches::default(),
             pre_write: Vec::new(),

@@ -13,7 +13,7 @@ fn refusal(text: &str) -> String {
 }
 
 fn mount() -> Settings {
-    Settings::defaults(Approve::Anyone)
+    Settings::defaults()
 }
 
 fn seconds(count: u64) -> Duration {
@@ -182,7 +182,7 @@ fn an_untrusted_project_may_tighten_each_value_and_loosen_none() {
         ("backups.max_age = 0", "backups.max_age = 1"),
         ("backups.max_per_path = 100", "backups.max_per_path = 99"),
     ] {
-        let defaults = Settings::defaults(Approve::Owner);
+        let defaults = Settings { approve: Approve::Owner, ..Settings::defaults() };
         let (kept, notes) = untrusted(file(tighter), &Layer::default(), &defaults);
         assert_eq!((kept, notes), (file(tighter), vec![]), "{tighter}");
         let (kept, notes) = untrusted(file(looser), &Layer::default(), &defaults);

@@ -1,4 +1,4 @@
-//! How a file stands: as the view shows it, beside what lower has; for who asks where its lines come from.
+//! A file as the view shows it, beside what lower has: for who asks where its lines come from.
 
 use super::lookup::Origin;
 use super::{Overlay, Result};
@@ -6,9 +6,9 @@ use crate::model::RelPath;
 use crate::store::UpperRow;
 use crate::sys::file::FileKind;
 
-/// What the view shows at a path, as text.
+/// What the view shows at a path.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct Layered {
     pub kind: FileKind,
     /// A file's bytes or a symlink's target; none of what is neither, or too large to be compared.
     pub text: Option<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct Waiting {
 
 impl Overlay {
     /// None where the view has nothing.
-    pub fn standing(&self, path: &RelPath) -> Result<Option<Standing>> {
+    pub fn layered(&self, path: &RelPath) -> Result<Option<Layered>> {
         let (kind, id) = match self.origin(path)? {
             Origin::Nothing | Origin::Hidden(_) => return Ok(None),
             Origin::Lower(meta) => (meta.kind, None),
@@ -44,6 +44,6 @@ impl Overlay {
             Some(waiting) => self.row_side(&waiting.row)?.bytes,
             None => below.clone(),
         };
-        Ok(Some(Standing { kind, text, below, upper }))
+        Ok(Some(Layered { kind, text, below, upper }))
     }
 }

@@ -1,0 +1,144 @@
+//! `fettlefs run`: a command in the view, in front, and what became of what it wrote.
+//!
+//! ```text
+//!   [`join`] a daemon, or start one ─► fork ─► the command, [`inside`] the view
+//!   wait, pass signals on, join again if the daemon died ─► [`end`]: flush, confirm or discard ─► [`summary`] ─► leave
+//! ```
+//! What it prints of its own goes to standard error: standard output is the command's.
+
+mod end;
+mod inside;
+mod join;
+mod summary;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, stderr, stdin};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use super::mount::SettingFlags;
+use super::{Desk, Failure, mount_start};
+use crate::protocol::{ErrorCode, Exit};
+use crate::sys::foreground::{Foreground, Front, Happened};
+use inside::Inside;
+use join::Membership;
+
+/// As of `env`, `timeout` and container programs: we could not do our part.
+const OWN_FAILURE: u8 = 125;
+
+/// How often to try to join again when a daemon died: its watchdog has two seconds to bring back another (SPEC §10).
+const JOIN_AGAIN_EVERY: Duration = Duration::from_millis(100);
+
+/// Run a command in the project's view
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What becomes of changes of this run that are held when it ends
+    #[arg(long, value_name = "WHAT", default_value = "keep")]
+    on_exit: OnExit,
+    /// End with status 1 when the command succeeds and something is held
+    #[arg(long)]
+    fail_on_held: bool,
+    /// In a pid namespace of its own, with a /proc of its own and without capabilities that reach out
+    #[arg(long)]
+    isolate: bool,
+    /// No remarks on what each shell command has changed
+    #[arg(long)]
+    no_effects: bool,
+    #[command(flatten)]
+    settings: SettingFlags,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// What becomes of what is held.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExit {
+    Keep,
+    Ask,
+    Confirm,
+    Discard,
+}
+
+/// The status to end with: the command's, or 125.
+pub fn run(arguments: Arguments, desk: &Desk) -> u8 {
+    run_to_the_end(&arguments, desk).unwrap_or_else(|failure| {
+        desk.report(&failure);
+        OWN_FAILURE
+    })
+}
+
+/// Of a command line that made no sense: a command's own status 2 means something else.
+pub fn usage_status(exit: Exit, argv: &[OsString]) -> u8 {
+    let mut words = argv.iter().skip(1);
+    let command = loop {
+        match words.next() {
+            Some(word) if word == "-C" => drop(words.next()),
+            Some(word) if word.as_encoded_bytes().starts_with(b"-") => {}
+            word => break word,
+        }
+    };
+    match exit {
+        Exit::Usage if command.is_some_and(|word| word == "run") => OWN_FAILURE,
+        exit => exit as u8,
+    }
+}
+
+fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
+    if arguments.on_exit == OnExit::Ask && !(stdin().is_terminal() && stderr().is_terminal()) {
+        return Err(Failure::usage("--on-exit ask needs a terminal to ask on"));
+    }
+    let directory = mount_start::directory(&desk.directory, "project")?;
+    let mut membership = Membership::join(&directory, &arguments.settings, &named(&arguments.command))?;
+    let inside = Inside {
+        way: membership.way().clone(),
+        is_isolated: arguments.isolate,
+        directory,
+        command: arguments.command.clone(),
+        session: membership.session().to_owned(),
+        shells: (!arguments.no_effects).then(|| membership.shell_script()),
+    };
+    let foreground = Foreground::prepare().map_err(|err| told("prepare to wait for the command", &err))?;
+    let front = foreground.start(|| inside.be_the_command(&foreground));
+    let front = front.map_err(|err| told("start the command", &err))?;
+    let status = wait(&foreground, front, &mut membership)?;
+    end::end(status, arguments.on_exit, arguments.fail_on_held, membership, desk)
+}
+
+/// Until the command has ended. A daemon that died meanwhile comes back, or does not: the command learns of that by itself.
+fn wait(foreground: &Foreground, front: Front, membership: &mut Membership) -> Result<u8, Failure> {
+    loop {
+        let (daemon, pause) = match membership.daemon() {
+            Some(daemon) => (Some(daemon), None),
+            None => (None, Some(JOIN_AGAIN_EVERY)),
+        };
+        match foreground.wait(front, daemon, pause).map_err(|err| told("wait for the command", &err))? {
+            Happened::Ended(status) => return Ok(u8::try_from(status).unwrap_or(u8::MAX)),
+            Happened::Told => membership.lose(),
+            Happened::TimeIsUp => membership.join_again(),
+        }
+    }
+}
+
+/// The command as people know it.
+fn named(command: &[OsString]) -> String {
+    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+fn told(what: &str, err: &std::io::Error) -> Failure {
+    Failure::new(ErrorCode::Io, format!("{what}: {err}"))
+}
+
+/// Where the project is, for a command that begins in `directory`.
+fn project_of(directory: &std::path::Path) -> Result<PathBuf, Failure> {
+    use crate::client::{ClientError, find};
+    match find(directory) {
+        Ok(place) => Ok(place.root),
+        Err(ClientError::NoProject(start)) => Ok(start),
+        // Whoever starts a daemon takes it away first.
+        Err(ClientError::Stale(dead)) => Ok(dead.project),
+        Err(err) => Err(err.into()),
+    }
+}

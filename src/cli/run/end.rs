@@ -1,0 +1,111 @@
+//! The end of a run: what is left to be judged, what becomes of what is held, and the status to end with.
+
+use std::collections::HashSet;
+
+use super::OnExit;
+use super::join::Membership;
+use super::summary::{Summary, Touched};
+use crate::cli::desk::Answer;
+use crate::cli::words::plural;
+use crate::cli::{Desk, Failure};
+use crate::client::Client;
+use crate::protocol::{Acted, ErrorCode, Event, EventName, Held, Op, Outcome, Reply, Request, Status, Target};
+
+/// The command has ended with `status`. What it has done is told whatever that is.
+pub fn end(
+    status: u8,
+    on_exit: OnExit,
+    fail_on_held: bool,
+    mut membership: Membership,
+    desk: &Desk,
+) -> Result<u8, Failure> {
+    let summary = match concluded(&mut membership, on_exit, desk) {
+        // It died over it: with the next, or not at all.
+        Err(Failure::Told(body)) if matches!(body.code, ErrorCode::Io | ErrorCode::NotMounted) => {
+            membership.lose();
+            concluded(&mut membership, on_exit, desk)
+        }
+        concluded => concluded,
+    };
+    // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
+    let left = membership.leave();
+    let Some(summary) = summary? else { return gone(status, desk) };
+    let ended = if fail_on_held && status == 0 && !summary.held.is_empty() { 1 } else { status };
+    summary.print(ended, desk)?;
+    left.map(|()| ended)
+}
+
+/// Nobody can say what became of the last writes.
+fn gone(status: u8, desk: &Desk) -> Result<u8, Failure> {
+    desk.remark(|text| {
+        text.put("fettlefs: the daemon died and did not come back; what was held and kept is safe: fettlefs status\n");
+    })?;
+    Ok(if status == 0 { super::OWN_FAILURE } else { status })
+}
+
+/// None where nobody answers any more.
+fn concluded(membership: &mut Membership, on_exit: OnExit, desk: &Desk) -> Result<Option<Summary>, Failure> {
+    let Some((client, sessions)) = membership.reach() else { return Ok(None) };
+    conclude(client, sessions, on_exit, desk).map(Some)
+}
+
+fn conclude(client: &mut Client, sessions: &[String], on_exit: OnExit, desk: &Desk) -> Result<Summary, Failure> {
+    client.ask(&Request::new(Op::Flush))?;
+    let events = events_of(client, sessions)?;
+    let own = held_of(&events);
+    let held = status(client)?.held;
+    let ours = held.into_iter().filter(|held| own.contains(held.id.as_str())).collect();
+    let outcomes = decide(client, on_exit, ours, desk)?;
+    let status = status(client)?;
+    let (landed, denied) =
+        (Touched::all(&events, EventName::WriteLanded), Touched::all(&events, EventName::WriteDenied));
+    Ok(Summary { sessions: sessions.to_vec(), landed, denied, outcomes, held: status.held })
+}
+
+/// Oldest first.
+fn events_of(client: &mut Client, sessions: &[String]) -> Result<Vec<Event>, Failure> {
+    let mut all = Vec::new();
+    for session in sessions {
+        let request = Request { session: Some(session.clone()), ..Request::new(Op::Log) };
+        let Reply::Log(log) = client.ask(&request)? else { return Err(Failure::other_answer()) };
+        all.extend(log.events);
+    }
+    all.sort_by_key(|event| event.seq);
+    Ok(all)
+}
+
+fn held_of(events: &[Event]) -> HashSet<&str> {
+    let held = events.iter().filter(|event| event.event == EventName::WriteHeld);
+    held.filter_map(|event| event.id.as_deref()).collect()
+}
+
+/// Only of what this run has held: what others wait with is not its own to decide. Expiry guards people, not this.
+fn decide(client: &mut Client, on_exit: OnExit, ours: Vec<Held>, desk: &Desk) -> Result<Vec<Outcome>, Failure> {
+    let act = match on_exit {
+        OnExit::Keep => return Ok(Vec::new()),
+        _ if ours.is_empty() => return Ok(Vec::new()),
+        OnExit::Confirm => Op::Confirm,
+        OnExit::Discard => Op::Discard,
+        OnExit::Ask => match ask(&ours, desk)? {
+            Answer::Yes => Op::Confirm,
+            Answer::No => return Ok(Vec::new()),
+        },
+    };
+    let targets = ours.into_iter().map(|held| Target::id(held.id.to_string())).collect();
+    match client.ask(&Request { targets, renew: act == Op::Confirm, ..Request::new(act) })? {
+        Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. }) => Ok(outcomes),
+        _ => Err(Failure::other_answer()),
+    }
+}
+
+fn ask(ours: &[Held], desk: &Desk) -> Result<Answer, Failure> {
+    desk.remark(|text| crate::cli::held::render_table(ours, text))?;
+    desk.agreed("--on-exit ask", &format!("Apply {}?", plural(ours.len() as u64, "held change")))
+}
+
+fn status(client: &mut Client) -> Result<Status, Failure> {
+    match client.ask(&Request::new(Op::Status))? {
+        Reply::Status(status) => Ok(*status),
+        _ => Err(Failure::other_answer()),
+    }
+}

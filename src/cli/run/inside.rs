@@ -1,0 +1,148 @@
+//! The process that becomes the command: into the view, and then `exec`.
+//!
+//! ```text
+//!   fork ─► namespaces ─► working directory ─► exec
+//!                └─ isolated: fork ─► first of a pid namespace: /proc, capabilities ─► fork ─► exec
+//! ```
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::OWN_FAILURE;
+use crate::cli::mount_start::say;
+use crate::sys::foreground::{Foreground, Happened};
+use crate::sys::isolation;
+use crate::sys::namespace;
+
+/// Of a command that cannot be run, and of one that is not there: as shells have it.
+const NOT_RUNNABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// By which a command knows the run it is in.
+const RUN_VARIABLE: &str = "FETTLE_RUN";
+
+/// Names of variables that shells are told by: see `control/shell/effects.bash`.
+const BASH_VARIABLE: &str = "BASH_ENV";
+const OWN_BASH_VARIABLE: &str = "FETTLE_BASH_ENV";
+const COMMAND_VARIABLE: &str = "FETTLE_COMMAND";
+const TELLS_VARIABLE: &str = "FETTLE_TELLS";
+
+/// How the view comes to cover the project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It does in the namespaces of this process.
+    Enter(u32),
+    /// It is mounted elsewhere.
+    Cover { view: PathBuf, project: PathBuf },
+    /// It does already.
+    Stay,
+}
+
+/// What is to be run, and where.
+pub struct Inside {
+    pub way: Way,
+    pub is_isolated: bool,
+    pub directory: PathBuf,
+    pub command: Vec<OsString>,
+    pub session: String,
+    /// Where shells find what has them tell what they have changed.
+    pub shells: Option<PathBuf>,
+}
+
+impl Inside {
+    /// The exit status; a command that was found never returns.
+    pub fn be_the_command(&self, foreground: &Foreground) -> i32 {
+        let done = self.enter().and_then(|()| match self.is_isolated {
+            true => self.be_isolated(foreground),
+            false => self.exec(foreground),
+        });
+        or_told(done)
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        let doing = |err: io::Error| io::Error::new(err.kind(), format!("go into the view: {err}"));
+        self.go_in().map_err(doing)
+    }
+
+    fn go_in(&self) -> io::Result<()> {
+        match &self.way {
+            Way::Enter(keeper) => {
+                namespace::enter(*keeper)?;
+                namespace::copy_mounts()
+            }
+            Way::Cover { view, project } => {
+                namespace::leave_mounts()?;
+                Ok(rustix::mount::mount_bind(view, project)?)
+            }
+            Way::Stay if self.is_isolated || rustix::process::geteuid().is_root() => {
+                namespace::leave_mounts().map(|_how| ())
+            }
+            // The set-uid programs that this user has would not work in a user namespace.
+            Way::Stay => Ok(()),
+        }
+    }
+
+    /// Waits for the first process of a pid namespace.
+    fn be_isolated(&self, foreground: &Foreground) -> io::Result<i32> {
+        let failed = |err: io::Error| io::Error::new(err.kind(), format!("isolate the command: {err}"));
+        namespace::leave_pids().map_err(failed)?;
+        let first = foreground.start(|| self.be_the_first(foreground)).map_err(failed)?;
+        status_of(foreground, first)
+    }
+
+    /// Which waits for the command, and for whatever loses its parent.
+    fn be_the_first(&self, foreground: &Foreground) -> i32 {
+        let shut_in = isolation::shut_in();
+        let shut_in = shut_in.map_err(|err| io::Error::new(err.kind(), format!("isolate the command: {err}")));
+        or_told(shut_in.and_then(|()| {
+            let command = foreground.start(|| or_told(self.exec(foreground)))?;
+            status_of(foreground, command)
+        }))
+    }
+
+    fn exec(&self, foreground: &Foreground) -> io::Result<i32> {
+        let Some((program, arguments)) = self.command.split_first() else { return Ok(NOT_FOUND) };
+        if let Err(err) = std::env::set_current_dir(&self.directory) {
+            let directory = self.directory.display();
+            return Err(io::Error::new(err.kind(), format!("go to {directory} in the view: {err}")));
+        }
+        foreground.hand_signals_back()?;
+        let mut command = Command::new(program);
+        command.args(arguments).env(RUN_VARIABLE, &self.session);
+        self.have_shells_tell(&mut command);
+        let err = command.exec();
+        say(format_args!("{}: {err}", program.to_string_lossy().escape_debug()));
+        Ok(if err.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE })
+    }
+}
+
+impl Inside {
+    /// Every bash that is not interactive reads the file that this variable names. The user's own is read by ours.
+    fn have_shells_tell(&self, command: &mut Command) {
+        let Some(script) = &self.shells else { return };
+        command.env(COMMAND_VARIABLE, std::process::id().to_string()).env_remove(TELLS_VARIABLE);
+        if let Some(own) = std::env::var_os(BASH_VARIABLE).filter(|own| own != script) {
+            command.env(OWN_BASH_VARIABLE, own);
+        }
+        command.env(BASH_VARIABLE, script);
+    }
+}
+
+/// A status of the command's, or our own failure, told.
+fn or_told(status: io::Result<i32>) -> i32 {
+    status.unwrap_or_else(|err| {
+        say(err);
+        i32::from(OWN_FAILURE)
+    })
+}
+
+fn status_of(foreground: &Foreground, front: crate::sys::foreground::Front) -> io::Result<i32> {
+    loop {
+        if let Happened::Ended(status) = foreground.wait(front, None, None)? {
+            return Ok(status);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Becoming one of a daemon's runs: of the one that is there, or of one that is started for it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::inside::Way;
+use super::project_of;
+use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
+use crate::cli::{Failure, mount_start, offline, sources};
+use crate::client::{Client, ClientError, Reach};
+use crate::protocol::{
+    ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, SHELL_SCRIPT, STATE_DIRECTORY,
+};
+use crate::store::holder_note;
+use crate::sys::namespace::pidfd_of;
+use crate::sys::process;
+use crate::sys::tree::Tree;
+
+/// How long to wait for a daemon that is ending, so that another can begin.
+const ENDING_MAX: Duration = Duration::from_secs(10);
+const ENDING_ASKED_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a daemon that died may take to come back. Twice of what it needs (SPEC §10).
+const COMING_BACK_MAX: Duration = Duration::from_secs(4);
+
+/// A run as its daemon knows it.
+pub struct Membership {
+    project: PathBuf,
+    /// How it is called there.
+    name: String,
+    way: Way,
+    /// None while the daemon is gone.
+    link: Option<Link>,
+    /// What events call it: one for each daemon that it has been a run of.
+    sessions: Vec<String>,
+}
+
+struct Link {
+    client: Client,
+    daemon: OwnedFd,
+}
+
+impl Link {
+    fn is_cut(&self) -> bool {
+        let mut ended = [PollFd::new(&self.daemon, PollFlags::IN)];
+        rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+}
+
+impl Membership {
+    /// Starts a daemon where none answers.
+    pub fn join(directory: &Path, settings: &SettingFlags, name: &str) -> Result<Self, Failure> {
+        let project = project_of(directory)?;
+        let (begun, mut strikes) = (Instant::now(), 0);
+        loop {
+            match join_or_start(&project, settings, name) {
+                Err(Failure::Told(body)) if body.code == ErrorCode::Busy && begun.elapsed() < ENDING_MAX => {
+                    // What a daemon does last, after it has taken its note away, takes a moment, too.
+                    strikes += u32::from(!is_held(&project)?);
+                    if strikes > 1 {
+                        return Err(Failure::Told(body));
+                    }
+                    std::thread::sleep(ENDING_ASKED_EVERY);
+                }
+                joined => {
+                    let (link, reply, way) = joined?;
+                    let sessions = vec![reply.session];
+                    return Ok(Self { project, name: name.to_owned(), way, link: Some(link), sessions });
+                }
+            }
+        }
+    }
+
+    pub fn way(&self) -> &Way {
+        &self.way
+    }
+
+    /// The latest.
+    pub fn session(&self) -> &str {
+        self.sessions.last().map_or("", String::as_str)
+    }
+
+    /// As programs in the run see it.
+    pub fn shell_script(&self) -> PathBuf {
+        self.project.join(STATE_DIRECTORY).join(SHELL_DIRECTORY).join(SHELL_SCRIPT)
+    }
+
+    /// Readable when the daemon has died. None: it has.
+    pub fn daemon(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(|link| link.daemon.as_fd())
+    }
+
+    /// Whoever answers now; a daemon that has just died is waited for.
+    pub fn reach(&mut self) -> Option<(&mut Client, &[String])> {
+        let begun = Instant::now();
+        if self.link.as_ref().is_some_and(|link| link.is_cut()) {
+            self.lose();
+        }
+        while self.link.is_none() && begun.elapsed() < COMING_BACK_MAX {
+            std::thread::sleep(ENDING_ASKED_EVERY);
+            self.join_again();
+        }
+        self.link.as_mut().map(|link| (&mut link.client, self.sessions.as_slice()))
+    }
+
+    pub fn lose(&mut self) {
+        self.link = None;
+    }
+
+    /// The same run with the daemon that has come in the place of the other, if it has.
+    pub fn join_again(&mut self) {
+        match join(&self.project, &self.name) {
+            Ok(Some((link, reply, _))) => {
+                // Before it had joined, what it did was nobody's.
+                self.sessions.extend([reply.of_nobody, reply.session]);
+                self.link = Some(link);
+            }
+            Ok(None) => {}
+            Err(err) => log::debug!("join again: {}", err.message()),
+        }
+    }
+
+    /// Says goodbye. A daemon of which it was the last run has ended when this returns.
+    pub fn leave(self) -> Result<(), Failure> {
+        let Some(Link { mut client, daemon }) = self.link else { return Ok(()) };
+        let Reply::Leave(LeaveReply { last }) = client.ask(&Request::new(Op::Leave))? else {
+            return Err(Failure::other_answer());
+        };
+        // It ends when nobody reads its answer any more.
+        drop(client);
+        if last { crate::cli::unmount::wait_for_end(&daemon) } else { Ok(()) }
+    }
+}
+
+type Joined = (Link, RunReply, Way);
+
+fn join_or_start(project: &Path, settings: &SettingFlags, name: &str) -> Result<Joined, Failure> {
+    let found = join(project, name)?;
+    match found {
+        Some(_) if *settings != SettingFlags::default() => {
+            let message =
+                format!("{} is mounted already, with settings of its own: leave out flags", project.display());
+            Err(Failure::usage(message))
+        }
+        Some(joined) => Ok(joined),
+        None => {
+            start(project, settings)?;
+            let gone = || Failure::new(ErrorCode::Io, "the daemon is gone as soon as it had begun; see its log");
+            join(project, name)?.ok_or_else(gone)
+        }
+    }
+}
+
+fn start(project: &Path, settings: &SettingFlags) -> Result<(), Failure> {
+    mount_start::start(MountArgs {
+        project: project.to_owned(),
+        mountpoint: None,
+        ground: Ground::Background,
+        audience: Audience::Runs,
+        options: Vec::new(),
+        settings: settings.clone(),
+    })
+}
+
+/// None where nobody answers.
+fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
+    let mut client = match Client::open(project, offline::answer) {
+        Ok(client) => client,
+        Err(ClientError::NoProject(_) | ClientError::Stale(_)) => return Ok(None),
+        Err(err) => return Err(err.into()),
+    };
+    if matches!(client.reach(), Reach::Offline | Reach::Stale(_)) {
+        return Ok(None);
+    }
+    let request = Request { name: Some(name.to_owned()), ..Request::new(Op::Run) };
+    let Reply::Run(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
+    let daemon = pidfd_of(reply.pid).map_err(|err| super::told("watch the daemon", &err))?;
+    let way = way(&client, &reply);
+    Ok(Some((Link { client, daemon }, reply, way)))
+}
+
+fn way(client: &Client, reply: &RunReply) -> Way {
+    let (view, project) = (reply.view.0.clone(), client.place().root.clone());
+    match reply.keeper {
+        Some(keeper) => Way::Enter(keeper),
+        None if view == project => Way::Stay,
+        None => Way::Cover { view, project },
+    }
+}
+
+/// Whether a daemon holds the project: one that takes no run is ending.
+fn is_held(project: &Path) -> Result<bool, Failure> {
+    let lower = Tree::open(project).map_err(|err| super::told("open the project", &err))?;
+    let note = holder_note(&lower, &sources::location()?);
+    Ok(note.is_some_and(|note| note.mountpoint.is_some() && process::tgid(note.pid).is_some()))
+}

@@ -1,0 +1,121 @@
+//! What a run has done to the project, for whoever started it. On standard error, for standard output is the command's.
+
+use std::collections::BTreeMap;
+use std::io::{Write, stderr};
+
+use serde::Serialize;
+
+use crate::cli::desk::Format;
+use crate::cli::outcome::{Tense, render_all};
+use crate::cli::text::Text;
+use crate::cli::words::plural;
+use crate::cli::{Desk, Failure, held};
+use crate::model::RelPath;
+use crate::protocol::{Event, EventName, Held, Outcome};
+
+/// Paths that are named one by one; `log` has the rest.
+const NAMED_MAX: usize = 20;
+
+#[derive(Serialize)]
+pub struct Summary {
+    pub sessions: Vec<String>,
+    pub landed: Vec<Touched>,
+    pub denied: Vec<Touched>,
+    /// What `--on-exit` has done.
+    pub outcomes: Vec<Outcome>,
+    /// Everything that waits for review in the project.
+    pub held: Vec<Held>,
+}
+
+/// One path that something was done to, however often.
+#[derive(Clone, Serialize)]
+pub struct Touched {
+    #[serde(flatten)]
+    path: RelPath,
+    insertions: u64,
+    deletions: u64,
+    /// What the last event said of it: `[new file]`, `[deleted]`, …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    v: u64,
+    ok: bool,
+    op: &'static str,
+    status: u8,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+impl Touched {
+    /// Each path of such events once, by name.
+    pub fn all(events: &[Event], name: EventName) -> Vec<Self> {
+        let mut paths: BTreeMap<RelPath, Self> = BTreeMap::new();
+        for event in events.iter().filter(|event| event.event == name) {
+            let Some(path) = &event.path else { continue };
+            // The last tells of those before it, too, within a window.
+            let touched = Self {
+                path: path.clone(),
+                insertions: event.insertions.unwrap_or_default(),
+                deletions: event.deletions.unwrap_or_default(),
+                note: event.message.clone(),
+            };
+            paths.insert(path.clone(), touched);
+        }
+        paths.into_values().collect()
+    }
+
+    fn render(&self, verb: &str, text: &mut Text) {
+        text.put(format!("  {verb} ")).name(self.path.as_bytes());
+        if self.insertions + self.deletions > 0 {
+            text.put(format!(" (+{} -{})", self.insertions, self.deletions));
+        }
+        if let Some(note) = &self.note {
+            text.put(" ").name(note);
+        }
+        text.put("\n");
+    }
+}
+
+impl Summary {
+    /// `status` is the one that the run ends with.
+    pub fn print(&self, status: u8, desk: &Desk) -> Result<(), Failure> {
+        match desk.format {
+            Format::Json => self.print_json(status),
+            Format::Human => desk.remark(|text| self.render(text)),
+        }
+    }
+
+    fn print_json(&self, status: u8) -> Result<(), Failure> {
+        let line = Line { v: crate::protocol::VERSION, ok: true, op: "run", status, summary: self };
+        let mut bytes = serde_json::to_vec(&line).map_err(std::io::Error::from)?;
+        bytes.push(b'\n');
+        Ok(stderr().write_all(&bytes)?)
+    }
+
+    fn render(&self, text: &mut Text) {
+        text.put(format!("fettlefs: {} landed, {} held", plural(self.landed.len() as u64, "path"), self.held.len()));
+        if !self.denied.is_empty() {
+            text.put(format!(", {} denied", self.denied.len()));
+        }
+        text.put("\n");
+        render_touched(&self.landed, "landed", text);
+        render_touched(&self.denied, "denied", text);
+        render_all(&self.outcomes, Tense::Done, text);
+        if self.held.is_empty() {
+            return;
+        }
+        text.put("held for review; the project has its own version until you confirm:\n");
+        held::render_table(&self.held, text);
+        text.put("  see: fettlefs diff, then fettlefs confirm ID or fettlefs discard ID\n");
+    }
+}
+
+fn render_touched(all: &[Touched], verb: &str, text: &mut Text) {
+    all.iter().take(NAMED_MAX).for_each(|touched| touched.render(verb, text));
+    if all.len() > NAMED_MAX {
+        text.put(format!("  … and {} more: fettlefs log\n", all.len() - NAMED_MAX));
+    }
+}

@@ -1,0 +1,66 @@
+//! What a shell's command has done, one line a path, for whoever reads its standard error (SPEC §14).
+
+use std::collections::BTreeMap;
+
+use super::answers::held_rows;
+use super::{Asker, Project};
+use crate::model::{RelPath, escape_name};
+use crate::protocol::{ErrorBody, Event, EventName};
+
+/// Paths that are named one by one; `log` has the rest.
+const PATHS_MAX: usize = 20;
+
+/// Sourced by every bash that a run starts.
+pub const SCRIPT: &str = include_str!("shell/effects.bash");
+
+/// The asker is a shell, and begins.
+pub fn begin(project: &Project, asker: &Asker) -> Result<(), ErrorBody> {
+    project.overlay.shell_begins(asker.pid).map_err(|err| failed_at("begin", &err))
+}
+
+/// The asker is a shell, and ends: text to print, as a rule none.
+pub fn end(project: &Project, asker: &Asker) -> Result<String, ErrorBody> {
+    let events = project.overlay.shell_ends(asker.pid).map_err(|err| failed_at("end", &err))?;
+    // The last of each path: within a window it tells of those before it, too.
+    let named = events.into_iter().filter_map(|event| Some((event.path.clone()?, event)));
+    Ok(told(&named.collect(), project))
+}
+
+/// None for what says nothing of a command's own writes.
+fn line(path: &RelPath, last: &Event, held: Option<&str>) -> Option<String> {
+    let name = escape_name(path.as_bytes());
+    let (insertions, deletions) = (last.insertions.unwrap_or_default(), last.deletions.unwrap_or_default());
+    let counts = if insertions + deletions == 0 { String::new() } else { format!(" (+{insertions} -{deletions})") };
+    let note = last.message.as_deref().map(|note| format!(" {}", escape_name(note.as_bytes()))).unwrap_or_default();
+    match (last.event, held) {
+        (EventName::WriteHeld, Some(id)) => Some(format!(
+            "held {id} {name}{counts}: waits for review; you see your version, the project does not. Details: \
+             fettlefs diff {id}"
+        )),
+        // It has been decided about already.
+        (EventName::WriteHeld, None) => None,
+        (EventName::WriteLanded, _) => Some(format!("landed {name}{counts}{note}")),
+        (EventName::WriteDenied, _) => {
+            Some(format!("denied {name}{note}: the project and your view stay as they were"))
+        }
+        _ => None,
+    }
+}
+
+fn told(effects: &BTreeMap<RelPath, Event>, project: &Project) -> String {
+    if effects.is_empty() {
+        return String::new();
+    }
+    let held = held_rows(project);
+    let id_at = |path: &RelPath| held.iter().find(|row| row.row.names.contains(path)).map(|row| row.id().as_str());
+    let lines: Vec<_> = effects.iter().filter_map(|(path, last)| line(path, last, id_at(path))).collect();
+    let mut text: String = lines.iter().take(PATHS_MAX).map(|line| format!("[fettlefs] {line}\n")).collect();
+    if lines.len() > PATHS_MAX {
+        text.push_str(&format!("[fettlefs] … and {} more: fettlefs log\n", lines.len() - PATHS_MAX));
+    }
+    text
+}
+
+fn failed_at(what: &str, err: &crate::overlay::Error) -> ErrorBody {
+    ErrorBody::new(crate::protocol::ErrorCode::Io, format!("{what} of a shell: {err}"))
+}

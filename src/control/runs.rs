@@ -1,0 +1,85 @@
+//! `fettlefs run`, as the daemon sees it: when a run begins, and when it is over.
+
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::rights::is_in_run;
+use super::{Asker, Mounted, Project};
+use crate::overlay::{self, Overlay};
+use crate::protocol::{ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
+use crate::sys::namespace::pidfd_of;
+
+type Result<T> = std::result::Result<T, ErrorBody>;
+
+/// What a run is called that gives no name of its own.
+const UNNAMED: &str = "?";
+
+/// Longer names are cut: they are for people.
+const NAME_CHARACTERS_MAX: usize = 200;
+
+/// What the asker starts from here on is one run, until it says so or ends.
+pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    let mounted = mounted(Op::Run, project)?;
+    if is_in_run(asker, project) {
+        let message = format!("this is inside a run of {} already; start programs as they are", project.path.display());
+        return Err(ErrorBody::new(ErrorCode::BadRequest, message));
+    }
+    let end = pidfd_of(asker.pid).map_err(|err| failed(&format!("watch process {}: {err}", asker.pid)))?;
+    let name = request.name.as_deref().unwrap_or(UNNAMED).chars().take(NAME_CHARACTERS_MAX).collect::<String>();
+    let Some(run) = project.overlay.run_begun(asker.pid, asker.uid, &name).map_err(unrecorded)? else {
+        let message = format!("{} is ending, or has a run of yours already", project.path.display());
+        return Err(ErrorBody::new(ErrorCode::Busy, message));
+    };
+    let (overlay, ask_end, runner) = (Arc::clone(&project.overlay), Arc::clone(&mounted.ask_end), asker.pid);
+    let ends_with_last = mounted.keeper.is_some();
+    let watch = move || {
+        let mut ended = [PollFd::new(&end, PollFlags::IN)];
+        if let Err(err) = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, None)) {
+            log::error!("wait for the end of a run: {err}");
+        }
+        match leave_run(&overlay, runner, ends_with_last) {
+            Ok(true) => ask_end(),
+            Ok(false) => {}
+            Err(err) => log::error!("end a run: {}", err.message),
+        }
+    };
+    let spawned = std::thread::Builder::new().name("run".to_owned()).spawn(watch);
+    spawned.map_err(|err| failed(&format!("start a thread: {err}")))?;
+    Ok(Reply::Run(RunReply {
+        session: run.session,
+        of_nobody: project.overlay.session().to_owned(),
+        pid: std::process::id(),
+        uid: project.owner,
+        view: ProjectPath(mounted.mountpoint.clone()),
+        keeper: mounted.keeper,
+    }))
+}
+
+/// Whoever delivers the answer ends the daemon if it was the last.
+pub fn leave(asker: &Asker, project: &Project) -> Result<Reply> {
+    let ends_with_last = mounted(Op::Leave, project)?.keeper.is_some();
+    Ok(Reply::Leave(LeaveReply { last: leave_run(&project.overlay, asker.pid, ends_with_last)? }))
+}
+
+/// Whether it was the last, and nobody can begin another.
+fn leave_run(overlay: &Overlay, runner: u32, ends_with_last: bool) -> Result<bool> {
+    let ended = overlay.run_ended(runner).map_err(unrecorded)?;
+    Ok(ended && ends_with_last && overlay.runs().close_if_none())
+}
+
+fn mounted(op: Op, project: &Project) -> Result<&Mounted> {
+    let not_mounted = || {
+        let message = format!("{op}: {} is not mounted", project.path.display());
+        ErrorBody::new(ErrorCode::NotMounted, message)
+    };
+    project.mounted.as_ref().ok_or_else(not_mounted)
+}
+
+fn unrecorded(err: overlay::Error) -> ErrorBody {
+    failed(&format!("record a run: {err}"))
+}
+
+fn failed(message: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Io, message)
+}

@@ -1,0 +1,25 @@
+# fettlefs: sourced by every bash under `fettlefs run` (BASH_ENV). What a shell's command has changed is told on standard
+# error when it ends; its exit status and its standard output stay as they are. `fettlefs run --no-effects` goes without.
+
+# Your own BASH_ENV, as if it stood in our place.
+if [[ -n ${FETTLE_BASH_ENV-} && -r $FETTLE_BASH_ENV ]]; then
+    . "$FETTLE_BASH_ENV"
+fi
+
+# The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end.
+if [[ -z ${FETTLE_TELLS-} && ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]; then
+    # Opened by this very process: by that the daemon knows which shell asks. No program is started.
+    if read -r _ < "${BASH_SOURCE[0]%/*}/begin"; then
+        export FETTLE_TELLS=$$
+        __fettle_at="${BASH_SOURCE[0]%/*}/end"
+        __fettle_tell() {
+            { local - line; set +xeu; } 2> /dev/null
+            trap '' PIPE
+            while IFS= read -r line; do
+                printf '%s\n' "$line" >&2
+            done < "$__fettle_at"
+            return 0
+        }
+        trap __fettle_tell EXIT
+    fi
+fi 2> /dev/null

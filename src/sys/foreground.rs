@@ -1,0 +1,189 @@
+//! A program in front, as a shell has one: same terminal, same process group; who started it waits and stays out of the way.
+//!
+//! ```text
+//!   terminal ── Ctrl-C, Ctrl-\, Ctrl-Z ──► the whole group, us among it: for the program to act on
+//!   kill PID ──► us ──► the program
+//!   the program stops ──► we stop; we go on ──► it goes on
+//!   the program ends ──► its status, as a shell counts; orphans of it come to us, and are reaped
+//! ```
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+
+use super::daemon::thread_count;
+use super::signals::{Received, exchange_mask, receive, signal_descriptor};
+
+/// What may be sent to us and is meant for the program. Those that stop, and those that no program can keep from itself,
+/// do to us what they always do.
+const FOR_THE_PROGRAM: [libc::c_int; 10] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGIO,
+    libc::SIGURG,
+];
+
+/// Signals that wait to be passed on, from before the program is there.
+pub struct Foreground {
+    signals: OwnedFd,
+    /// What was blocked, and what became of the ends of children, before.
+    mask: libc::sigset_t,
+    at_ends: libc::sighandler_t,
+}
+
+/// The program, and what it has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Front(Pid);
+
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// The program has: its exit status, or 128 and the number of the signal that ended it.
+    Ended(i32),
+    /// The other thing that was waited for.
+    Told,
+    TimeIsUp,
+}
+
+impl Foreground {
+    /// From here on signals wait, and orphans of descendants become children.
+    pub fn prepare() -> io::Result<Self> {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        // Whoever ignored the ends of children would have no status to wait for.
+        // SAFETY: sets the default action, which calls nothing of ours.
+        let at_ends = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let set = set_of(FOR_THE_PROGRAM.into_iter().chain([libc::SIGCHLD]));
+        let mask = exchange_mask(libc::SIG_BLOCK, &set)?;
+        Ok(Self { signals: signal_descriptor(&set)?, mask, at_ends })
+    }
+
+    /// For the child, before its `exec`: signals as whoever started us has them.
+    pub fn hand_signals_back(&self) -> io::Result<()> {
+        // SAFETY: what was there before is no function of ours: nobody else sets any for this signal.
+        unsafe { libc::signal(libc::SIGCHLD, self.at_ends) };
+        exchange_mask(libc::SIG_SETMASK, &self.mask).map(|_blocked| ())
+    }
+
+    /// Forks; the child does `work`, which ends in an `exec` or gives its exit status. Refused when there are threads, whose
+    /// locks would be held for ever in the child.
+    pub fn start(&self, work: impl FnOnce() -> i32) -> io::Result<Front> {
+        match thread_count()? {
+            1 => {}
+            count => return Err(io::Error::other(format!("fork with {count} threads running"))),
+        }
+        // SAFETY: there is one thread, so the child's memory is whole.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => std::process::exit(work()),
+            raw => Pid::from_raw(raw).map(Front).ok_or_else(|| io::Error::other("fork gave no pid")),
+        }
+    }
+
+    /// Sleeps until the program has ended, `also` is readable, or `pause` is over.
+    pub fn wait(&self, front: Front, also: Option<BorrowedFd<'_>>, pause: Option<Duration>) -> io::Result<Happened> {
+        let until = pause.map(|pause| Instant::now() + pause);
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Happened::TimeIsUp);
+            }
+            if self.sleep(also, left)? {
+                return Ok(Happened::Told);
+            }
+            while let Some(received) = receive(&self.signals)? {
+                if let Some(status) = act_on(received, front)? {
+                    return Ok(Happened::Ended(status));
+                }
+            }
+        }
+    }
+
+    /// Whether `also` is readable.
+    fn sleep(&self, also: Option<BorrowedFd<'_>>, left: Option<Duration>) -> io::Result<bool> {
+        let left = left.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        let mut sources: Vec<_> = [Some(self.signals.as_fd()), also]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match rustix::event::poll(&mut sources, left.as_ref()) {
+            Ok(_) => Ok(sources.get(1).is_some_and(|also| !also.revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(err) => Err(err.into()),
+        }
+    }
+}
+
+/// The program's status, if it is told by this signal.
+fn act_on(received: Received, front: Front) -> io::Result<Option<i32>> {
+    match received {
+        Received { number: libc::SIGCHLD, .. } => reap(front),
+        // From the terminal: the whole group has got it.
+        Received { is_from_kernel: true, .. } => Ok(None),
+        Received { number, .. } => pass_on(front, number).map(|()| None),
+    }
+}
+
+/// All children that have ended or stopped; the status of the one, if it is among those.
+fn reap(front: Front) -> io::Result<Option<i32>> {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some((pid, status))) if pid == front.0 => match ended(status) {
+                Some(status) => return Ok(Some(status)),
+                None => stop_too(front)?,
+            },
+            Ok(Some(_orphan)) => {}
+            Ok(None) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+}
+
+fn ended(status: WaitStatus) -> Option<i32> {
+    status.exit_status().or_else(|| Some(128 + status.terminating_signal()?))
+}
+
+/// So that the shell that waits for us sees it. The first process of a pid namespace cannot stop.
+fn stop_too(front: Front) -> io::Result<()> {
+    if rustix::process::getpid() == Pid::INIT {
+        return Ok(());
+    }
+    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+    pass_on(front, libc::SIGCONT)
+}
+
+/// One that ends at this moment is not missed.
+fn pass_on(front: Front, number: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes two numbers. The child has not been waited for, so its pid is nobody else's.
+    match unsafe { libc::kill(front.0.as_raw_nonzero().get(), number) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            err if err.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            err => Err(err),
+        },
+    }
+}
+
+fn set_of(numbers: impl IntoIterator<Item = libc::c_int>) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set; all calls get a valid pointer and valid signal numbers.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for number in numbers {
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
+        set.assume_init()
+    }
+}

@@ -1,0 +1,57 @@
+//! Shutting a process in: what it can name, and what it can do to what it cannot.
+
+use std::io;
+
+use rustix::mount::MountFlags;
+use rustix::process::Signal;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// What root keeps: rights over files and processes that it sees, and none over the machine. As containers have it, but
+/// for device nodes, by which a disk could be read past every file system.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::AUDIT_WRITE)
+    .union(CapabilitySet::SETFCAP);
+
+/// To be called by the first process of a pid namespace, in a mount namespace of its own. It ends with who started it.
+pub fn shut_in() -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let harmless = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("proc", "/proc", "proc", harmless, None)?;
+    // Settings of the whole machine are files that root may write without any capability.
+    for settings in ["/proc/sys", "/proc/sysrq-trigger"] {
+        match rustix::mount::mount_bind(settings, settings) {
+            Ok(()) => rustix::mount::mount_remount(settings, MountFlags::BIND | MountFlags::RDONLY | harmless, "")?,
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    drop_capabilities()
+}
+
+fn drop_capabilities() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    rustix::thread::clear_ambient_capability_set()?;
+    for one in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        match rustix::thread::capability_is_in_bounding_set(one) {
+            Ok(true) if !KEPT.contains(one) => rustix::thread::remove_capability_from_bounding_set(one)?,
+            Ok(_) => {}
+            // The kernel knows no more of them.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(err) => return Err(err.into()),
+        }
+    }
+    let now = rustix::thread::capabilities(None)?;
+    let permitted = now.permitted & KEPT;
+    let sets = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}

@@ -1,0 +1,256 @@
+//! `fettlefs run`, with real namespaces: a command in a view of its own (SPEC §2, §12).
+//!
+//! Here what one run does; `join` several at once and beside mounts, `rights` who may change state while one goes on,
+//! `user` an ordinary user's, `death` what becomes of a run whose daemon or runner dies,
+//! `effects` what shells tell, `front` terminal and signals.
+
+mod death;
+mod effects;
+mod front;
+mod join;
+mod rights;
+mod user;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{Held, Output, Scratch, eventually, lines, mounted_scratch};
+
+/// `fettlefs run -- bash -c SCRIPT` in the project, where `$ROOT` is the scratch directory and `$FETTLEFS` the program.
+fn command(scratch: &Scratch, flags: &[&str], script: &str) -> Command {
+    let mut command = scratch.fettlefs();
+    let program = command.get_program().to_owned();
+    command.current_dir(scratch.root()).arg("-C").arg(scratch.project()).arg("run").args(flags);
+    command.args(["--", "bash", "-c", script]).env("ROOT", scratch.root()).env("FETTLEFS", program);
+    command
+}
+
+fn run(scratch: &Scratch, flags: &[&str], script: &str) -> Output {
+    command(scratch, flags, script).output().expect("the built program runs").into()
+}
+
+/// A run that waits inside until [`Going::finish`].
+struct Going<'s> {
+    scratch: &'s Scratch,
+    child: Option<Child>,
+    go: PathBuf,
+}
+
+impl<'s> Going<'s> {
+    /// Returns when `script` is done; the run goes on. `name` is another for each run of a test.
+    #[track_caller]
+    fn start(scratch: &'s Scratch, name: &str, script: &str) -> Self {
+        Self::start_with(scratch, name, script, |command| command)
+    }
+
+    #[track_caller]
+    fn start_with(
+        scratch: &'s Scratch,
+        name: &str,
+        script: &str,
+        change: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Self {
+        let (go, there) = (scratch.root().join(format!("{name}.go")), scratch.root().join(format!("{name}.there")));
+        Command::new("mkfifo").args(["-m", "666"]).arg(&go).status().expect("mkfifo");
+        let waits = format!("{script}\n: > '{}'; read -r _ < '{}'; exit 7", there.display(), go.display());
+        let mut command = command(scratch, &[], &waits);
+        let child = change(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut going = Self { scratch, child: Some(child), go };
+        eventually("the run is where it waits", || there.exists() || going.has_ended());
+        assert!(!going.has_ended(), "{:?}", going.finish());
+        going
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| child.try_wait().expect("a child").is_some())
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.as_ref().expect("it goes on").id().try_into().expect("a pid")
+    }
+
+    fn status(&self) -> Value {
+        self.scratch.cli(&["status", "--json"]).ok().json()
+    }
+
+    /// Lets it end.
+    fn finish(mut self) -> Output {
+        self.let_go();
+        self.child.take().expect("once").wait_with_output().expect("its output").into()
+    }
+
+    /// When it ends by itself.
+    fn child_output(mut self) -> Output {
+        self.child.take().expect("once").wait_with_output().expect("its output").into()
+    }
+
+    fn let_go(&mut self) {
+        if !self.has_ended() {
+            // Opened for both, so that a reader that is gone is not waited for.
+            let fifo = fs::File::options().read(true).write(true).open(&self.go);
+            fifo.and_then(|mut fifo| fifo.write_all(b"go\n")).expect("a word to the run");
+        }
+    }
+}
+
+impl Drop for Going<'_> {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take()
+            && let Err(err) = child.kill().and_then(|()| child.wait())
+        {
+            eprintln!("a run could not be ended: {err}");
+        }
+    }
+}
+
+/// A daemon, its watchdog and its keeper end one after the other, the daemon before the run does.
+#[track_caller]
+fn nobody_is_left(scratch: &Scratch) {
+    eventually("the daemon and what belongs to it are gone", || scratch.daemons().is_empty());
+}
+
+/// A hundred lines, and a rewrite of all of them that is held.
+const REWRITE: &str = "seq 200 299 > a";
+
+fn rewritten() -> String {
+    (200..300).map(|number| format!("{number}\n")).collect()
+}
+
+#[track_caller]
+fn held(scratch: &Scratch) -> Vec<Held> {
+    Held::all_in(&scratch.cli(&["status", "--json"]).ok().json())
+}
+
+#[test]
+fn a_command_works_in_the_view_and_everybody_else_sees_the_project() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let going = Going::start(&scratch, "one", &format!("{REWRITE}; echo small > new; cp a $ROOT/seen; pwd"));
+    assert_eq!(fs::read_to_string(scratch.root().join("seen")).expect("what it saw"), rewritten());
+    // Outside, by the project's own path: nothing is mounted there.
+    assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("the project"), lines(100));
+    assert_eq!(fs::read_to_string(scratch.project().join("new")).expect("the project"), "small\n");
+    let output = going.finish().exits(7);
+    assert_eq!(output.stdout, format!("{}\n", scratch.project().display()), "nothing but the command's own");
+    for said in ["fettlefs: 1 path landed, 1 held\n", "  landed new (+1 -0) [new file]\n", "  a  +100 -100"] {
+        assert!(output.stderr.contains(said), "{said:?} in {}", output.stderr);
+    }
+    nobody_is_left(&scratch);
+    assert_eq!(held(&scratch)[0].path, "a");
+    // Held work is there for the next.
+    assert_eq!(run(&scratch, &[], "cat a").ok().stdout, rewritten());
+    scratch.cli(&["fsck"]).ok();
+}
+
+#[test]
+fn a_caller_outside_sees_and_decides_while_a_run_goes_on() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let going = Going::start(&scratch, "one", REWRITE);
+    let status = going.status();
+    assert_eq!((&status["mounted"], status["runs"].as_array().map(Vec::len)), (&Value::from(true), Some(1)));
+    assert_eq!(status["runs"][0]["pid"], going.pid());
+    assert!(scratch.cli(&["status"]).ok().stdout.contains("\nRunning:\n  pid "));
+    // Its view is not taken from under it by mistake.
+    let refused = scratch.cli(&["unmount"]).exits(5);
+    assert!(refused.stderr.contains("a run goes on"), "{}", refused.stderr);
+    scratch.cli(&["confirm", "a"]).ok();
+    assert_eq!(scratch.read("a"), rewritten());
+    let output = going.finish().exits(7);
+    assert!(output.stderr.contains("0 held"), "{}", output.stderr);
+}
+
+#[test]
+fn a_run_ends_with_the_status_of_its_command_or_a_shells_or_its_own() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(3));
+    for (script, want) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -9 $$", 137), ("exit 255", 255)]
+    {
+        assert_eq!(run(&scratch, &[], script).status, want, "{script}");
+    }
+    for (arguments, want, said) in [
+        (&["run", "--", "no-such-command"][..], 127, "no-such-command: No such file"),
+        (&["run", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+        (&["run"], 125, "<CMD>"),
+        (&["run", "--no-such-flag", "--", "true"], 125, "--no-such-flag"),
+        (&["run", "--on-exit", "ask", "--", "touch", "b"], 125, "needs a terminal"),
+        (&["run", "--floor", "90", "--ceil", "80", "--", "touch", "b"], 125, "floor"),
+    ] {
+        let output = scratch.cli(arguments).exits(want);
+        assert!(output.stderr.contains(said), "{arguments:?}: {}", output.stderr);
+    }
+    let missing = scratch.fettlefs().args(["-C", "/no/such/project", "run", "--", "true"]).output().expect("it runs");
+    assert_eq!(Output::from(missing).exits(125).stdout, "");
+    assert!(!scratch.has("b"));
+    nobody_is_left(&scratch);
+}
+
+#[test]
+fn what_a_run_has_held_is_kept_confirmed_or_discarded_when_it_ends() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    scratch.write("earlier", lines(100));
+    run(&scratch, &[], "seq 300 399 > earlier").ok();
+    assert_eq!(run(&scratch, &["--fail-on-held"], "true").status, 1);
+    assert_eq!(run(&scratch, &["--fail-on-held"], "exit 3").status, 3);
+
+    run(&scratch, &["--on-exit", "discard"], REWRITE).ok();
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+    let output = run(&scratch, &["--on-exit", "confirm"], REWRITE).ok();
+    assert!(output.stderr.contains("fettlefs: Applied a"), "{}", output.stderr);
+    // What an earlier run waits with is not this one's to decide.
+    assert_eq!((scratch.read("a"), scratch.read("earlier")), (rewritten(), lines(100)));
+    assert_eq!(held(&scratch)[0].path, "earlier");
+}
+
+#[test]
+fn the_summary_is_json_on_standard_error_where_that_is_asked_for() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let output = run(&scratch, &["--json"], &format!("{REWRITE}; echo x > new; echo mine; exit 4")).exits(4);
+    assert_eq!(output.stdout, "mine\n");
+    let summary: Value = serde_json::from_str(&output.stderr).expect("one line of JSON");
+    assert_eq!((&summary["ok"], &summary["op"], &summary["status"]), (&true.into(), &"run".into(), &4.into()));
+    assert_eq!((&summary["landed"][0]["path"], &summary["held"][0]["path"]), (&"new".into(), &"a".into()));
+    // Before there is a command, standard output is ours.
+    let refused = scratch.fettlefs().args(["-C", "/no/such/project", "--json", "run", "--", "true"]).output();
+    assert_eq!(Output::from(refused.expect("it runs")).exits(125).error_code(), "unknown_path");
+}
+
+#[test]
+fn all_that_a_run_starts_is_one_process_tree() {
+    let scratch = mounted_scratch!();
+    (0..30).for_each(|number| scratch.write(format!("f{number}"), "old\n"));
+    // Each in a session of its own, as agents start their tools.
+    run(&scratch, &[], "for n in $(seq 0 29); do setsid -w rm f$n; done").ok();
+    let (held, gone) = (held(&scratch), (0..30).filter(|number| !scratch.has(format!("f{number}"))).count());
+    assert_eq!((held.len(), gone), (10, 20), "{held:#?}");
+    assert!(held.iter().all(|held| held.reason == "burst" && held.json["operation"].is_string()));
+}
+
+#[test]
+fn an_isolated_command_sees_its_own_processes_and_can_do_nothing_to_the_machine() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = format!(
+        "{REWRITE}; echo x > new; ls /proc | grep -c '^[0-9]'; echo $$; mount -t tmpfs none /mnt; mknod node b 1 3; \
+         echo 1 > /proc/sys/kernel/panic; $FETTLEFS confirm --all --yes; echo $?; (exit 0) & wait; exit 5"
+    );
+    let output = run(&scratch, &["--isolate"], &script).exits(5);
+    let said: Vec<_> = output.stdout.lines().collect();
+    // The first process, bash, and the two of the pipe.
+    assert!(said[0].parse::<u32>().is_ok_and(|count| count <= 4), "{output:?}");
+    assert_eq!((said[1], said[2]), ("2", "6"), "{output:?}");
+    for refused in ["mount", "mknod", "/proc/sys/kernel/panic"] {
+        assert!(output.stderr.contains(refused), "{refused}: {}", output.stderr);
+    }
+    assert_eq!((scratch.read("new"), held(&scratch).len()), ("x\n".to_owned(), 1));
+    // What it leaves behind ends with it.
+    let left = run(&scratch, &["--isolate"], "exec 3<>$ROOT/fifo 2>/dev/null; cat <&3 & sleep 1000 & exit 0");
+    assert_eq!(left.status, 0);
+    nobody_is_left(&scratch);
+}

@@ -1,0 +1,70 @@
+//! A run stays shut when its daemon dies, until another answers (SPEC §10); a runner that dies ends its run.
+
+use std::fs;
+
+use super::{Going, REWRITE, held, nobody_is_left, rewritten, run};
+use crate::harness::{eventually, kill, lines, mounted_scratch};
+
+#[test]
+fn a_daemon_that_died_comes_back_inside_and_keeps_what_it_kept() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = format!(
+        "{REWRITE}; kill -9 $($FETTLEFS status --json | grep -o '\"pid\":[0-9]*' | head -1 | grep -o '[0-9]*'); \
+         until cat $PWD/a > $ROOT/seen 2>/dev/null; do :; done; cd $PWD; echo after > new; \
+         $FETTLEFS confirm --all --yes; echo $?"
+    );
+    let output = run(&scratch, &[], &script).ok();
+    assert_eq!(output.stdout, "6\n", "{}", output.stderr);
+    assert_eq!(fs::read_to_string(scratch.root().join("seen")).expect("what it saw"), rewritten());
+    assert!(output.stderr.contains("landed new"), "{}", output.stderr);
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+    nobody_is_left(&scratch);
+    scratch.cli(&["fsck"]).ok();
+}
+
+#[test]
+fn without_a_daemon_a_run_is_shut_and_writes_nothing_past_the_review() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let going = Going::start(&scratch, "one", REWRITE);
+    let runner = going.pid();
+    let after = "cat $PWD/a || echo shut; echo x > $PWD/new || echo shut; cd /; ls $OLDPWD || echo shut";
+    // The command itself goes on: only what serves it is killed, watchdog first.
+    let serving: Vec<i32> = scratch.daemons().into_iter().filter(|pid| *pid != runner).collect();
+    assert!(serving.len() >= 3, "watchdog, daemon and keeper: {serving:?}");
+    serving.iter().for_each(|pid| kill(*pid));
+    eventually("nobody serves", || scratch.daemons().iter().all(|pid| *pid == runner));
+    let inside = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).expect("its children");
+    let command = inside.split_whitespace().last().expect("the command").to_owned();
+    let mut tried = scratch.command("nsenter");
+    tried.args(["-t", &command, "-m", "bash", "-c", after]).env("PWD", scratch.project()).current_dir("/");
+    let tried = tried.output().expect("nsenter");
+    let tried = crate::harness::Output::from(tried);
+    assert!(!scratch.has("new") && scratch.read("a") == lines(100), "{tried:?}");
+    let output = going.finish();
+    assert_eq!(output.status, 7, "the command's own, where it failed: {}", output.stderr);
+    assert!(output.stderr.contains("the daemon died"), "{}", output.stderr);
+    assert_eq!(held(&scratch)[0].path, "a");
+}
+
+#[test]
+fn a_run_that_is_killed_ends_and_what_it_leaves_meets_a_closed_door() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = format!(
+        "{REWRITE}; (setsid bash -c 'read -r _ < $ROOT/one.left; echo x > new; echo $? > $ROOT/wrote; cat a >> $ROOT/wrote' 2> /dev/null &)"
+    );
+    std::process::Command::new("mkfifo").arg(scratch.root().join("one.left")).status().expect("mkfifo");
+    let going = Going::start(&scratch, "one", &script);
+    kill(going.pid());
+    drop(going);
+    eventually("the daemon ends with its last run", || scratch.daemons().is_empty());
+    fs::write(scratch.root().join("one.left"), "go\n").expect("a word to what is left");
+    let wrote = scratch.root().join("wrote");
+    eventually("it has tried", || fs::read_to_string(&wrote).is_ok_and(|text| text.ends_with('\n')));
+    assert_eq!(fs::read_to_string(&wrote).expect("what it found"), "1\n");
+    assert!(!scratch.has("new"));
+    assert_eq!((scratch.read("a"), held(&scratch)[0].path.as_str()), (lines(100), "a"));
+    scratch.cli(&["fsck"]).ok();
+}

@@ -1,0 +1,120 @@
+//! What a shell's command has changed is told on its standard error when it ends (SPEC §14).
+
+use super::{REWRITE, run};
+use crate::harness::{Output, Scratch, lines, mounted_scratch};
+
+/// An agent that is no shell starts `bash -c SCRIPT`; gives the shell's own output.
+fn shell(scratch: &Scratch, script: &str) -> Output {
+    agent(scratch, &["bash", "-c", script])
+}
+
+fn agent(scratch: &Scratch, tool: &[&str]) -> Output {
+    let (out, err) = (scratch.root().join("tool.out"), scratch.root().join("tool.err"));
+    let words = serde_json::to_string(tool).expect("words");
+    let start = "import json,os,subprocess,sys; r=os.environ['ROOT']; \
+                 sys.exit(subprocess.run(json.loads(sys.argv[1]), stdout=open(r+'/tool.out','wb'), \
+                 stderr=open(r+'/tool.err','wb')).returncode)";
+    let mut command = scratch.fettlefs();
+    command.current_dir(scratch.root()).arg("-C").arg(scratch.project()).args(["run", "--", "python3", "-c", start]);
+    let output = command.arg(words).env("ROOT", scratch.root()).output().expect("the built program runs");
+    let read = |path| std::fs::read(path).unwrap_or_default();
+    Output::from(std::process::Output { status: output.status, stdout: read(out), stderr: read(err) })
+}
+
+#[test]
+fn each_path_gets_one_line_and_status_and_output_stay() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    scratch.write("b", lines(5));
+    let script = format!("{REWRITE}; echo one >> b; echo two >> b; echo new > c; echo said; exit 9");
+    let output = shell(&scratch, &script).exits(9);
+    assert_eq!(output.stdout, "said\n");
+    let told: Vec<_> = output.stderr.lines().collect();
+    assert!(
+        told[0].starts_with("[fettlefs] held ") && told[0].contains(" a (+100 -100): waits for review; "),
+        "{told:?}"
+    );
+    assert!(told[0].contains("you see your version, the project does not. Details: fettlefs diff "), "{told:?}");
+    assert_eq!(told[1..], ["[fettlefs] landed b (+2 -0)", "[fettlefs] landed c (+1 -0) [new file]"]);
+}
+
+#[test]
+fn nothing_is_said_where_nothing_was_done() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    for script in ["true", "cat a > /dev/null", "exit 3", "echo x > $ROOT/elsewhere", "cat a > b; rm b; true"] {
+        let output = shell(&scratch, script);
+        let of_structure = output.stderr.lines().all(|line| line == "[fettlefs] landed b [deleted]");
+        assert!(output.stderr.is_empty() || script.contains("rm b") && of_structure, "{script}: {}", output.stderr);
+    }
+}
+
+#[test]
+fn nested_shells_tell_once_and_each_its_own() {
+    let scratch = mounted_scratch!();
+    let nested =
+        "bash -c 'echo x > inner; bash -c \"echo y > innermost\"'; python3 -c 'open(\"deep\",\"w\").write(\"z\\n\")'";
+    let output = shell(&scratch, nested).ok();
+    let told: Vec<_> = output.stderr.lines().collect();
+    assert_eq!(told, ["deep", "inner", "innermost"].map(|path| format!("[fettlefs] landed {path} (+1 -0) [new file]")));
+    // Two at once do not tell of each other.
+    let both = "import subprocess,sys; ps=[subprocess.Popen(['bash','-c',f'for i in 1 2 3; do echo x > {n}$i; done'], \
+                stderr=subprocess.PIPE) for n in 'pq']; es=[p.communicate()[1].decode() for p in ps]; \
+                print(es); sys.exit(not all(e.count('landed')==3 and e.count(f'landed {n}')==3 for n,e in zip('pq',es)))";
+    agent(&scratch, &["python3", "-c", both]).ok();
+}
+
+#[test]
+fn options_traps_and_startup_files_of_the_user_stay_theirs() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(3));
+    for (script, status, out, err) in [
+        ("set -eu; echo x > n1; false; echo never", 1, "", "[fettlefs] landed n1 (+1 -0) [new file]\n"),
+        ("trap 'echo mine; exit 4' EXIT; echo x > n2", 4, "mine\n", ""),
+        (
+            "set -x 2>/dev/null; set +x 2>/dev/null; echo x > n3; (exit 6)",
+            6,
+            "",
+            "[fettlefs] landed n3 (+1 -0) [new file]\n",
+        ),
+        ("IFS=x; set -f; echo y > nx4; echo $-", 0, "", "[fettlefs] landed nx4 (+1 -0) [new file]\n"),
+        ("echo x > n5; exec true", 0, "", ""),
+        ("echo x > n6; kill -9 $$", -9, "", ""),
+    ] {
+        let output = shell(&scratch, script);
+        let kept = |text: &str| {
+            text.lines().filter(|line| !line.starts_with('+')).map(|line| format!("{line}\n")).collect::<String>()
+        };
+        assert_eq!(kept(&output.stderr), err, "{script}");
+        assert!(out.is_empty() || output.stdout == out, "{script}: {}", output.stdout);
+        assert!(output.status == status || status == -9 && output.status > 128, "{script}: {}", output.status);
+    }
+    let own = scratch.root().join("own.bash");
+    std::fs::write(&own, "OWN=read\n").expect("a startup file");
+    let mut command = super::command(
+        &scratch,
+        &[],
+        "python3 -c 'import subprocess; subprocess.run([\"bash\",\"-c\",\"echo $OWN\"])'",
+    );
+    let output = Output::from(command.env("BASH_ENV", &own).output().expect("it runs")).ok();
+    assert_eq!(output.stdout, "read\n");
+}
+
+#[test]
+fn a_run_can_do_without_and_other_shells_say_nothing() {
+    let scratch = mounted_scratch!();
+    let tell = "python3 -c 'import subprocess; subprocess.run([\"SHELL\",\"-c\",\"echo x > a\"])'";
+    let told = |flags: &[&str], shell| {
+        let output = run(&scratch, flags, &tell.replace("SHELL", shell)).ok();
+        output.stderr.contains("[fettlefs]")
+    };
+    assert_eq!([told(&[], "bash"), told(&["--no-effects"], "bash"), told(&[], "dash")], [true, false, false]);
+}
+
+#[test]
+fn a_denied_write_is_told_with_its_reason() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"no\"\naction = \"deny\"\n");
+    let output = shell(&scratch, "echo x > no; mv /dev/null/x y 2>/dev/null; exit 0").ok();
+    assert!(output.stderr.contains("[fettlefs] denied no"), "{}", output.stderr);
+}

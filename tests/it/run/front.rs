@@ -1,0 +1,97 @@
+//! Terminal, process group and signals: a command under `run` is in front as under a shell.
+
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Going, command, nobody_is_left, run};
+use crate::harness::{lines, mounted_scratch, script};
+
+#[test]
+fn signals_that_are_sent_to_the_run_reach_its_command() {
+    let scratch = mounted_scratch!();
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::INT, "INT"), (Signal::USR1, "USR1")] {
+        let wait = format!("trap 'echo got {name}; exit 9' {name}");
+        let going = Going::start(&scratch, name, &wait);
+        kill_process(Pid::from_raw(going.pid()).expect("a pid"), signal).expect("the run is there");
+        let output = going.child_output();
+        assert_eq!((output.status, output.stdout.as_str()), (9, format!("got {name}\n").as_str()), "{}", output.stderr);
+    }
+}
+
+#[test]
+fn a_command_has_the_streams_the_group_and_the_environment_of_whoever_runs_it() {
+    let scratch = mounted_scratch!();
+    let facts = "cat; ps -o pgid= -p $$ | tr -d ' '; echo $MINE; cat /proc/$$/status | grep -E 'Sig(Blk|Ign)'";
+    let mut command = command(&scratch, &[], facts);
+    let mut child = command
+        .env("MINE", "yes")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the built program runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"given\n").expect("it reads");
+    let output = crate::harness::Output::from(child.wait_with_output().expect("its output")).ok();
+    let plain = scratch.command("bash").args(["-c", &facts.replace("cat;", "echo given;")]).env("MINE", "yes").output();
+    assert_eq!(output.stdout, crate::harness::Output::from(plain.expect("bash")).ok().stdout, "as without it");
+}
+
+/// Ctrl-C and Ctrl-Z come from the terminal to the whole group; the shell gets its job back.
+#[test]
+fn a_terminal_interrupts_and_stops_the_command_and_not_the_run() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let text = r#"
+import pty, select, signal
+program, project = sys.argv[1:3]
+def until(fd, word, seen=b""):
+    while word not in seen:
+        ready, _, _ = select.select([fd], [], [], 20)
+        assert ready, (word, seen)
+        try:
+            seen += os.read(fd, 4096)
+        except OSError:
+            break
+    assert word in seen, (word, seen)
+    return seen
+def start(script):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(program, [program, "-C", project, "run", "--", "bash", "-c", script])
+    return pid, fd
+pid, fd = start("trap 'echo interrupted; exit 5' INT; echo ready; while :; do read -t 0.1 x; done")
+until(fd, b"ready")
+os.write(fd, b"\x03")
+until(fd, b"landed", until(fd, b"interrupted"))
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == 5, status
+
+pid, fd = start("echo ready; read line; echo got $line")
+until(fd, b"ready")
+# Nobody's job control: a group without a parent in the session is not stopped from the terminal, but each by itself.
+child = int(open(f"/proc/{pid}/task/{pid}/children").read().split()[-1])
+os.kill(child, signal.SIGSTOP)
+_, status = os.waitpid(pid, os.WUNTRACED)
+assert os.WIFSTOPPED(status), status
+os.kill(pid, signal.SIGCONT)
+os.write(fd, b"word\n")
+until(fd, b"got word")
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+"#;
+    let program = scratch.fettlefs().get_program().to_owned();
+    let mut command = script::command(&scratch, scratch.root(), text);
+    let output = command.arg(program).arg(scratch.project()).output().expect("python3");
+    crate::harness::Output::from(output).ok();
+}
+
+#[test]
+fn orphans_of_a_command_stay_inside_and_leave_no_zombies() {
+    let scratch = mounted_scratch!();
+    let script = "(setsid bash -c 'echo $PPID > $ROOT/parent; read -r _ < $ROOT/fifo' &) ; mkfifo $ROOT/fifo; \
+                  (sh -c 'exit 3' &) ; echo go > $ROOT/fifo; until [ -s $ROOT/parent ]; do :; done";
+    let script = script.replace("mkfifo $ROOT/fifo; ", "");
+    std::process::Command::new("mkfifo").arg(scratch.root().join("fifo")).status().expect("mkfifo");
+    run(&scratch, &[], &script).ok();
+    nobody_is_left(&scratch);
+}

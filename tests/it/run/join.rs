@@ -1,0 +1,110 @@
+//! Several runs of one project, and runs beside a mount: one daemon, and each run told apart.
+
+use std::fs;
+
+use super::{Going, REWRITE, nobody_is_left, rewritten, run};
+use crate::harness::{Held, Scratch, lines, mounted_scratch};
+
+#[track_caller]
+fn session_of(scratch: &Scratch, path: &str) -> String {
+    let log = scratch.cli(&["log", "--json", path]).ok().json();
+    let session = log["events"][0]["session"].as_str();
+    session.unwrap_or_else(|| panic!("no session in {log}")).to_owned()
+}
+
+#[test]
+fn a_second_run_joins_the_first_and_the_last_one_ends_the_daemon() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let first = Going::start(&scratch, "first", REWRITE);
+    let daemon = first.status()["pid"].clone();
+    let second = Going::start(&scratch, "second", "echo second > b; cp a $ROOT/seen");
+    assert_eq!(fs::read_to_string(scratch.root().join("seen")).expect("what it saw"), rewritten(), "one held set");
+    let status = second.status();
+    assert_eq!(status["pid"], daemon);
+    let sessions: Vec<_> = status["runs"].as_array().expect("runs").iter().map(|run| &run["session"]).collect();
+    assert_eq!(sessions.len(), 2);
+    assert_eq!(
+        [session_of(&scratch, "a"), session_of(&scratch, "b")].map(serde_json::Value::from),
+        [sessions[0].clone(), sessions[1].clone()]
+    );
+    let output = first.finish().exits(7);
+    assert!(output.stderr.contains("0 paths landed, 1 held"), "only its own: {}", output.stderr);
+    assert_eq!(second.status()["pid"], daemon);
+    let output = second.finish().exits(7);
+    assert!(output.stderr.contains("landed b"), "{}", output.stderr);
+    nobody_is_left(&scratch);
+}
+
+#[test]
+fn runs_that_come_while_the_last_one_goes_find_a_daemon() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(3));
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let scratch = &scratch;
+            scope.spawn(move || {
+                for round in 0..5 {
+                    run(scratch, &[], &format!("echo x > f{worker}-{round}")).ok();
+                }
+            });
+        }
+    });
+    assert!((0..4).all(|worker| (0..5).all(|round| scratch.has(format!("f{worker}-{round}")))));
+    nobody_is_left(&scratch);
+    scratch.cli(&["fsck"]).ok();
+}
+
+#[test]
+fn settings_are_those_of_the_daemon_that_is_there() {
+    let scratch = mounted_scratch!();
+    let going = Going::start(&scratch, "one", "true");
+    let refused = run(&scratch, &["--approve", "anyone"], "touch b").exits(125);
+    assert!(refused.stderr.contains("settings of its own"), "{}", refused.stderr);
+    assert_eq!(going.status()["runs"].as_array().map(Vec::len), Some(1), "nothing is left of it");
+    going.finish().exits(7);
+    assert!(!scratch.has("b"));
+}
+
+#[test]
+fn a_run_beside_a_mount_elsewhere_covers_the_project_and_leaves_the_mount() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount_at("view");
+    let going = Going::start(&scratch, "one", &format!("{REWRITE}; echo x > new"));
+    assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("the project"), lines(100));
+    view.assert_held("a", &rewritten(), &lines(100));
+    let refused = run(&scratch, &[], "$FETTLEFS confirm --all --yes").exits(6);
+    assert!(refused.stderr.contains("from outside"), "{}", refused.stderr);
+    going.finish().exits(7);
+    // By default a mount lets anyone decide who is not in a run.
+    view.cli(&["confirm", "a"]).ok();
+    view.assert_landed("a", &rewritten());
+    view.unmount();
+}
+
+#[test]
+fn a_run_beside_a_mount_over_the_project_is_a_run_all_the_same() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    let output =
+        run(&scratch, &[], &format!("{REWRITE}; $FETTLEFS confirm a; echo $?; $FETTLEFS run -- true; echo $?"));
+    assert_eq!((output.status, output.stdout.as_str()), (0, "6\n125\n"), "{}", output.stderr);
+    assert_eq!(Held::all_in(&view.status()).len(), 1);
+    assert_eq!(view.status()["runs"], serde_json::Value::Null);
+    view.cli(&["confirm", "a"]).ok();
+    view.unmount();
+}
+
+#[test]
+fn what_lies_in_a_project_that_is_mounted_is_no_project_to_run_in() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/.fettle/x", "");
+    let view = scratch.mount();
+    let mut command = scratch.fettlefs();
+    let output = command.current_dir(scratch.project().join("inner")).args(["run", "--", "touch", "b"]).output();
+    let output = crate::harness::Output::from(output.expect("it runs")).exits(125);
+    assert!(output.stderr.contains("which is mounted on"), "{}", output.stderr);
+    assert!(!view.has("inner/b"));
+}

@@ -1,0 +1,175 @@
+//! `approve = outside`: nothing that a run has started may change state, whatever its uid (SPEC §8, docs/SECURITY.md).
+
+use std::process::Command;
+
+use super::{Going, REWRITE, command, held, rewritten, run};
+use crate::harness::{Scratch, lines, mounted_scratch, script};
+
+fn refused_events(scratch: &Scratch) -> usize {
+    let log = scratch.cli(&["log", "--json", "-n", "1000"]).ok().json();
+    let events = log["events"].as_array().expect("events");
+    events.iter().filter(|event| event["event"] == "request_refused").count()
+}
+
+/// Each a way for a program inside to look as if it stood outside.
+#[test]
+fn no_process_that_a_run_has_started_approves_itself() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    run(&scratch, &[], "true").ok();
+    let by_hand = r#"exec 3<>.fettle/control; echo '{"v":1,"op":"confirm","all":true}' >&3; cat <&3; exit 6"#;
+    for (what, way) in [
+        ("plain", "$FETTLEFS confirm --all --yes"),
+        ("discard", "$FETTLEFS discard --all --yes"),
+        ("unmount", "$FETTLEFS unmount"),
+        ("reload", "$FETTLEFS reload"),
+        ("control file", by_hand),
+        ("another uid", "setpriv --reuid=65534 --clear-groups $FETTLEFS confirm --all --yes"),
+        ("a session of its own", "setsid -w $FETTLEFS confirm --all --yes"),
+        (
+            "double fork",
+            "(setsid bash -c '$FETTLEFS confirm --all --yes; echo $? > $ROOT/status' &); \
+                         until [ -s $ROOT/status ]; do :; done; exit $(cat $ROOT/status)",
+        ),
+        ("pid namespace", "unshare -pf --mount-proc $FETTLEFS confirm --all --yes"),
+        ("mount namespace", "unshare -m $FETTLEFS confirm --all --yes"),
+        ("user namespace", "unshare -Urm $FETTLEFS confirm --all --yes"),
+        (
+            "the mount namespace of one outside",
+            "cd /; nsenter -t $OUTSIDE -m $FETTLEFS -C $PROJECT confirm --all --yes",
+        ),
+        ("the socket, from there", "cd /; nsenter -t $OUTSIDE -m setsid -w $FETTLEFS -C $PROJECT discard --all --yes"),
+        ("both", "unshare -pfm --mount-proc setsid -w $FETTLEFS confirm --all --yes"),
+    ] {
+        let outside = std::process::id();
+        let script = format!("{REWRITE}; export PROJECT=$PWD OUTSIDE={outside}; {way}");
+        let before = refused_events(&scratch);
+        let output = run(&scratch, &[], &script);
+        assert_eq!(output.status, 6, "{what}: {}{}", output.stdout, output.stderr);
+        assert!(format!("{}{}", output.stdout, output.stderr).contains("not_permitted") || what != "control file");
+        assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1), "{what}");
+        assert!(refused_events(&scratch) > before, "{what}: an event tells");
+    }
+}
+
+#[test]
+fn everybody_inside_may_look() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = format!(
+        "{REWRITE}; set -e; $FETTLEFS status; $FETTLEFS diff; $FETTLEFS log; $FETTLEFS backups; cat .fettle/status.json; \
+         cat .fettle/held/*/diff; unshare -pf --mount-proc $FETTLEFS status; $FETTLEFS flush"
+    );
+    run(&scratch, &[], &script).ok();
+}
+
+/// A descriptor of the control file that was opened inside is used outside; one that was opened outside, inside.
+#[test]
+fn a_descriptor_that_is_passed_carries_the_rights_of_the_lesser() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let outside = r#"
+import array, socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+open(sys.argv[2], "w").close()
+peer, _ = listener.accept()
+_, control, _, _ = peer.recvmsg(1, socket.CMSG_LEN(4))
+fd = array.array("i", control[0][2])[0]
+os.write(fd, b'{"v":1,"op":"confirm","all":true}\n')
+print(os.read(fd, 65536).decode())
+"#;
+    let socket = scratch.root().join("passed");
+    let ready = scratch.root().join("listens");
+    let mut receiver = script::command(&scratch, scratch.root(), outside);
+    let receiver = receiver.arg(&socket).arg(&ready).stdout(std::process::Stdio::piped()).spawn().expect("python3");
+    crate::harness::eventually("somebody outside listens", || ready.exists());
+    let inside = r#"
+import socket, os
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(os.environ["ROOT"] + "/passed")
+socket.send_fds(peer, [b"x"], [os.open(".fettle/control", os.O_RDWR)])
+peer.recv(1)
+"#;
+    run(&scratch, &[], &format!("{REWRITE}; python3 -c '{inside}'")).ok();
+    let answer = crate::harness::Output::from(receiver.wait_with_output().expect("its answer"));
+    assert!(answer.stdout.contains("not_permitted"), "{answer:?}");
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+}
+
+/// The program keeps its uid 0 whoever starts it; the control file is opened by it, or inherited.
+#[test]
+fn a_set_uid_program_inside_has_no_more_rights() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    std::fs::set_permissions(scratch.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    let program = scratch.root().join("bash");
+    std::fs::copy("/bin/bash", &program).expect("a copy");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).expect("a mode");
+    let talk = r#"echo "{\"v\":1,\"op\":\"confirm\",\"all\":true}" >&3; cat <&3"#;
+    let agent = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    for way in [
+        format!("{agent} $ROOT/bash -pc 'exec 3<>.fettle/control; {talk}'"),
+        format!("{agent} bash -c 'exec 3<>.fettle/control; exec $ROOT/bash -pc '\\''{talk}'\\'"),
+    ] {
+        let output = run(&scratch, &[], &format!("{REWRITE}; {way}"));
+        assert!(output.stdout.contains("not_permitted"), "{way}: {output:?}");
+        assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1), "{way}");
+    }
+}
+
+#[test]
+fn a_setting_lets_a_run_decide_and_a_clones_own_file_does_not() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let confirm = format!("{REWRITE}; $FETTLEFS confirm a");
+    for setting in ["approve = \"anyone\"\n", "approve = \"owner\"\n"] {
+        scratch.write(".fettle.toml", setting);
+        assert_eq!(run(&scratch, &[], &confirm).status, 6, "{setting}");
+    }
+    assert_eq!(scratch.read("a"), lines(100));
+    scratch.cli(&["trust", "--yes"]).ok();
+    run(&scratch, &[], &confirm).ok();
+    assert_eq!(scratch.read("a"), rewritten());
+
+    std::fs::remove_file(scratch.project().join(".fettle.toml")).expect("the project's own");
+    scratch.write("a", lines(100));
+    run(&scratch, &["--approve", "anyone"], &confirm).ok();
+    assert_eq!(scratch.read("a"), rewritten());
+    scratch.write("a", lines(100));
+    let by_variable: Command = {
+        let mut by = command(&scratch, &[], &confirm);
+        by.env("FETTLE_APPROVE", "owner");
+        by
+    };
+    crate::harness::Output::from({ by_variable }.output().expect("it runs")).ok();
+    assert_eq!(scratch.read("a"), rewritten());
+}
+
+#[test]
+fn a_mount_whose_setting_is_outside_refuses_whom_it_cannot_see() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mounting().env("FETTLE_APPROVE", "outside").start();
+    view.write("a", rewritten());
+    let fettlefs = scratch.fettlefs().get_program().to_string_lossy().into_owned();
+    let hidden = view.sh(&format!("unshare -pf --mount-proc {fettlefs} confirm a"));
+    assert_eq!(hidden.status, 6, "{}", hidden.stderr);
+    view.cli(&["confirm", "a"]).ok();
+    view.unmount();
+}
+
+#[test]
+fn a_run_goes_on_beside_one_that_is_refused_all_the_time() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let going = Going::start(
+        &scratch,
+        "one",
+        &format!("{REWRITE}; for i in $(seq 30); do $FETTLEFS discard --all --yes; done"),
+    );
+    let told = refused_events(&scratch);
+    assert!((1..=10).contains(&told), "{told} of 30: asking without end fills no log");
+    going.finish().exits(7);
+}

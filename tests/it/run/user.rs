@@ -1,0 +1,78 @@
+//! An ordinary user's run, in a user namespace, with /dev/fuse opened to it; and what is said where that is not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use super::{REWRITE, held, nobody_is_left, rewritten};
+use crate::harness::{Output, Scratch, lines, mounted_scratch};
+
+const AGENT: u32 = 65534;
+
+/// A project of that user.
+fn project(scratch: &Scratch) {
+    scratch.write("a", lines(100));
+    for path in [scratch.project(), scratch.project().join("a"), scratch.root().join("home")] {
+        std::os::unix::fs::chown(path, Some(AGENT), Some(AGENT)).expect("root may");
+    }
+    fs::set_permissions(scratch.root(), PermissionsExt::from_mode(0o777)).expect("a mode");
+}
+
+/// As that user, in a mount namespace where `prepare` was done as root.
+fn as_user(scratch: &Scratch, prepare: &str, arguments: &[&str]) -> Output {
+    let mut command: Command = scratch.command("unshare");
+    let user = format!(
+        "{prepare}\nexec $WRAP setpriv --reuid={AGENT} --regid={AGENT} --clear-groups --inh-caps=-all -- \"$FETTLEFS\" \"$@\""
+    );
+    command.args(["-m", "bash", "-c", &user, "user", "-C"]).arg(scratch.project()).args(arguments);
+    command.env("FETTLEFS", scratch.fettlefs().get_program()).env("ROOT", scratch.root());
+    command.current_dir(scratch.root()).output().expect("unshare").into()
+}
+
+/// A device of our own, so that nothing changes for anybody else.
+const OPEN_DEVICE: &str = "set -e; mknod -m 666 $ROOT/fuse c 10 229; mount --bind $ROOT/fuse /dev/fuse";
+
+#[test]
+fn an_ordinary_user_runs_in_a_user_namespace() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let script = format!(
+        "{REWRITE}; echo x > new; id -u; cat a > $ROOT/seen; $FETTLEFS confirm --all --yes; echo $?; \
+         $FETTLEFS run -- true; echo $?; chmod 600 new; exit 4"
+    );
+    let output = as_user(&scratch, OPEN_DEVICE, &["run", "--", "bash", "-c", &script]);
+    assert_eq!((output.status, output.stdout.as_str()), (4, "65534\n6\n125\n"), "{}", output.stderr);
+    assert_eq!(fs::read_to_string(scratch.root().join("seen")).expect("what it saw"), rewritten());
+    let new = fs::metadata(scratch.project().join("new")).expect("it landed");
+    assert_eq!((std::os::unix::fs::MetadataExt::uid(&new), new.permissions().mode() & 0o777), (AGENT, 0o600));
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+    nobody_is_left(&scratch);
+    // Outside, the same user decides.
+    as_user(&scratch, "true", &["confirm", "a"]).ok();
+    assert_eq!(scratch.read("a"), rewritten());
+}
+
+#[test]
+fn an_ordinary_users_command_is_isolated_as_well() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let output = as_user(&scratch, OPEN_DEVICE, &["run", "--isolate", "--", "bash", "-c", "echo $$; echo x > new"]);
+    assert_eq!((output.status, output.stdout.as_str()), (0, "2\n"), "{}", output.stderr);
+    assert_eq!(scratch.read("new"), "x\n");
+}
+
+#[test]
+fn where_a_user_may_not_a_refusal_names_the_remedy() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let closed = "set -e; mknod -m 600 $ROOT/fuse c 10 229; mount --bind $ROOT/fuse /dev/fuse";
+    let output = as_user(&scratch, closed, &["run", "--", "touch", "b"]).exits(125);
+    assert!(output.stderr.contains("chmod 666 /dev/fuse"), "{}", output.stderr);
+    fs::remove_file(scratch.root().join("fuse")).expect("the device");
+    // In a changed root the kernel makes no user namespaces.
+    let jailed = format!("{OPEN_DEVICE}; mkdir $ROOT/jail; mount --rbind / $ROOT/jail; WRAP=\"chroot $ROOT/jail\"");
+    let output = as_user(&scratch, &jailed, &["run", "--", "touch", "b"]).exits(125);
+    assert!(output.stderr.contains("user.max_user_namespaces"), "{}", output.stderr);
+    assert!(!scratch.has("b"));
+    nobody_is_left(&scratch);
+}
