@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 mod act;
 mod backups;
+mod blame;
 mod check;
 mod completions;
 mod confirm;
@@ -95,6 +96,7 @@ enum Command {
     Undo(undo::Arguments),
     Backups(backups::Arguments),
     Log(log::Arguments),
+    Blame(blame::Arguments),
     Events(events::Arguments),
     External(external::Arguments),
     Reload(reload::Arguments),
@@ -147,6 +149,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Undo(arguments) => undo::run(arguments, desk),
         Command::Backups(arguments) => backups::run(arguments, desk),
         Command::Log(arguments) => log::run(arguments, desk),
+        Command::Blame(arguments) => blame::run(arguments, desk),
         Command::Events(arguments) => events::run(arguments, desk),
         Command::External(arguments) => external::run(arguments, desk),
         Command::Reload(arguments) => reload::run(arguments, desk),

@@ -85,7 +85,15 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
 fn asks_rules(op: Op) -> bool {
     match op {
         Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload => true,
-        Op::Status | Op::Diff | Op::Discard | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
+        Op::Status
+        | Op::Diff
+        | Op::Discard
+        | Op::Backups
+        | Op::Log
+        | Op::Blame
+        | Op::Events
+        | Op::External
+        | Op::Fsck => false,
         Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Unmount | Op::Version => false,
     }
 }

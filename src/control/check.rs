@@ -138,7 +138,7 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let review = Review { by: Writer { pid: asker.pid, exe: None, uid: asker.uid }, dry_run: false };
+    let review = Review { by: Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() }, dry_run: false };
     let how = ConfirmHow { force: false, wait: false, renew: false, review, expiry: Expiry::Ignore };
     project.overlay.confirm(ids, &how)
 }

@@ -6,6 +6,7 @@
 //! looks at a kernel's request or draws what a person sees.
 
 mod answers;
+mod blame;
 mod check;
 mod conversation;
 mod desk;

@@ -54,7 +54,7 @@ fn need(op: Op) -> Need {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Unmount => Need::Change,
         // It reads all that is kept, and tells of paths that not everyone may see.
         Op::Fsck => Need::Change,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External => Need::Look,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External => Need::Look,
         Op::Read | Op::Meter | Op::Flush | Op::Version => Need::Look,
         // A write as any program's, and a record of a command: asked of each file, and of the project.
         Op::Patch | Op::Check => Need::Look,
@@ -101,6 +101,16 @@ fn is_owner(asker: &Asker, owner: u32) -> bool {
 /// Whether `asker` could read a held change's both sides as plain files.
 pub fn may_read(asker: &Asker, project: &Project, row: &UpperRow) -> bool {
     is_owner(asker, project.owner) || is_readable(asker, &project.overlay, row).unwrap_or(false)
+}
+
+/// The same for a file of the view: `row` where that is upper's.
+pub fn may_read_file(asker: &Asker, project: &Project, path: &RelPath, row: Option<&UpperRow>) -> bool {
+    let Some(row) = row else {
+        let below = || project.overlay.lower().stat(path).ok().flatten();
+        let readable = || below().is_some_and(|meta| has_bit(asker, &Access::of(&meta), READ));
+        return is_owner(asker, project.owner) || (readable() && is_reachable(asker, &project.overlay, path));
+    };
+    may_read(asker, project, row)
 }
 
 fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool> {

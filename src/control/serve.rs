@@ -7,7 +7,7 @@ use super::answers::{self, HeldRow, failed};
 use super::find::{Known, Live, find, glob_of, path_glob};
 use super::read::Receipt;
 use super::{Asker, Project};
-use super::{check, patch, read, rights};
+use super::{blame, check, patch, read, rights};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
@@ -50,7 +50,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
     let acts = match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
         Op::Reload | Op::Read | Op::Meter | Op::Flush | Op::Version => false,
         Op::Check => request.phase == Some(CheckPhase::Promote),
     };
@@ -72,6 +72,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Undo => undo(request, asker, project).map(Reply::Undo),
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
+        Op::Blame => blame::blame(request, asker, project),
         Op::Events => events(request, project),
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),
@@ -138,7 +139,7 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
 }
 
 fn review(request: &Request, asker: &Asker) -> Review {
-    let by = Writer { pid: asker.pid, exe: None, uid: asker.uid };
+    let by = Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() };
     Review { by, dry_run: request.dry_run }
 }
 

@@ -193,7 +193,7 @@ impl Overlay {
             diff: diff(comparison, old, new),
             pid: actor.pid,
             uid: actor.uid,
-            exe: actor.exe.clone(),
+            exe: actor.exe().map(str::to_owned),
         }
     }
 }

@@ -58,7 +58,7 @@ impl Overlay {
     /// Looks through what lies in lower below a directory. `EPERM` for what a rule freezes or denies, `EXDEV` for what
     /// cannot come along.
     pub(super) fn survey(&self, moves: &[Move<'_>], caller: &Caller) -> Result<Survey> {
-        let by = self.writer(caller);
+        let by = self.doer(caller);
         let mut survey = Survey::default();
         for one in moves {
             let mut dirs = vec![one.from.clone()];
@@ -83,10 +83,10 @@ impl Overlay {
         let Some(moved) = path.rebase(one.from, one.to) else { return Ok(()) };
         let (before, after) = (self.action_by(path, kind, by), self.action_by(&moved, kind, by));
         if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
-            return Err(self.denied(path));
+            return Err(self.denied(path, by));
         }
         if matches!(after, Action::Deny | Action::Freeze) && before != after {
-            return Err(self.denied(&moved));
+            return Err(self.denied(&moved, by));
         }
         let passenger = Passenger { path, moved, kind, before, after };
         if kind == FileKind::Directory || (before == Action::Pass && after == Action::Pass) {
@@ -211,7 +211,7 @@ impl Overlay {
 
     /// Judges what was lifted, where it is now.
     pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
-        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)).map(|_| ()))
+        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.doer(caller)).map(|_| ()))
     }
 
     /// Who has it open goes on with what is in the view now.

@@ -65,6 +65,10 @@ impl Overlay {
         opened: Option<Stamp>,
     ) -> Result<Option<Arc<File>>> {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
+        self.check_may_change(match keep {
+            Keep::Content => meta.blocks.saturating_mul(512),
+            Keep::Nothing => 0,
+        })?;
         let upper = self.store.create_upper()?;
         let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
         copied.doing(|| "copy up".to_owned())?;

@@ -23,6 +23,7 @@ use super::content::drop_set_id;
 use super::copy_up::{Keep, copy_file, same_content_stamp};
 use super::error::Context;
 use super::handles::{Backing, Handle, HandleId, OpenFile, OpenFlags};
+use super::limits::Extent;
 use super::review::{Reviewed, busy_open, refused_at};
 use super::settle::Settled;
 use super::uppers::Upper;
@@ -171,6 +172,7 @@ impl Overlay {
         drop(claims);
         drop(copying);
         old.into_iter().for_each(|id| self.store.drop_upper_file(id));
+        ids.iter().for_each(|id| self.store.note_room(*id));
         self.changed.notify_all();
         // Back in the order of the patch.
         let mut nodes: Vec<(NodeId, usize)> = order.into_iter().collect();
@@ -250,6 +252,7 @@ impl<'a> Writing<'a> {
         let path = &self.rewrite.path;
         let open = self.handle.judged().ok_or_else(|| not_written(path, &Error::errno(libc::ESTALE)))?;
         let stage = || -> Result<(NewUpper<'a>, Arc<File>)> {
+            self.overlay.check_may_change(self.rewrite.content.len() as u64)?;
             let upper = self.overlay.store.create_upper()?;
             let doing = || format!("stage {path}");
             let like = self.handle.readable();
@@ -279,7 +282,8 @@ impl<'a> Writing<'a> {
     fn write_past(&self, caller: &Caller) -> Reviewed<Outcome> {
         let Rewrite { path, content, .. } = self.rewrite;
         let put = |bytes: &[u8]| {
-            self.overlay.change_content(&self.handle, Keep::Content, |file| {
+            let extent = Extent { offset: 0, length: bytes.len() as u64 };
+            self.overlay.change_content(&self.handle, Keep::Content, (caller, extent), |file| {
                 // Cut afterwards: the room that the old bytes had is still there for them.
                 file.write_all_at(bytes, 0)?;
                 file.set_len(bytes.len() as u64)?;

@@ -107,7 +107,7 @@ impl Overlay {
         let from = self.end(parent, name, None, &by)?;
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
         let to = self.end(new_parent, new_name, Some(kind), &by)?;
-        self.check_rename(&from, &to)?;
+        self.check_rename(&from, &to, caller)?;
         self.rename_ends(&from, &to, kind, flags, caller)?;
         self.name_changed(&from.path).and_then(|()| self.name_changed(&to.path))
     }
@@ -152,10 +152,10 @@ impl Overlay {
         Ok(end)
     }
 
-    fn check_rename(&self, from: &End, to: &End) -> Result<()> {
+    fn check_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         for end in [from, to] {
             if matches!(end.action, Action::Deny | Action::Freeze) {
-                return Err(self.denied(&end.path));
+                return Err(self.denied(&end.path, &self.doer(caller)));
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Overlay {
         }
         match &from.origin {
             Origin::Lower(_) if !judged => self.move_below(from, to, caller),
-            Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),
+            Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id, caller),
             Origin::Lower(meta) => match self.changed_by_other_name(meta) {
                 Some(id) => self.move_name_over(from, to, id, caller),
                 None => self.move_over(from, to, meta, caller),

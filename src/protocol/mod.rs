@@ -3,6 +3,7 @@
 //! Nothing here does I/O or reads a clock. Requests are refused here when they are malformed; whether they are
 //! permitted or can be done is decided elsewhere. Begin with [`Request::parse`] and [`Response`].
 
+mod blame;
 mod check;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod status;
 pub(crate) mod tests;
 mod words;
 
+pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
 pub use check::{CheckPhase, CheckReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
 pub use event::{Event, EventName, Program};

@@ -11,6 +11,7 @@ pub enum Op {
     Undo,
     Backups,
     Log,
+    Blame,
     Events,
     External,
     Fsck,
@@ -26,7 +27,7 @@ pub enum Op {
 
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
-const OPS: [(Op, &str, &[&str]); 19] = [
+const OPS: [(Op, &str, &[&str]); 20] = [
     (Op::Status, "status", &["offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
@@ -39,6 +40,7 @@ const OPS: [(Op, &str, &[&str]); 19] = [
     (Op::Undo, "undo", &["operation", "force", "dry_run"]),
     (Op::Backups, "backups", &["name", "paths", "args", "offset", "limit"]),
     (Op::Log, "log", &["paths", "args", "operation", "session", "offset", "limit"]),
+    (Op::Blame, "blame", &["path", "path_b64", "offset", "limit"]),
     (Op::Events, "events", &["since", "session", "limit", "wait", "timeout"]),
     (Op::External, "external", &["paths", "args", "offset", "limit"]),
     (Op::Fsck, "fsck", &["offset", "limit"]),

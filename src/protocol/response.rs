@@ -1,8 +1,9 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply,
-    FsckReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, Status, UnmountReply, VersionReply,
+    Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
+    FlushReply, FsckReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, Status, UnmountReply,
+    VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,7 @@ pub enum Reply {
     Undo(Acted),
     Backups(BackupsReply),
     Log(LogReply),
+    Blame(BlameReply),
     Events(EventsReply),
     External(ExternalReply),
     Fsck(FsckReply),
@@ -140,6 +142,7 @@ impl Reply {
             Self::Diff(reply) => reply.next,
             Self::Backups(reply) => reply.next,
             Self::Log(reply) => reply.next,
+            Self::Blame(reply) => reply.next,
             Self::External(reply) => reply.next,
             Self::Fsck(reply) => reply.next,
             Self::Read(reply) => reply.next,
@@ -169,6 +172,10 @@ impl Reply {
                 all.events.extend(page.events);
                 all.next = page.next;
             }
+            (Self::Blame(all), Self::Blame(page)) => {
+                all.spans.extend(page.spans);
+                all.next = page.next;
+            }
             (Self::External(all), Self::External(page)) => {
                 all.external.extend(page.external);
                 all.next = page.next;
@@ -188,6 +195,7 @@ impl Reply {
             Self::Diff(reply) => reply.next = None,
             Self::Backups(reply) => reply.next = None,
             Self::Log(reply) => reply.next = None,
+            Self::Blame(reply) => reply.next = None,
             Self::External(reply) => reply.next = None,
             Self::Fsck(reply) => reply.next = None,
             Self::Read(reply) => reply.next = None,

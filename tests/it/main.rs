@@ -9,7 +9,9 @@
 //! `fuzz` what others may have written.
 
 mod around;
+mod attribution;
 mod badinput;
+mod blame;
 mod check;
 mod cli;
 mod concurrency;
@@ -21,6 +23,7 @@ mod faults;
 mod fuzz;
 mod harness;
 mod hooks;
+mod limits;
 mod mounts;
 mod outside;
 mod passthrough;
@@ -29,6 +32,7 @@ mod posix;
 mod programs;
 mod races;
 mod read;
+mod rules;
 mod save_patterns;
 mod security;
 mod semantics;

@@ -831,6 +831,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &[],
     },
     Scenario {
+        name: "the deletion of a FIFO is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.view().mknod(ROOT, OsStr::new("pipe"), libc::S_IFIFO | 0o640, 0, &ME).unwrap();
+            bench.unlink("pipe");
+        },
+        act: undo_latest,
+        precious: &[],
+    },
+    Scenario {
         name: "new permissions are undone",
         rule: Rule::AllOrNothing,
         ready: |bench| {
