@@ -73,7 +73,7 @@ fn a_file_is_followed_back_through_its_names() {
 /// Each version as its origin and, of an event, its number.
 fn told(happened: Vec<Vec<PathEffect>>, now: &str) -> Vec<(LineOrigin, Option<u64>)> {
     let text = Some(now.as_bytes().to_vec());
-    let shown = Shown { kind: FileKind::Regular, text: text.clone(), below: text, upper: None };
+    let shown = Layered { kind: FileKind::Regular, text: text.clone(), below: text, upper: None };
     let steps = steps(log(happened), &path("a"), |_| None);
     versions(steps, &shown).into_iter().map(|version| (version.origin, version.by.seq)).collect()
 }
