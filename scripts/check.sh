@@ -161,6 +161,8 @@ scripts/powercut --states 70 --bin "$target/debug/fettlefs"
 say "scripts/conformance --quick"
 # Beside what it builds, so that the suites are built once for it.
 scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
+say "scripts/reading --smoke"
+scripts/reading --smoke --bin "$target/debug/fettlefs"
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"
