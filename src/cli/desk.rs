@@ -102,9 +102,14 @@ impl Desk {
         }
     }
 
+    /// Whether there is a person to ask.
+    pub fn can_ask(&self) -> bool {
+        self.format == Format::Human && io::stdin().is_terminal() && io::stderr().is_terminal()
+    }
+
     /// Asks a person whether to do `what` was asked for. Where none can be asked, says which flag answers instead.
     pub fn agreed(&self, what: &str, question: &str) -> Result<Answer, Failure> {
-        if self.format == Format::Json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        if !self.can_ask() {
             return Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask")));
         }
         write!(io::stderr(), "fettlefs: {question} [y/N] ")?;

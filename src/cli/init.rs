@@ -201,7 +201,7 @@ mod tests {
                 s.risk,
                 s.pre_write,
                 s.hook_timeout,
-                s.backups,
+                (s.backups, s.limits),
             )
         };
         assert_eq!(values(all), values(defaults()));

@@ -75,8 +75,10 @@ pub fn render(event: &Event, text: &mut Text) {
     if let Some(reason) = event.reason {
         text.put(format!("  {reason}"));
     }
-    if let Some(program) = event.written_by.as_ref().or(event.opened_by.as_ref()) {
-        text.put("  by ").name(&program.exe);
+    if let Some(exe) = event.written_by.as_ref().or(event.opened_by.as_ref()).and_then(|program| program.exe.as_ref()) {
+        // Of a review the programs are those that wrote what was reviewed.
+        let reviewed = matches!(event.event, EventName::Confirmed | EventName::Discarded);
+        text.put(if reviewed { "  written by " } else { "  by " }).name(exe);
     }
     if let Some(message) = event.message.as_ref().filter(|_| !is_deletion) {
         text.put("  ").name(message);

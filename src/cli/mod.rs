@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 mod act;
 mod backups;
+mod blame;
+mod check;
 mod completions;
 mod confirm;
 mod desk;
@@ -25,12 +27,15 @@ mod held;
 mod init;
 mod log;
 mod man;
+mod meter;
 pub mod mount;
 mod mount_start;
 mod offline;
 mod outcome;
 mod pager;
+mod patch;
 mod ps;
+mod read;
 mod reload;
 mod rollback;
 mod run;
@@ -93,11 +98,16 @@ enum Command {
     Undo(undo::Arguments),
     Backups(backups::Arguments),
     Log(log::Arguments),
+    Blame(blame::Arguments),
     Events(events::Arguments),
     External(external::Arguments),
     Reload(reload::Arguments),
     Trust(trust::Arguments),
     Flush(flush::Arguments),
+    Read(read::Arguments),
+    Meter(meter::Arguments),
+    Patch(patch::Arguments),
+    Check(check::Arguments),
     Fsck(fsck::Arguments),
     Doctor(doctor::Arguments),
     Init(init::Arguments),
@@ -145,11 +155,16 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Undo(arguments) => undo::run(arguments, desk),
         Command::Backups(arguments) => backups::run(arguments, desk),
         Command::Log(arguments) => log::run(arguments, desk),
+        Command::Blame(arguments) => blame::run(arguments, desk),
         Command::Events(arguments) => events::run(arguments, desk),
         Command::External(arguments) => external::run(arguments, desk),
         Command::Reload(arguments) => reload::run(arguments, desk),
         Command::Trust(arguments) => trust::run(arguments, desk),
         Command::Flush(arguments) => flush::run(arguments, desk),
+        Command::Read(arguments) => read::run(arguments, desk),
+        Command::Meter(arguments) => meter::run(arguments, desk),
+        Command::Patch(arguments) => patch::run(arguments, desk),
+        Command::Check(arguments) => check::run(arguments, desk),
         Command::Fsck(arguments) => fsck::run(arguments, desk),
         Command::Doctor(arguments) => doctor::run(arguments, desk),
         Command::Init(arguments) => init::run(arguments, desk),

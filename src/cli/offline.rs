@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::mount::SettingFlags;
 use super::{Failure, sources};
 use crate::client::Place;
-use crate::control::{Asker, Project, serve};
+use crate::control::{Asker, Project, Served, serve};
 use crate::overlay::{Grants, Overlay, Policy, PolicyError};
 use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response};
 use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
@@ -22,7 +22,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 /// Answers one request under the project's lock.
 pub fn answer(place: &Place, request: &Request) -> Response {
     match request.op {
-        Op::Unmount | Op::Run | Op::Leave => Response::failed(not_mounted(place, request)),
+        Op::Unmount | Op::Check | Op::Run | Op::Leave => Response::failed(not_mounted(place, request)),
         _ => answer_locked(place, request).unwrap_or_else(Response::failed),
     }
 }
@@ -35,7 +35,10 @@ fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody
     }
     let _lock = lock(&lower, &location)?;
     let project = open(place, lower, &location, request.op)?;
-    let response = serve(request, &Asker::myself(), &project);
+    let Served { response, receipt } = serve(request, &Asker::myself(), &project);
+    if let Some(receipt) = receipt {
+        receipt.note(&project);
+    }
     project.overlay.store().dirs().clear_holder().map_err(store_failure)?;
     Ok(response)
 }
@@ -82,8 +85,16 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
 fn asks_rules(op: Op) -> bool {
     match op {
         Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload => true,
-        Op::Status | Op::Diff | Op::Discard | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
-        Op::Read | Op::Flush | Op::Unmount | Op::Run | Op::Leave | Op::Version => false,
+        Op::Status
+        | Op::Diff
+        | Op::Discard
+        | Op::Backups
+        | Op::Log
+        | Op::Blame
+        | Op::Events
+        | Op::External
+        | Op::Fsck => false,
+        Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Unmount | Op::Run | Op::Leave | Op::Version => false,
     }
 }
 

@@ -5,7 +5,7 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::words::{age, percent};
 use super::{Desk, Failure, completions, diff};
-use crate::protocol::{ChangeDiff, Exit, Held, Reply, Writer};
+use crate::protocol::{ChangeDiff, Exit, Held, Program, Reply, Writer};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
@@ -41,6 +41,12 @@ pub fn render(change: &ChangeDiff, text: &mut Text) {
     if let Some(writer) = &held.writer {
         render_writer(writer, text);
     }
+    render_program(
+        "Opened:  ",
+        held.opened_by.as_ref().filter(|opener| held.written_by.as_ref() != Some(opener)),
+        text,
+    );
+    render_program("Written: ", held.written_by.as_ref(), text);
     let expired = if held.expired { " (expired)" } else { "" };
     text.put(format!("Held:    {} ({}){expired}\n", held.created, age(held.created, text.style().now)));
     if held.externally_modified {
@@ -59,6 +65,13 @@ fn lines(held: &Held) -> String {
         String::new()
     };
     format!("+{} -{}{share}", held.insertions, held.deletions)
+}
+
+/// The command line, for the program itself is told before.
+fn render_program(title: &str, program: Option<&Program>, text: &mut Text) {
+    if let Some(cmdline) = program.and_then(|program| program.cmdline.as_ref()) {
+        text.put(title).name(cmdline).put("\n");
+    }
 }
 
 fn render_writer(writer: &Writer, text: &mut Text) {

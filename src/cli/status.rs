@@ -7,9 +7,6 @@ use super::words::age;
 use super::{Desk, Failure, held};
 use crate::protocol::{Counters, Exit, Op, Reply, Request, Status};
 
-/// Held changes that a hint names by id; more are too many to type.
-const HINT_HELD_MAX: usize = 1;
-
 /// Show what is held and why, and what changed outside
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -115,16 +112,24 @@ fn render_runs(status: &Status, text: &mut Text) {
 }
 
 fn render_hints(status: &Status, text: &mut Text) {
-    let Some(first) = status.held.first() else { return };
-    let which = match status.held.len() {
-        0..=HINT_HELD_MAX => first.id.to_string(),
-        _ => "ID".to_owned(),
-    };
+    let Some(which) = hinted(status) else { return };
     text.put("\n");
     for (command, what) in
         [("diff", "see what would change"), ("confirm", "land it in the project"), ("discard", "drop it from the view")]
     {
         let command = format!("fettlefs {command} {which}");
         text.put(format!("  {command:<26}  {what}\n"));
+    }
+}
+
+/// What a hint names: the only held change, or the operation that all of them came with. Else there are too many to type.
+fn hinted(status: &Status) -> Option<String> {
+    let (first, others) = status.held.split_first()?;
+    match &first.operation {
+        _ if others.is_empty() => Some(first.id.to_string()),
+        Some(operation) if others.iter().all(|held| held.operation.as_ref() == Some(operation)) => {
+            Some(operation.clone())
+        }
+        Some(_) | None => Some("ID".to_owned()),
     }
 }

@@ -203,7 +203,7 @@ fn a_log_line_and_a_backup_line_fit_on_a_line() {
         insertions: Some(1),
         deletions: Some(2),
         reason: Some(Reason::Rule),
-        written_by: Some(Program { exe: "/bin/sh".into(), cmdline: "sh".into() }),
+        written_by: Some(Program { pid: 7, uid: 0, exe: Some("/bin/sh".into()), cmdline: Some("sh".into()) }),
         ..Event::new(1, "2026-03-12T14:30:22.5Z".parse().unwrap(), EventName::WriteHeld)
     };
     assert_eq!(

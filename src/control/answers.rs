@@ -67,6 +67,9 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         expired: project.overlay.is_expired(held).is_some(),
         operation: held.operation.map(|operation| operation.to_string()),
         writer: held.writer.as_ref().map(writer),
+        session: held.writer.as_ref().and_then(|writer| writer.session.clone()),
+        opened_by: held.writer.as_ref().and_then(|writer| writer.opened_by.clone()),
+        written_by: held.writer.as_ref().and_then(|writer| writer.written_by.clone()),
         created: time(held.created),
         in_head: false,
     })
@@ -84,7 +87,7 @@ fn structure(project: &Project, row: &UpperRow) -> Option<String> {
 }
 
 fn writer(writer: &store::Writer) -> Writer {
-    Writer { pid: writer.pid, exe: writer.exe.clone(), uid: writer.uid }
+    Writer { pid: writer.pid, exe: writer.exe().map(str::to_owned), uid: writer.uid }
 }
 
 /// Milliseconds since the epoch as a time; a number beyond every calendar is the epoch.
@@ -171,7 +174,8 @@ fn run(run: overlay::Run) -> Run {
 
 fn notices(project: &Project) -> impl Iterator<Item = String> {
     let unread = project.overlay.unread_rules().map(|why| format!("only what is built in is in force: {why}"));
-    unread.into_iter().chain(project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice)))
+    let ignored = project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice));
+    unread.into_iter().chain(ignored).chain(project.overlay.limit_notices())
 }
 
 /// A setting without effect, said as `mount` says it.
@@ -210,7 +214,7 @@ fn device_of(path: &Path) -> Option<u64> {
 /// A failure below as an answer.
 pub fn failed(err: impl Into<overlay::Error>) -> ErrorBody {
     let err = err.into();
-    ErrorBody::new(ErrorCode::Io, err.to_string())
+    ErrorBody::new(err.kind(), err.to_string())
 }
 
 fn internal(what: &str) -> ErrorBody {

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{Asker, Project, serve};
+use super::read::Receipt;
+use super::{Asker, Project, Served, serve};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
 
 /// What is to be done once an answer has been delivered.
@@ -21,19 +22,35 @@ pub enum Afterwards {
     End,
 }
 
-/// One line of answer to the bytes of one request, whatever they are.
-pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> (Vec<u8>, Afterwards) {
+/// One line of answer, and what it leads to.
+pub struct Answered {
+    pub line: Vec<u8>,
+    /// Once nobody waits for it any more, delivered or not.
+    pub afterwards: Afterwards,
+    /// Once it has been delivered.
+    pub receipt: Option<Receipt>,
+}
+
+impl Answered {
+    fn refused(err: impl Into<ErrorBody>) -> Self {
+        Self { line: Response::failed(err).to_line(), afterwards: Afterwards::Nothing, receipt: None }
+    }
+}
+
+/// The answer to the bytes of one request, whatever they are.
+pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> Answered {
     let request = match Request::parse(bytes) {
         Ok(request) => request,
-        Err(err) => return (Response::failed(err).to_line(), Afterwards::Nothing),
+        Err(err) => return Answered::refused(err),
     };
     // A fault in one request must not end the daemon that others wait for; after it nobody knows what still holds.
-    let response = catch_unwind(AssertUnwindSafe(|| serve(&request, asker, project))).unwrap_or_else(|_| {
-        let why = format!("{}: internal fault, see the daemon's log", request.op);
-        log::error!("{why}; nothing is written any more");
-        project.overlay.stop_writing(&why);
-        Response::failed(ErrorBody::new(ErrorCode::Io, why))
-    });
+    let Served { response, receipt } = catch_unwind(AssertUnwindSafe(|| serve(&request, asker, project)))
+        .unwrap_or_else(|_| {
+            let why = format!("{}: internal fault, see the daemon's log", request.op);
+            log::error!("{why}; nothing is written any more");
+            project.overlay.stop_writing(&why);
+            Served { response: Response::failed(ErrorBody::new(ErrorCode::Io, why)), receipt: None }
+        });
     let ends = match &response {
         Response::Done(reply) => match reply.as_ref() {
             Reply::Unmount(unmounted) => !unmounted.dry_run,
@@ -42,7 +59,8 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> (Vec<u8>,
         },
         Response::Failed(_) => false,
     };
-    (response.to_line(), if ends { Afterwards::End } else { Afterwards::Nothing })
+    let afterwards = if ends { Afterwards::End } else { Afterwards::Nothing };
+    Answered { line: response.to_line(), afterwards, receipt }
 }
 
 pub fn afterwards(what: Afterwards, project: &Project) {
@@ -78,6 +96,7 @@ struct Answer {
     line: Vec<u8>,
     read: usize,
     afterwards: Afterwards,
+    receipt: Option<Receipt>,
     /// The request did not fit; what else comes of the same write belongs to it.
     overlong: bool,
 }
@@ -119,10 +138,9 @@ impl Conversation {
             }
         }
         match Place::take(working) {
-            None => self.answer(busy(), Afterwards::Nothing, false),
+            None => self.answer(busy(), false),
             Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
-                let (line, _) = answer_bytes(bytes, &asker, &self.project);
-                self.answer(line, Afterwards::Nothing, true);
+                self.answer(answer_bytes(bytes, &asker, &self.project), true);
             }
             Some(place) => self.begin(bytes.to_vec(), asker, place)?,
         }
@@ -132,9 +150,9 @@ impl Conversation {
     fn begin(self: &Arc<Self>, bytes: Vec<u8>, asker: Asker, place: Place) -> Result<(), i32> {
         let itself = Arc::clone(self);
         let work = move || {
-            let (line, afterwards) = answer_bytes(&bytes, &asker, &itself.project);
+            let answered = answer_bytes(&bytes, &asker, &itself.project);
             drop(place);
-            itself.answer(line, afterwards, false);
+            itself.answer(answered, false);
         };
         match std::thread::Builder::new().name("control".to_owned()).spawn(work) {
             Ok(_detached) => Ok(()),
@@ -145,7 +163,8 @@ impl Conversation {
         }
     }
 
-    fn answer(&self, line: Vec<u8>, what: Afterwards, overlong: bool) {
+    fn answer(&self, answered: Answered, overlong: bool) {
+        let Answered { line, afterwards: what, receipt } = answered;
         let mut state = self.state.lock();
         if matches!(*state, State::Released) {
             drop(state);
@@ -153,7 +172,7 @@ impl Conversation {
             afterwards(what, &self.project);
             return;
         }
-        *state = State::Answered(Answer { line, read: 0, afterwards: what, overlong });
+        *state = State::Answered(Answer { line, read: 0, afterwards: what, receipt, overlong });
         drop(state);
         self.answered.notify_all();
     }
@@ -173,6 +192,11 @@ impl Conversation {
         let piece = rest[..rest.len().min(size)].to_vec();
         answer.read += piece.len();
         if !piece.is_empty() || size == 0 {
+            let receipt = if answer.read == answer.line.len() { answer.receipt.take() } else { None };
+            drop(state);
+            if let Some(receipt) = receipt {
+                receipt.note(&self.project);
+            }
             return Ok(piece);
         }
         let what = answer.afterwards;
@@ -191,7 +215,7 @@ impl Conversation {
     }
 }
 
-fn busy() -> Vec<u8> {
+fn busy() -> Answered {
     let message = format!("{WORKING_MAX} requests are being worked on; ask again");
-    Response::failed(ErrorBody::new(ErrorCode::Busy, message)).to_line()
+    Answered::refused(ErrorBody::new(ErrorCode::Busy, message))
 }

@@ -6,12 +6,16 @@
 //! looks at a kernel's request or draws what a person sees.
 
 mod answers;
+mod blame;
+mod check;
 mod conversation;
 mod desk;
 mod effects;
 mod files;
 mod find;
+mod patch;
 mod project;
+mod read;
 mod rights;
 mod runs;
 mod serve;
@@ -21,5 +25,5 @@ pub use answers::project_file;
 pub use desk::{DESK_ROOT, Desk, VirtualMeta};
 pub use project::{Mounted, Project};
 pub use rights::Asker;
-pub use serve::serve;
+pub use serve::{Served, serve};
 pub use socket::Socket;

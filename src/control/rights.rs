@@ -1,7 +1,7 @@
 //! Who may ask for what (SPEC §8). Decided here and nowhere else.
 
-use crate::model::RelPath;
-use crate::overlay::{Caller, Overlay, Runs};
+use crate::model::{Acl, RelPath};
+use crate::overlay::{Caller, Overlay, Runs, Shown};
 use crate::policy::settings::Approve;
 use crate::protocol::{ErrorBody, ErrorCode, Op};
 use crate::store::{Backup, UpperRow, What};
@@ -96,11 +96,13 @@ fn same_namespace(pid: u32, kind: Kind) -> Option<bool> {
 
 fn need(op: Op) -> Need {
     match op {
-        Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Patch | Op::Unmount => Need::Change,
+        Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Unmount => Need::Change,
         // It reads all that is kept, and tells of paths that not everyone may see.
         Op::Fsck => Need::Change,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External => Need::Look,
-        Op::Read | Op::Flush | Op::Version => Need::Look,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External => Need::Look,
+        Op::Read | Op::Meter | Op::Flush | Op::Version => Need::Look,
+        // A write as any program's, and a record of a command: asked of each file, and of the project.
+        Op::Patch | Op::Check => Need::Look,
         // Who begins a run gains nothing by it, and only its own can be left.
         Op::Run | Op::Leave => Need::Look,
     }
@@ -179,6 +181,16 @@ pub fn may_read(asker: &Asker, project: &Project, row: &UpperRow) -> bool {
     is_owner(asker, project.owner) || is_readable(asker, &project.overlay, row).unwrap_or(false)
 }
 
+/// The same for a file of the view: `row` where that is upper's.
+pub fn may_read_file(asker: &Asker, project: &Project, path: &RelPath, row: Option<&UpperRow>) -> bool {
+    let Some(row) = row else {
+        let below = || project.overlay.lower().stat(path).ok().flatten();
+        let readable = || below().is_some_and(|meta| has_bit(asker, &Access::of(&meta), READ));
+        return is_owner(asker, project.owner) || (readable() && is_reachable(asker, &project.overlay, path));
+    };
+    may_read(asker, project, row)
+}
+
 fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool> {
     let path = row.names.first()?;
     let below = overlay.lower().stat(path).ok()?;
@@ -191,6 +203,34 @@ fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool>
     Some(readable && is_reachable(asker, overlay, path))
 }
 
+/// Whether `asker` could open a file of the view for reading, or for more.
+pub fn may_open(asker: &Asker, project: &Project, path: &RelPath, shown: &Shown, access: FileAccess) -> bool {
+    let bits: &[u32] = match access {
+        FileAccess::Read => &[READ],
+        FileAccess::ReadWrite => &[READ, WRITE],
+    };
+    let decides = Access { acl: shown.acl.clone(), ..Access::of(&shown.meta) };
+    let permitted = || bits.iter().all(|bit| has_bit(asker, &decides, *bit));
+    asker.uid == ROOT || (permitted() && is_reachable(asker, &project.overlay, path))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    Read,
+    ReadWrite,
+}
+
+/// Whether what `asker` does may be recorded: who could make a file in the project makes events all the same.
+pub fn may_record(asker: &Asker, project: &Project) -> bool {
+    let may_write = || dir_access(&project.overlay, &RelPath::root()).is_some_and(|dir| has_bit(asker, &dir, WRITE));
+    is_owner(asker, project.owner) || may_write()
+}
+
+/// Whether `asker` may see what concerns other users, too.
+pub fn sees_all(asker: &Asker, project: &Project) -> bool {
+    is_owner(asker, project.owner)
+}
+
 /// Whether `asker` may have a backup's content. Whose file it was is not kept, so only what all the world could read
 /// counts.
 pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> bool {
@@ -200,29 +240,40 @@ pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> boo
 /// Every directory on the way lets `asker` through. One that is gone lets nobody through.
 fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
     std::iter::successors(path.parent(), RelPath::parent)
-        .all(|dir| overlay.dir_meta(&dir).is_some_and(|meta| has_bit(asker, &Access::of(&meta), SEARCH)))
+        .all(|dir| dir_access(overlay, &dir).is_some_and(|access| has_bit(asker, &access, SEARCH)))
+}
+
+fn dir_access(overlay: &Overlay, dir: &RelPath) -> Option<Access> {
+    let (meta, acl) = overlay.dir_access(dir)?;
+    Some(Access { acl, ..Access::of(&meta) })
 }
 
 /// Permission bits of the last of the three classes.
 const READ: u32 = 0o4;
+const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 
 /// What decides over one file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Access {
     uid: u32,
     gid: u32,
     mode: u32,
+    /// Where there is one, it decides for all but the owner.
+    acl: Option<Acl>,
 }
 
 impl Access {
     fn of(meta: &Meta) -> Self {
-        Self { uid: meta.uid, gid: meta.gid, mode: meta.mode }
+        Self { uid: meta.uid, gid: meta.gid, mode: meta.mode, acl: None }
     }
 }
 
-/// The kernel's rule without further groups and lists, which we are not told: when in doubt, no.
+/// The kernel's rule without further groups, which we are not told: when in doubt, no.
 fn has_bit(asker: &Asker, access: &Access, bit: u32) -> bool {
+    if let Some(acl) = access.acl.as_ref().filter(|_| asker.uid != access.uid) {
+        return acl.permits(asker.uid, &[asker.gid], asker.gid == access.gid) & bit != 0;
+    }
     let class = match (asker.uid == access.uid, asker.gid == access.gid) {
         (true, _) => access.mode >> 6,
         (false, true) => access.mode >> 3,
@@ -282,6 +333,10 @@ mod tests {
             (Op::Version, Need::Look),
             (Op::Run, Need::Look),
             (Op::Leave, Need::Look),
+            (Op::Read, Need::Look),
+            (Op::Meter, Need::Look),
+            (Op::Patch, Need::Look),
+            (Op::Check, Need::Look),
             (Op::Confirm, Need::Change),
             (Op::Discard, Need::Change),
             (Op::Rollback, Need::Change),
@@ -305,7 +360,7 @@ mod tests {
             (0o640, 1001, 1001, false),
         ] {
             let asker = Asker { pid: 7, uid, gid, whereabouts: Whereabouts::Outside };
-            let access = Access { uid: 1000, gid: 1000, mode };
+            let access = Access { uid: 1000, gid: 1000, mode, acl: None };
             assert_eq!(has_bit(&asker, &access, READ), want, "{mode:o} by {uid}:{gid}");
         }
     }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::answers::{self, HeldRow, failed};
 use super::find::{Known, Live, find, glob_of, path_glob};
-use super::rights;
+use super::read::Receipt;
 use super::runs;
 use super::{Asker, Project};
+use super::{blame, check, patch, read, rights};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply,
-    FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, Target,
-    UnmountReply, VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, CheckPhase, DiffReply, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply,
+    FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response,
+    Target, UnmountReply, VERSION, VersionReply, page,
 };
 use crate::store::{Backup, Fault, Verdict, Writer};
 
@@ -28,10 +29,21 @@ const EVENTS_MAX: u64 = 2000;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
+/// An answer, and what it means that it has been delivered.
+#[must_use]
+pub struct Served {
+    pub response: Response,
+    pub receipt: Option<Receipt>,
+}
+
 /// Answers one request of `asker`. May take as long as writers, hooks and disks take.
-pub fn serve(request: &Request, asker: &Asker, project: &Project) -> Response {
+pub fn serve(request: &Request, asker: &Asker, project: &Project) -> Served {
     let allowed = rights::check(request.op, asker, project).and_then(|()| check_writable(request, project));
-    allowed.and_then(|()| answer(request, asker, project)).into()
+    match (allowed, request.op) {
+        (Err(refused), _) => Served { response: Response::failed(refused), receipt: None },
+        (Ok(()), Op::Read) => read::read(request, asker, project),
+        (Ok(()), _) => Served { response: answer(request, asker, project).into(), receipt: None },
+    }
 }
 
 /// What is read-only, by its mount or after a fault, has nothing landed or dropped; it can still be unmounted.
@@ -39,8 +51,9 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
     let acts = match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
-        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Events | Op::External | Op::Fsck => false,
-        Op::Reload | Op::Read | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
+        Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
+        Op::Reload | Op::Read | Op::Meter | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
+        Op::Check => request.phase == Some(CheckPhase::Promote),
     };
     match project.overlay.fault().filter(|_| acts) {
         Some(why) => {
@@ -60,6 +73,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Undo => undo(request, asker, project).map(Reply::Undo),
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
+        Op::Blame => blame::blame(request, asker, project),
         Op::Events => events(request, project),
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),
@@ -69,12 +83,11 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Run => runs::begin(request, asker, project),
         Op::Leave => runs::leave(asker, project),
         Op::Version => Ok(Reply::Version(version(project))),
-        Op::Read | Op::Patch => Err(not_in_this_version(request.op.name())),
+        Op::Meter => read::meter(request, asker, project),
+        Op::Patch => patch::patch(request, asker, project),
+        Op::Check => check::check(request, asker, project),
+        Op::Read => unreachable!("`serve` answers it, for it has a receipt"),
     }
-}
-
-fn not_in_this_version(what: &str) -> ErrorBody {
-    ErrorBody::new(ErrorCode::BadRequest, format!("{what}: not in this version"))
 }
 
 fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
@@ -129,7 +142,7 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
 }
 
 fn review(request: &Request, asker: &Asker) -> Review {
-    let by = Writer { pid: asker.pid, exe: None, uid: asker.uid };
+    let by = Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() };
     Review { by, dry_run: request.dry_run }
 }
 

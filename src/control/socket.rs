@@ -98,11 +98,15 @@ fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
         if line.is_empty() {
             return Ok(());
         }
-        let (answer, what) = answer_bytes(&line, &asker.again(project), project);
+        let answered = answer_bytes(&line, &asker.again(project), project);
         let mut writer = stream;
-        let delivered = writer.write_all(&answer);
+        let delivered = writer.write_all(&answered.line);
+        let what = answered.afterwards;
         afterwards(what, project);
         delivered?;
+        if let Some(receipt) = answered.receipt {
+            receipt.note(project);
+        }
         // The rest of an overlong line would be taken for requests.
         if line.len() > REQUEST_BYTES_MAX || what == Afterwards::End {
             return Ok(());

@@ -362,3 +362,47 @@ proptest! {
         prop_assert_eq!(out, new);
     }
 }
+
+/// With which version each line came, as one character a line.
+fn blamed(versions: &[&str]) -> String {
+    let mut versions = versions.iter().zip('0'..);
+    let (first, origin) = versions.next().unwrap();
+    let first = Blame::begin(first.as_bytes().to_vec(), origin);
+    let blame = versions.fold(first, |blame, (content, origin)| blame.then(content.as_bytes().to_vec(), origin));
+    blame.lines().map(|(_, origin)| origin).collect()
+}
+
+#[test]
+fn a_line_came_with_the_version_that_first_had_it_there() {
+    for (versions, want) in [
+        (&["", ""][..], ""),
+        (&["a\nb\n"], "00"),
+        (&["", "a\nb\n"], "11"),
+        (&["a\nb\nc\n", "a\nB\nc\n", "a\nB\nc\nd\n"], "0102"),
+        // Gone and back again: it came back with who brought it.
+        (&["a\nb\n", "a\n", "a\nb\n"], "02"),
+        // All that was below an insertion is as old as it was.
+        (&["b\nc\n", "a\nb\nc\n", "a\nb\nx\nc\n"], "1020"),
+        (&["a\nb", "a\nb\n"], "01"),
+        (&["a\nb\n", "", "a\nb\n"], "22"),
+    ] {
+        assert_eq!(blamed(versions), want, "{versions:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_a_diff_inserts_is_what_came_with_the_last_version(
+        versions in proptest::collection::vec("([a-d]\n){0,12}", 1..6),
+    ) {
+        let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
+        let blamed = blamed(&versions);
+        let last = versions.len() - 1;
+        prop_assert_eq!(blamed.len(), versions[last].lines().count());
+        if last > 0 {
+            let inserted = measure(versions[last - 1].as_bytes(), versions[last].as_bytes()).insertions as usize;
+            let of_last = char::from(b'0' + last as u8);
+            prop_assert_eq!(blamed.chars().filter(|origin| *origin == of_last).count(), inserted);
+        }
+    }
+}

@@ -18,7 +18,7 @@ use super::answer::{Answer, GENERATION};
 use super::attr;
 use super::door::Door;
 use super::listing::{Listed, Listings};
-use super::view::{View, Whose, may_write, node, open_file};
+use super::view::{Source, View, Whose, may_write, node, open_file};
 use super::watchers::Herald;
 use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
@@ -117,6 +117,15 @@ impl Adapter {
 
 fn caller(req: &Request) -> Caller {
     Caller { pid: req.pid(), uid: req.uid(), gid: req.gid(), umask: 0 }
+}
+
+/// What the kernel writes back by itself bears nobody's pid, or that of whoever made it do so.
+fn source(flags: WriteFlags, caller: &Caller) -> Source<'_> {
+    match (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)) {
+        (true, _) => Source::PageCache,
+        (false, true) => Source::Unprivileged(caller),
+        (false, false) => Source::Program(caller),
+    }
 }
 
 fn creator(req: &Request, umask: u32) -> Caller {
@@ -281,10 +290,10 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let caller = caller(req);
-        let drops_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         match open_file(handle) {
             Whose::Overlay(handle) => {
-                self.now(reply, "write", |view| view.write(handle, offset, data, drops_set_id.then_some(&caller)));
+                let from = source(write_flags, &caller);
+                self.now(reply, "write", |view| view.write(handle, offset, data, from));
             }
             Whose::Desk(handle) => {
                 let data = data.to_owned();
@@ -412,7 +421,7 @@ impl Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -420,7 +429,8 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.lasting(reply, "fallocate", move |view| view.fallocate(handle, mode, offset, length));
+        let caller = caller(req);
+        self.lasting(reply, "fallocate", move |view| view.fallocate(handle, mode, offset, length, &caller));
     }
 
     fn lseek(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -429,7 +439,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
         handle_in: FileHandle,
         offset_in: u64,
@@ -440,8 +450,9 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let caller = caller(req);
         self.lasting(reply, "copy_file_range", move |view| {
-            view.copy_file_range((handle_in, offset_in), (handle_out, offset_out), length)
+            view.copy_file_range((handle_in, offset_in), (handle_out, offset_out), length, &caller)
         });
     }
 

@@ -23,6 +23,15 @@ pub struct View {
     teller: Teller,
 }
 
+/// From where bytes come that are written.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    PageCache,
+    Program(&'a Caller),
+    /// One whose writes clear set-id bits.
+    Unprivileged(&'a Caller),
+}
+
 /// Whose an id is, of a node or of an open file: the desk's begin at [`DESK_ROOT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose<T> {
@@ -185,11 +194,11 @@ impl View {
         }
     }
 
-    /// `unprivileged`: who writes, if set-id bits do not outlast that.
-    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], unprivileged: Option<&Caller>) -> Result<usize> {
-        match unprivileged {
-            Some(caller) => self.overlay.write_unprivileged(handle, offset, data, caller),
-            None => self.overlay.write(handle, offset, data),
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], from: Source<'_>) -> Result<usize> {
+        match from {
+            Source::PageCache => self.overlay.write(handle, offset, data),
+            Source::Program(caller) => self.overlay.write_by(handle, offset, data, caller),
+            Source::Unprivileged(caller) => self.overlay.write_unprivileged(handle, offset, data, caller),
         }
     }
 
@@ -230,8 +239,8 @@ impl View {
         }
     }
 
-    pub fn fallocate(&self, handle: FileHandle, mode: i32, offset: u64, length: u64) -> Result<()> {
-        self.overlay.fallocate(content(handle)?, mode, offset, length)
+    pub fn fallocate(&self, handle: FileHandle, mode: i32, offset: u64, length: u64, caller: &Caller) -> Result<()> {
+        self.overlay.fallocate(content(handle)?, mode, offset, length, caller)
     }
 
     pub fn lseek(&self, handle: FileHandle, offset: i64, whence: i32) -> Result<i64> {
@@ -241,12 +250,18 @@ impl View {
         }
     }
 
-    pub fn copy_file_range(&self, from: (FileHandle, u64), to: (FileHandle, u64), length: u64) -> Result<usize> {
+    pub fn copy_file_range(
+        &self,
+        from: (FileHandle, u64),
+        to: (FileHandle, u64),
+        length: u64,
+        caller: &Caller,
+    ) -> Result<usize> {
         // The reply counts in 32 bits; the kernel asks again for what is left.
         let length = usize::try_from(length.min(u64::from(u32::MAX >> 1))).unwrap_or(usize::MAX);
         match (open_file(from.0), open_file(to.0)) {
             (Whose::Overlay(source), Whose::Overlay(target)) => {
-                self.overlay.copy_file_range(source, from.1, target, to.1, length)
+                self.overlay.copy_file_range(source, from.1, target, to.1, length, caller)
             }
             // `cp` then reads and writes.
             (Whose::Desk(_), _) | (_, Whose::Desk(_)) => Err(Error::errno(libc::EXDEV)),

@@ -1,5 +1,6 @@
 //! POSIX access control lists, as Linux keeps them in the attributes `system.posix_acl_access` and `…_default`: what a
-//! new entry takes over from its directory's default list. The rule is the kernel's own (`posix_acl_create_masq`).
+//! new entry takes over from its directory's default list, and what a list permits. The rules are the kernel's own
+//! (`posix_acl_create_masq`, `posix_acl_permission`).
 
 /// The only version of the format there is.
 const VERSION: u32 = 2;
@@ -63,6 +64,28 @@ impl Acl {
         }
         let says_more = [USER, GROUP, MASK].into_iter().any(|tag| self.has(tag));
         Inherited { mode: inherited, access: says_more.then_some(access) }
+    }
+
+    /// The permissions of somebody who is neither the owner nor the superuser, in the lowest three bits. `groups` are those
+    /// that he is known to be in, `is_owners` whether the file's own is one of them. He may be in others: what one of their
+    /// entries denies he does not get as one of the rest.
+    pub fn permits(&self, uid: u32, groups: &[u32], is_owners: bool) -> u32 {
+        let mask = self.0.iter().find(|entry| entry.tag == MASK).map_or(0o7, |entry| entry.permissions);
+        let of = |wanted: &dyn Fn(&Entry) -> bool| self.0.iter().filter(|entry| wanted(entry)).collect::<Vec<_>>();
+        if let [named, ..] = of(&|entry| entry.tag == USER && entry.id == uid).as_slice() {
+            return u32::from(named.permissions & mask);
+        }
+        let any_group = of(&|entry| matches!(entry.tag, GROUP | GROUP_OBJECT));
+        let is_his = |entry: &&&Entry| match entry.tag {
+            GROUP => groups.contains(&entry.id),
+            _ => is_owners,
+        };
+        let his: Vec<u16> = any_group.iter().filter(is_his).map(|entry| entry.permissions & mask).collect();
+        if !his.is_empty() {
+            return u32::from(his.iter().fold(0, |all, permissions| all | permissions));
+        }
+        let others = of(&|entry| entry.tag == OTHER).iter().fold(0, |all, entry| all | entry.permissions);
+        u32::from(any_group.iter().fold(others, |all, entry| all & entry.permissions & mask))
     }
 
     fn has(&self, tag: u16) -> bool {

@@ -97,3 +97,30 @@ fn what_is_no_access_control_list_is_refused() {
     }
     assert_eq!(Acl::parse(b"\x02\0\0\0").map(|acl| acl.to_bytes()), Some(b"\x02\0\0\0".to_vec()));
 }
+
+#[test]
+fn a_list_permits_what_the_kernel_would_and_no_more() {
+    let (user_object, user, group_object, group, mask, other) = (0x01, 0x02, 0x04, 0x08, 0x10, 0x20);
+    let none = u32::MAX;
+    let listed = acl(&[
+        (user_object, 6, none),
+        (user, 7, 1001),
+        (user, 0, 1002),
+        (group_object, 4, none),
+        (group, 6, 50),
+        (mask, 6, none),
+        (other, 5, none),
+    ]);
+    for (uid, groups, is_owners, want, why) in [
+        (1001, &[100][..], false, 6, "what is his, but for the mask"),
+        (1002, &[50], true, 0, "named and shut out, whatever his groups"),
+        (1003, &[100], true, 4, "by the file's own group"),
+        (1003, &[50], false, 6, "by a named group"),
+        (1003, &[50], true, 6, "by either"),
+        (1003, &[100], false, 4, "as one of the rest, less what a group that he may be in has not"),
+    ] {
+        assert_eq!(listed.permits(uid, groups, is_owners), want, "{why}");
+    }
+    let shut = acl(&[(user_object, 7, none), (group_object, 0, none), (other, 7, none)]);
+    assert_eq!(shut.permits(1003, &[100], false), 0);
+}

@@ -14,9 +14,9 @@ use super::side::Side;
 use super::{Caller, Error, Overlay, Result};
 use crate::diff::{FileDiff, FileSide, unified};
 use crate::hooks::{Answer, Counts, Question, Tier};
-use crate::model::{Reason, RelPath, Stamp};
+use crate::model::{Digest, Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
-use crate::store::{Base, Below, UpperRow, What, Writer};
+use crate::store::{Base, Below, Kept, UpperRow, What, Writer};
 use crate::sys::file::FileKind;
 
 impl Overlay {
@@ -67,6 +67,42 @@ impl Overlay {
             Some(row) => self.row_side(row),
             None => self.present_side(&from.path),
         })
+    }
+
+    /// The same for new content of a file that is about to be written.
+    pub(super) fn ask_ahead_of_rewrite(&self, path: &RelPath, new: &[u8], caller: &Caller) -> Result<()> {
+        let Some(by) = self.asked_for(caller) else { return Ok(()) };
+        let (row, new) = self.rewritten(path, new)?;
+        self.ask_ahead(row, None, &by, || Ok(new))
+    }
+
+    /// What becomes of new content of a file, as far as the contents tell. None where nobody can say.
+    pub(super) fn compare_rewrite(&self, path: &RelPath, new: &[u8], caller: &Caller) -> Result<Option<Comparison>> {
+        let (row, new) = self.rewritten(path, new)?;
+        self.compare_ahead(&Job::to_come(row, None), &self.writer(caller), || Ok(new))
+    }
+
+    fn rewritten(&self, path: &RelPath, new: &[u8]) -> Result<(UpperRow, Side)> {
+        let (below, mode) = match self.origin(path)? {
+            Origin::Lower(meta) => {
+                (Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links }, meta.mode)
+            }
+            Origin::Upper(_, meta) => (Below::Nothing, meta.mode),
+            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+        };
+        let there = {
+            let state = self.state.lock();
+            state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
+        };
+        let row = there.unwrap_or_else(|| UpperRow {
+            id: self.store.reserve_upper(),
+            names: vec![path.clone()],
+            what: What::File,
+            base: Base::of(below),
+            held: None,
+        });
+        let kept = Kept { digest: Digest::of(new), symlink: false };
+        Ok((row, Side::of_kept(new.to_vec(), kept, mode)))
     }
 
     fn ask_ahead(
@@ -157,7 +193,7 @@ impl Overlay {
             diff: diff(comparison, old, new),
             pid: actor.pid,
             uid: actor.uid,
-            exe: actor.exe.clone(),
+            exe: actor.exe().map(str::to_owned),
         }
     }
 }

@@ -229,7 +229,7 @@ impl Overlay {
             // Nobody wants the times back that something made in this session had.
             None if times_only && self.is_fresh(path) => {}
             None if self.action(path, target.kind) == Action::Pass => {}
-            None => self.record_structure(path, what, target.effects()?, Vec::new(), caller)?,
+            None => self.record_structure(path, what, target.effects()?, Vec::new(), &self.doer(caller))?,
         }
         self.remember_below(target)
     }
@@ -252,8 +252,14 @@ impl Overlay {
     /// What is frozen is not modified in any way but by time's passing: times may be set (SPEC §6).
     fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
-        match self.action_by(path, inode.kind, &self.writer(caller)) {
-            Action::Freeze => Err(self.denied(path, &caller.writer())),
+        let by = self.writer(caller);
+        if let Some(meta) = inode.below.filter(Meta::is_file)
+            && let Some(other) = self.refused_other_name(&meta, &by, |action| action == Action::Freeze)?
+        {
+            return Err(self.denied(&other, &self.doer(caller)));
+        }
+        match self.action_by(path, inode.kind, &by) {
+            Action::Freeze => Err(self.denied(path, &self.doer(caller))),
             Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny => Ok(()),
         }
     }
@@ -405,7 +411,7 @@ impl Overlay {
                 let what = format!("[attribute {}]", name.to_string_lossy());
                 let effect = Effect::Xattr { name: name.as_bytes().to_vec(), before, after };
                 let effects = std::iter::once(effect).chain(inode.effects()?);
-                self.record_structure(path, what, effects, Vec::new(), caller)?;
+                self.record_structure(path, what, effects, Vec::new(), &self.doer(caller))?;
             }
         }
         self.remember_below(inode)

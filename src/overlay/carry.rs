@@ -58,7 +58,7 @@ impl Overlay {
     /// Looks through what lies in lower below a directory. `EPERM` for what a rule freezes or denies, `EXDEV` for what
     /// cannot come along.
     pub(super) fn survey(&self, moves: &[Move<'_>], caller: &Caller) -> Result<Survey> {
-        let by = self.writer(caller);
+        let by = self.doer(caller);
         let mut survey = Survey::default();
         for one in moves {
             let mut dirs = vec![one.from.clone()];
@@ -211,7 +211,7 @@ impl Overlay {
 
     /// Judges what was lifted, where it is now.
     pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
-        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.writer(caller)).map(|_| ()))
+        lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.doer(caller)).map(|_| ()))
     }
 
     /// Who has it open goes on with what is in the view now.

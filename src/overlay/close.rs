@@ -35,7 +35,7 @@ impl Overlay {
         if handle.is_hooks && self.leave_to_who_judges(id) {
             return Ok(());
         }
-        let settled = self.settle_or_deny(id, &handle.opener, handle.because());
+        let settled = self.settle_or_deny(id, &handle.actor(), handle.because());
         if matches!(settled, Err(Error::Denied)) {
             return Err(Error::Denied);
         }
@@ -85,7 +85,7 @@ impl Overlay {
         let settled = match open.upper() {
             // What the others do not judge, this judges; what one of them will, it leaves.
             Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
-                match self.settle_or_deny(id, &removed.opener, removed.because()) {
+                match self.settle_or_deny(id, &removed.actor(), removed.because()) {
                     // Nobody waits for it: there is an event.
                     Ok(_) | Err(Error::Denied) => Ok(()),
                     Err(err) => Err(err),

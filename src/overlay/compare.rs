@@ -8,7 +8,7 @@ use super::{Overlay, Result};
 use crate::diff::{self, Measure};
 use crate::model::{ChangeKind, Digest, Reason, RelPath};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
-use crate::policy::rules::{Action, risky_git_config_change};
+use crate::policy::rules::{Action, HoldSource, risky_git_config_change};
 use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
 use crate::store::{AnchorState, Below, Kept, Writer};
 use crate::sys::file::{FileKind, Meta};
@@ -93,6 +93,25 @@ impl Overlay {
         }
     }
 
+    /// What is written through one name of an inode of lower shows under all: each of them has its say. One that cannot be
+    /// looked for is taken to be gated.
+    fn gated_by_other_name(&self, job: &Job, comparison: &Comparison, by: &Writer) -> Option<HoldSource> {
+        let meta = comparison.present.meta.filter(|meta| meta.links > 1 && job.row.base.is_shared())?;
+        let source = std::cell::Cell::new(None);
+        let is_gated = |path: &RelPath| {
+            let Action::Hold(found) = self.action_on_content(path, FileKind::Regular, by) else { return false };
+            source.set(Some(found));
+            true
+        };
+        match self.judged_name_below(&meta, is_gated) {
+            Ok(_) => source.get(),
+            Err(err) => {
+                log::warn!("look for other names of {}: {err}", comparison.path);
+                Some(HoldSource::Rule)
+            }
+        }
+    }
+
     /// Gathers every reason to hold. Touches nothing.
     pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Comparison {
         let policy = self.policy();
@@ -126,7 +145,10 @@ impl Overlay {
             Action::GitConfig => return comparison.judged_as_git_config(),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.
             Action::Pass => return comparison,
-            Action::Auto | Action::Deny | Action::Freeze => {}
+            Action::Auto | Action::Deny | Action::Freeze => {
+                let source = self.gated_by_other_name(job, &comparison, by);
+                comparison.reasons.extend(source.map(|source| source.reason()));
+            }
         }
         comparison.add_type_reasons();
         comparison.add_risk(&policy.settings.risk);

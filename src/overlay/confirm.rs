@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::land::{Replacement, content_effect, link_effects};
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at, reviewed};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, Seen, State, open_lower};
 use crate::diff::{self, Merge};
@@ -391,9 +391,8 @@ impl Overlay {
         let removed = meta.map(|meta| PathEffect::new(path, Effect::DirRemoved(DirLooks::of(&meta))));
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(dir.held.id.to_string());
-            (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
         });
-        Ok(event.doing(removed))
+        Ok(reviewed(event, &dir.held, by).doing(removed))
     }
 
     /// `effects` is what had to be done before.
@@ -421,14 +420,13 @@ impl Overlay {
         epilogue.anchors.push(Known::of(state).as_anchor(path));
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
-            (event.pid, event.uid) = (Some(by.pid), Some(by.uid));
             event.sha256 = content.map(|kept| kept.digest);
             event.bytes = new.kind.map(|_| new.size);
             event.insertions = Some(taken.held.insertions);
             event.deletions = Some(taken.held.deletions);
             event.message = (*done == Done::Merged).then(|| "merged with a change below".to_owned());
         });
-        epilogue.events.push(event.doing(effects));
+        epilogue.events.push(reviewed(event, &taken.held, by).doing(effects));
         // What is compared with later must be there even when the file is replaced from outside.
         if let Some(content) = new.stage(&self.store)? {
             self.store.keep_content(&content)?;

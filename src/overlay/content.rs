@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::copy_up::Keep;
 use super::error::Context;
 use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
+use super::limits::Extent;
 use super::nodes::NodeId;
 use super::{Caller, Error, Overlay, Result, open_lower};
 use crate::policy::rules::Action;
@@ -36,16 +37,23 @@ impl Overlay {
         Ok(data)
     }
 
+    /// From the kernel's page cache: it does not tell for whom.
     pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_by(handle, offset, data, &Caller::KERNEL)
+    }
+
+    pub fn write_by(&self, handle: HandleId, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
-        self.change_content(&handle, Keep::Content, |file| file.write_all_at(data, offset))?;
+        let extent = Extent { offset, length: data.len() as u64 };
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| file.write_all_at(data, offset))?;
         Ok(data.len())
     }
 
     /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
     pub fn write_unprivileged(&self, handle: HandleId, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
-        self.change_content(&handle, Keep::Content, |file| {
+        let extent = Extent { offset, length: data.len() as u64 };
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| {
             drop_set_id(file, caller)?;
             file.write_all_at(data, offset)
         })?;
@@ -53,7 +61,13 @@ impl Overlay {
     }
 
     /// Does `change` to the content of the handle's file, in upper unless it passes.
-    fn change_content<T>(&self, handle: &Handle, keep: Keep, change: impl FnOnce(&File) -> io::Result<T>) -> Result<T> {
+    pub(super) fn change_content<T>(
+        &self,
+        handle: &Handle,
+        keep: Keep,
+        (caller, extent): (&Caller, Extent),
+        change: impl FnOnce(&File) -> io::Result<T>,
+    ) -> Result<T> {
         self.check_writable()?;
         let open = match &handle.target {
             Target::Passed(passed) => return Ok(change(passed.writable()?)?),
@@ -61,11 +75,19 @@ impl Overlay {
         };
         let under_way = open.begin_write();
         let file = self.writable(open, keep, handle.opened())?;
+        self.check_room_in(&file, extent)?;
         // Before the bytes: a judgement under way must not take this handle for done.
-        if !handle.note_written() {
+        let first = !handle.note_written();
+        if first {
+            self.witness.look(*caller, &handle.seen);
             self.note_program(handle, open);
         }
         let result = change(&file);
+        if first {
+            // It may end at once, or become another program.
+            handle.seen.wait();
+        }
+        self.note_room(open, &file)?;
         // And after them: a close of another descriptor may have judged meanwhile, without them.
         handle.note_written();
         drop(under_way);
@@ -113,28 +135,34 @@ impl Overlay {
         let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.note_began();
         self.note_program(handle, open);
-        file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())
+        file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())?;
+        self.note_room(open, &file)
     }
 
     pub(super) fn truncate(&self, node: NodeId, handle: Option<HandleId>, size: u64, caller: &Caller) -> Result<()> {
         let keep = if size == 0 { Keep::Nothing } else { Keep::Content };
         if let Some(handle) = handle.and_then(|id| self.handle(id).ok()).filter(|handle| handle.access == Access::Write)
         {
-            return self.change_content(&handle, keep, |file| file.set_len(size));
+            return self.change_content(&handle, keep, (caller, Extent::NONE), |file| file.set_len(size));
         }
         let flags = OpenFlags::from_raw(libc::O_WRONLY);
         let opened = self.open(node, flags, caller)?;
-        let result =
-            self.handle(opened.handle).and_then(|handle| self.change_content(&handle, keep, |file| file.set_len(size)));
+        let emptied =
+            |handle: Arc<Handle>| self.change_content(&handle, keep, (caller, Extent::NONE), |file| file.set_len(size));
+        let result = self.handle(opened.handle).and_then(emptied);
         let flushed = self.flush(opened.handle, caller);
         self.release(opened.handle)?;
         result.and(flushed)
     }
 
-    pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64) -> Result<()> {
+    pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64, caller: &Caller) -> Result<()> {
         let handle = self.handle(handle)?;
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
-        self.change_content(&handle, Keep::Content, |file| Ok(rustix::fs::fallocate(file, flags, offset, length)?))
+        let frees = flags.contains(rustix::fs::FallocateFlags::PUNCH_HOLE);
+        let extent = if frees { Extent::NONE } else { Extent { offset, length } };
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| {
+            Ok(rustix::fs::fallocate(file, flags, offset, length)?)
+        })
     }
 
     /// `SEEK_DATA` and `SEEK_HOLE`; the kernel does the other kinds by itself.
@@ -157,10 +185,12 @@ impl Overlay {
         to: HandleId,
         to_offset: u64,
         length: usize,
+        caller: &Caller,
     ) -> Result<usize> {
         let (from, to) = (self.handle(from)?, self.handle(to)?);
         let source = from.readable();
-        self.change_content(&to, Keep::Content, |file| {
+        let extent = Extent { offset: to_offset, length: length as u64 };
+        self.change_content(&to, Keep::Content, (caller, extent), |file| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             Ok(rustix::fs::copy_file_range(&source, Some(&mut read_at), file, Some(&mut write_at), length)?)
         })

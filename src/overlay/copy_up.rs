@@ -65,6 +65,10 @@ impl Overlay {
         opened: Option<Stamp>,
     ) -> Result<Option<Arc<File>>> {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
+        self.check_may_change(match keep {
+            Keep::Content => meta.blocks.saturating_mul(512),
+            Keep::Nothing => 0,
+        })?;
         let upper = self.store.create_upper()?;
         let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
         copied.doing(|| "copy up".to_owned())?;
@@ -211,7 +215,7 @@ pub(super) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
     (a.device, a.inode, a.size, a.mtime) == (b.device, b.inode, b.size, b.mtime)
 }
 
-fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
+pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
     // A write takes set-id bits and capabilities away, as the kernel does.
     let mode = if keep_set_id { meta.mode } else { meta.mode & 0o1777 };
     let meta = Meta { mode, ..*meta };

@@ -56,13 +56,13 @@ impl Overlay {
 
     pub(super) fn denied_event(&self, comparison: &Comparison, actor: &Writer, why: &str) -> crate::store::EventDraft {
         let measure = comparison.measure;
-        self.event(EventName::WriteDenied, &comparison.path).with(|event| {
+        let event = self.event(EventName::WriteDenied, &comparison.path).with(|event| {
             event.reason = Some(Reason::Hook);
             event.message = Some(why.to_owned());
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
-            self.tell_who(event, actor.pid, actor.uid);
-        })
+        });
+        event.by(actor)
     }
 }

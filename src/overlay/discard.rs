@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
-use super::review::{Review, Reviewed, Taken, Writers, failed};
+use super::review::{Review, Reviewed, Taken, Writers, failed, reviewed};
 use super::side::Side;
 use super::{Error, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, RelPath};
@@ -133,8 +133,8 @@ impl Overlay {
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
             let event = self.event(EventName::Discarded, path).with(|event| {
                 event.id = Some(change.held.id.to_string());
-                (event.pid, event.uid) = (Some(review.by.pid), Some(review.by.uid));
             });
+            let event = reviewed(event, &change.held, &review.by);
             epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
         }
         if review.dry_run {

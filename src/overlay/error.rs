@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::protocol::ErrorCode;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An everyday refusal, such as `ENOENT`; nothing to log.
@@ -33,6 +35,14 @@ impl Error {
         }
     }
 
+    /// What a client is told that asked for what failed.
+    pub fn kind(&self) -> ErrorCode {
+        match self {
+            Self::Denied => ErrorCode::HookDenied,
+            Self::Errno(_) | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
+        }
+    }
+
     /// Whether somebody should read of it: a fault of the machine or of ours, not of the caller.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Self::Errno(_) | Self::Denied)
@@ -58,5 +68,17 @@ pub(super) trait Context<T> {
 impl<T> Context<T> for io::Result<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|cause| Error::Io { doing: what(), cause })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_is_told_apart_from_a_failure() {
+        assert_eq!((Error::Denied.code(), Error::Denied.kind()), (libc::EACCES, ErrorCode::HookDenied));
+        let full = Error::Errno(libc::ENOSPC);
+        assert_eq!((full.code(), full.kind()), (libc::ENOSPC, ErrorCode::Io));
     }
 }

@@ -93,8 +93,8 @@ impl Overlay {
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
-        self.settle_moved(for_from, &self.writer(caller))?;
-        self.settle_moved(for_to, &self.writer(caller)).map(|_| ())
+        self.settle_moved(for_from, &self.doer(caller))?;
+        self.settle_moved(for_to, &self.doer(caller)).map(|_| ())
     }
 
     /// What the view has at one end, as new upper content.

@@ -18,9 +18,10 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use super::copy_up::same_content_stamp;
 use super::nodes::NodeId;
 use super::passed::PassedHandle;
+use super::witness::Seen;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, Stamp};
-use crate::store::{UpperId, Writer};
+use crate::store::{Nameless, UpperId, Writer};
 use crate::sys::OFlags;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,6 +92,8 @@ pub(super) struct Handle {
     pub access: Access,
     pub node: NodeId,
     pub opener: Writer,
+    /// Who wrote since it was last judged.
+    pub seen: Arc<Seen>,
     /// A permission program opened it. Known from the open on: it may have ended when this is closed.
     pub is_hooks: bool,
     /// A program runs from it.
@@ -123,6 +126,10 @@ pub(super) struct OpenFile {
     pub dirty: AtomicBool,
     handles: AtomicUsize,
     writers: AtomicUsize,
+    /// What the content takes on disk, as it was last counted.
+    pub blocks: AtomicU64,
+    /// The same once it has no name. A leaf.
+    pub nameless: Mutex<Option<Nameless>>,
 }
 
 #[derive(Clone, Debug)]
@@ -144,6 +151,8 @@ impl OpenFile {
             dirty: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
+            blocks: AtomicU64::new(0),
+            nameless: Mutex::default(),
         })
     }
 
@@ -258,6 +267,11 @@ impl Handle {
         }
     }
 
+    /// By whom what was done through it counts as done: who opened it, with what wrote.
+    pub fn actor(&self) -> Writer {
+        Writer { written_by: self.seen.writer(self.opener.opened_by.as_ref()), ..self.opener.clone() }
+    }
+
     /// Reasons to hold that come with who has it open.
     pub fn because(&self) -> Vec<Reason> {
         if self.is_hooks { vec![Reason::Hook] } else { Vec::new() }
@@ -297,7 +311,7 @@ impl Overlay {
         // Reading needs nobody's name.
         let opener = match flags.may_change() {
             false => caller.writer(),
-            true => caller.opener(),
+            true => self.opener(caller),
         };
         let handle = Handle {
             target,
@@ -305,6 +319,7 @@ impl Overlay {
             node,
             is_hooks: flags.may_change() && self.is_hooks_own(&opener),
             opener,
+            seen: Arc::default(),
             executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),

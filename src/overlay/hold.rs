@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
+use super::deny::Denial;
 use super::error::Context;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
@@ -10,10 +11,15 @@ use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
-use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, Writer};
+use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, What, Writer};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
+        let is_deletion = job.row.what == What::Whiteout && job.denial == Denial::Drops;
+        if is_deletion && job.row.held.is_none() {
+            // It has its entry already, and nothing is done yet that could not be taken back.
+            self.check_may_hold()?;
+        }
         self.put_back(job, comparison)?;
         let row = self.held_row(job, comparison, actor)?;
         let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
@@ -140,7 +146,7 @@ impl Overlay {
     }
 
     fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
-        self.event(EventName::WriteHeld, &comparison.path).with(|event| {
+        let event = self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
             event.reason = held.and_then(|held| held.reasons.first().copied());
@@ -150,8 +156,8 @@ impl Overlay {
             event.insertions = held.map(|held| held.insertions);
             event.deletions = held.map(|held| held.deletions);
             event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
-            self.tell_who(event, actor.pid, actor.uid);
-        })
+        });
+        event.by(actor)
     }
 }
 

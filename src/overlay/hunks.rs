@@ -13,7 +13,7 @@ use super::confirm::{ConfirmHow, Expiry};
 use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, backup_of, content_effect};
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at, reviewed};
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, State};
@@ -307,11 +307,11 @@ impl Overlay {
     }
 
     fn hunks_event(&self, name: EventName, split: &Split<'_>, review: &Review) -> EventDraft {
-        self.event(name, &split.change.row.names[0]).with(|event| {
+        let event = self.event(name, &split.change.row.names[0]).with(|event| {
             event.id = Some(split.change.held.id.to_string());
-            (event.pid, event.uid) = (Some(review.by.pid), Some(review.by.uid));
             event.message = Some(split.numbers());
-        })
+        });
+        reviewed(event, &split.change.held, &review.by)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::model::{BackupKind, Reason, RelPath};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
-    self, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
+    self, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent, NodeLooks,
     PathEffect, StagedContent, UpperRow, Version, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -170,7 +170,7 @@ impl Overlay {
             }
             (Some(kind), ..) if kind.is_special() => {
                 let meta = new.meta.ok_or(Error::Errno(libc::EIO))?;
-                self.stage_new(change, &NewContent::Node { meta }, landing)?;
+                self.stage_new(change, &NewContent::Node { looks: NodeLooks::of(&meta) }, landing)?;
             }
             (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
@@ -218,10 +218,10 @@ impl Overlay {
             event.bytes = size;
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
-            self.tell_who(event, actor.pid, actor.uid);
             event.message = note.map(str::to_owned);
             event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
         });
+        let event = event.by(actor);
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));

@@ -48,7 +48,36 @@ pub(super) enum Origin {
     Hidden(UpperId),
 }
 
+/// The nodes from the root to a path, looked up as if by the kernel and forgotten when this is dropped.
+pub(super) struct Walked<'a> {
+    overlay: &'a Overlay,
+    /// Never empty: begins with the root.
+    nodes: Vec<NodeId>,
+}
+
+impl Walked<'_> {
+    pub fn node(&self) -> NodeId {
+        *self.nodes.last().expect("begins with the root")
+    }
+}
+
+impl Drop for Walked<'_> {
+    fn drop(&mut self) {
+        // The nodes that the kernel does not know live on as parents of those it does.
+        self.nodes.iter().skip(1).rev().for_each(|node| self.overlay.forget(*node, 1));
+    }
+}
+
 impl Overlay {
+    pub(super) fn walk(&self, path: &RelPath) -> Result<Walked<'_>> {
+        let mut walked = Walked { overlay: self, nodes: vec![ROOT] };
+        for name in path.components() {
+            let entry = self.look_up(walked.node(), name)?;
+            walked.nodes.push(entry.node);
+        }
+        Ok(walked)
+    }
+
     /// The node of `parent`/`name`, which the kernel then knows until it forgets it.
     pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match self.find(parent, name)? {

@@ -2,12 +2,13 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
-//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`]; what
-//! becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`]) and done a moment
-//! ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has what was renamed
-//! away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and [`rollback`], or
-//! by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What others do below
-//! is followed by [`watch`]. Whether it all agrees says [`check`]. Begin with [`Overlay`].
+//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`], within
+//! [`limits`]; what becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`])
+//! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
+//! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
+//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What
+//! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
+//! Begin with [`Overlay`].
 //!
 //! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
@@ -39,12 +40,16 @@ mod hold_again;
 mod hunks;
 mod known;
 mod land;
+mod layered;
+mod limits;
 mod lookup;
 mod namespace;
 mod nodes;
 mod open;
 mod passed;
+mod patch;
 mod put_back;
+mod reading;
 mod relocate;
 mod rename;
 mod rename_over;
@@ -65,6 +70,7 @@ mod undo_attributes;
 mod uppers;
 mod watch;
 mod windows;
+mod witness;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -76,7 +82,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::hooks::Runner;
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
-use crate::protocol::EventName;
+use crate::protocol::{EventName, Program};
 use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Went, Writer};
 use crate::sys::process;
 use crate::sys::tree::Tree;
@@ -85,10 +91,13 @@ pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use handles::{HandleId, OpenFlags};
+pub use layered::{Layered, Waiting};
 pub use lookup::{Entry, Found, ListEntry};
 pub use nodes::{NodeId, ROOT};
 pub use open::Opened;
 pub use passed::{Passed, Registration};
+pub use patch::{Rewrite, RewriteHow, changed_since};
+pub use reading::Shown;
 pub use review::{Review, SideContent, Sides};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
@@ -108,6 +117,7 @@ use sights::Sights;
 use uppers::Uppers;
 use watch::Watching;
 use windows::Windows;
+use witness::Witness;
 
 /// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +179,9 @@ pub struct Overlay {
     bursts: Bursts,
     runs: Runs,
     shells: Shells,
+    witness: Witness,
+    /// How many this process may have, once somebody has asked.
+    descriptors: std::sync::OnceLock<u64>,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -253,6 +266,8 @@ impl Overlay {
             bursts: Bursts::default(),
             runs: Runs::default(),
             shells: Shells::default(),
+            witness: Witness::default(),
+            descriptors: std::sync::OnceLock::new(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
@@ -273,6 +288,7 @@ impl Overlay {
             state.moved_dirs = moved_dirs;
             for row in rows {
                 interrupted.extend(self.is_interrupted(&row).then_some(row.id));
+                self.store.note_room(row.id);
                 state.uppers.restore(row);
             }
         }
@@ -424,6 +440,19 @@ impl Overlay {
     }
 }
 
+/// Who does something, with a look at the program: not for FLUSH and RELEASE, and never under a lock.
+impl Overlay {
+    /// Who opens a file. Who then writes to it, [`witness`] tells.
+    fn opener(&self, caller: &Caller) -> Writer {
+        Writer { opened_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
+    }
+
+    /// Who makes, renames or removes something by name.
+    fn doer(&self, caller: &Caller) -> Writer {
+        Writer { written_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
+    }
+}
+
 impl State {
     fn new(lower: &Tree) -> Result<Self> {
         Ok(Self {
@@ -446,15 +475,24 @@ impl State {
 }
 
 impl Caller {
+    /// The kernel itself, for nobody in particular.
+    const KERNEL: Self = Self { pid: 0, uid: 0, gid: 0, umask: 0 };
+
     /// Who this is, without a look at the process: in the middle of an `execve` that would wait for us, and we for it.
     fn writer(&self) -> Writer {
-        Writer { pid: self.pid, exe: None, uid: self.uid }
+        Writer { pid: self.pid, uid: self.uid, ..Writer::default() }
     }
 
-    /// Who opens a file. The one moment at which the process can be looked at (DESIGN, "More facts that bite").
-    fn opener(&self) -> Writer {
-        let exe = process::exe(self.pid).map(|exe| exe.to_string_lossy().into_owned());
-        Writer { exe, ..self.writer() }
+    /// A look at the process. Only while it asks for something by name, or off the request path; and never under a lock:
+    /// see [`crate::sys::process`].
+    fn program(&self) -> Option<Program> {
+        let program = process::Program::of(self.pid)?;
+        Some(Program {
+            pid: program.pid,
+            uid: self.uid,
+            exe: program.exe.map(|exe| exe.to_string_lossy().into_owned()),
+            cmdline: program.cmdline.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        })
     }
 }
 

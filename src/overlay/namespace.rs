@@ -17,8 +17,8 @@ use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
-    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, PathEffect, Store,
-    UpperId, UpperRow, What, Writer,
+    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, NodeLooks, PathEffect,
+    Store, UpperId, UpperRow, What, Writer,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -131,11 +131,11 @@ impl Overlay {
                 return Ok(());
             }
         }
-        let effect = effect()?;
+        let (effect, by) = (effect()?, self.doer(caller));
         let mut state = self.state.lock();
         let mut known = state.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
         (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
-        self.record_structure(path, what, effect, vec![known.as_anchor(path)], caller)?;
+        self.record_structure(path, what, effect, vec![known.as_anchor(path)], &by)?;
         state.anchors.insert(path.clone(), known);
         Ok(())
     }
@@ -148,21 +148,18 @@ impl Overlay {
         what: String,
         effects: impl IntoIterator<Item = Effect>,
         anchors: Vec<Anchor>,
-        caller: &Caller,
+        by: &Writer,
     ) -> Result<()> {
         let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
-        self.record_done(self.structure_event(path, what, caller).doing(effects), anchors)
+        self.record_done(self.structure_event(path, what, by).doing(effects), anchors)
     }
 
     fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<()> {
         Ok(self.store.record_epilogue(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
     }
 
-    pub(super) fn structure_event(&self, path: &RelPath, what: String, caller: &Caller) -> EventDraft {
-        self.event(EventName::WriteLanded, path).with(|event| {
-            event.message = Some(what);
-            self.tell_who(event, caller.pid, caller.uid);
-        })
+    pub(super) fn structure_event(&self, path: &RelPath, what: String, by: &Writer) -> EventDraft {
+        self.event(EventName::WriteLanded, path).with(|event| event.message = Some(what)).by(by)
     }
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
@@ -171,7 +168,7 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path, &caller.writer()));
+            return Err(self.denied(&path, &self.doer(caller)));
         }
         let used = self.is_used(&path)?;
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
@@ -194,6 +191,7 @@ impl Overlay {
     }
 
     fn symlink_judged(&self, path: &RelPath, target: &OsStr, caller: &Caller) -> Result<()> {
+        self.check_may_change(0)?;
         let new = self.store.create_upper_symlink(target)?;
         let heritage = self.heritage(path, FileKind::Symlink, 0o777, caller)?;
         let place = self.store.upper_place(new.id())?;
@@ -220,14 +218,14 @@ impl Overlay {
         let action = |path| self.action_by(path, FileKind::Regular, &by);
         let (old, new) = (action(&source), action(&path));
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
-            return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &caller.writer()));
+            return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &self.doer(caller)));
         }
         // What is written through a name that passes would change the judged one unseen.
         if (old == Action::Pass) != (new == Action::Pass) {
             return Err(Error::Errno(libc::EXDEV));
         }
         if let Origin::Upper(id, _) = self.origin(&source)? {
-            match self.settle(id, &self.writer(caller))? {
+            match self.settle(id, &self.doer(caller))? {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if used => {
                     let (copy, what) = self.copy_of_upper(id)?;
@@ -283,13 +281,14 @@ impl Overlay {
     pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
         let (new, what) = self.copy_to_upper(source)?;
         let id = self.add_upper(new, path, what)?;
-        self.settle(id, &self.writer(caller))
+        self.settle(id, &self.doer(caller))
     }
 
     /// The same content once more.
     pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
         use std::os::fd::AsFd;
         let meta = self.store.upper_meta(id)?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
             let target = self.store.upper_place(id)?.read_symlink()?;
             return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
@@ -305,6 +304,7 @@ impl Overlay {
         use std::os::fd::AsFd;
         let doing = || format!("copy {source}");
         let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
             let target = self.lower.place(source)?.read_symlink().doing(doing)?;
             return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
@@ -330,11 +330,11 @@ impl Overlay {
         };
         let kind = was.kind;
         match (self.action_by(&path, kind, &self.writer(caller)), origin) {
-            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path, &caller.writer())),
+            (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path, &self.doer(caller))),
             (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
             (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
                 debug_assert!(!meta.is_dir());
-                return self.unlink_below(&path, (parent, name), &was);
+                return self.unlink_special(&path, (parent, name), &was, caller);
             }
             (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
             (_, Origin::Upper(id, meta)) if meta.kind.is_special() => self.end_structure(&path, id)?,
@@ -357,10 +357,19 @@ impl Overlay {
         Ok(())
     }
 
+    /// A FIFO, socket or device goes at once: it has no content that anybody would review.
+    fn unlink_special(&self, path: &RelPath, entry: (NodeId, &OsStr), was: &Meta, caller: &Caller) -> Result<()> {
+        self.unlink_below(path, entry, was)?;
+        let gone = self.state.lock().left(path).into_iter().collect();
+        // One with other names would come back as another.
+        let removed = (was.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(was)));
+        self.record_structure(path, format!("[{} removed]", was.kind.name()), removed, gone, &self.doer(caller))
+    }
+
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         let id = self.hide(path, meta)?;
-        match self.settle_or_deny(id, &self.writer(caller), Vec::new()) {
+        match self.settle_or_deny(id, &self.doer(caller), Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
@@ -515,7 +524,7 @@ impl Overlay {
         self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
         self.state.lock().uppers.insert(Upper::written(whiteout));
         self.store.drop_upper_file(row.id);
-        self.hold_structure(id, Reason::Parent, &self.writer(caller))
+        self.hold_structure(id, Reason::Parent, &self.doer(caller))
     }
 
     /// The deletion of something changed is judged against what the change was based on.
@@ -532,7 +541,7 @@ impl Overlay {
     /// Judges what the view shows already, and the database knows: it is done, whatever hinders its judging. What cannot
     /// be judged now is judged later, like what a close could not have judged.
     fn settle_what_is_shown(&self, id: UpperId, caller: &Caller) -> Result<()> {
-        match self.settle(id, &self.writer(caller)) {
+        match self.settle(id, &self.doer(caller)) {
             Err(err) if err.is_fault() => {
                 log::error!("judge what a program made or deleted: {err}");
                 Ok(())
@@ -555,22 +564,25 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        let by = self.writer(caller);
-        let gated = match self.action_by(&path, FileKind::Directory, &by) {
-            Action::Deny | Action::Freeze => return Err(self.denied(&path, &by)),
+        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
+            Action::Deny | Action::Freeze => return Err(self.denied(&path, &self.doer(caller))),
             Action::Hold(source) => Some(source.reason()),
             Action::Auto | Action::Pass | Action::GitConfig => None,
         };
         let hidden = self.hidden_below(&path)?;
         match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
-            Some(reason) => self.hide_dir(&path, reason, &by)?,
+            Some(reason) => {
+                self.check_may_change(0)?;
+                self.hide_dir(&path, reason, &self.doer(caller))?
+            }
             None => self.lower.place(&path)?.remove_dir()?,
         }
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
             // One that is hidden comes back by a discard.
             let removed = hidden.is_empty().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
-            let event = self.structure_event(&path, "[directory removed]".to_owned(), caller).doing(removed);
+            let by = self.doer(caller);
+            let event = self.structure_event(&path, "[directory removed]".to_owned(), &by).doing(removed);
             let operation = self.burst_of(&path, &by).map(|operation| operation.to_string());
             self.record_done(event.with(|event| event.operation = operation), gone)?;
         }
@@ -596,7 +608,7 @@ impl Overlay {
     /// still. What was deleted in it stays hidden and held.
     fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
         if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(path, &caller.writer()));
+            return Err(self.denied(path, &self.doer(caller)));
         }
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
         let (row, _claimed) = self.claim(id)?;

@@ -42,6 +42,7 @@ struct NewFile<'a> {
 
 impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        self.check_may_open()?;
         if flags.may_change() {
             self.check_may_write(caller)?;
         }
@@ -54,7 +55,7 @@ impl Overlay {
                 found => found?,
             };
             if flags.may_change() && self.is_refused(&path, action, caller) {
-                return Err(self.denied(&path, &caller.writer()));
+                return Err(self.denied(&path, &self.doer(caller)));
             }
             let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
                 // Renamed, or another file renamed over it, since its path was asked for.
@@ -69,6 +70,11 @@ impl Overlay {
                     Claimed::Judged(open) => break (path, open, below),
                     Claimed::MovedOn => continue,
                 }
+            }
+            if let (Origin::Lower(meta), true) = (&origin, flags.may_change())
+                && let Some(other) = self.refused_other_name(meta, &self.writer(caller), Action::refuses)?
+            {
+                return Err(self.denied(&other, &self.doer(caller)));
             }
             if let Some(open) = self.claim_file(node, &path, &origin, epoch, flags.access)? {
                 break (path, open, below);
@@ -207,7 +213,7 @@ impl Overlay {
         Ok(Opened { handle: id, keep_cache: true, passed: None })
     }
 
-    fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
+    pub(super) fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
         match origin {
             Origin::Upper(id, _) => match self.store.open_upper(*id) {
                 Err(_) if self.is_let_go(*id) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
@@ -268,6 +274,7 @@ impl Overlay {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
+        self.check_may_open()?;
         self.check_may_write(caller)?;
         let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
@@ -277,7 +284,7 @@ impl Overlay {
         }
         let action = self.action_by(&path, FileKind::Regular, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path, &caller.writer()));
+            return Err(self.denied(&path, &self.doer(caller)));
         }
         let heritage = self.heritage(&path, FileKind::Regular, mode, caller)?;
         let new = NewFile { parent, name, path: &path, heritage: &heritage, flags, caller };
@@ -331,6 +338,7 @@ impl Overlay {
 
     fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
         let NewFile { parent, name, path, heritage, flags, caller } = *new;
+        self.check_may_change(0)?;
         let upper = self.store.create_upper()?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
         let upper_id = self.add_upper(upper.new, path, What::File)?;

@@ -217,20 +217,7 @@ impl Overlay {
 
     /// Has the nodes know a name as if the kernel had asked for it.
     pub(super) fn learn_name(&self, path: &RelPath) -> Result<()> {
-        let mut nodes = vec![super::ROOT];
-        let mut walk = || -> Result<()> {
-            for name in path.components() {
-                let parent = *nodes.last().expect("begins with the root");
-                nodes.push(self.look_up(parent, name)?.node);
-            }
-            Ok(())
-        };
-        let walked = walk();
-        // The nodes that the kernel does not know live on as parents of the one it does.
-        for node in nodes.into_iter().skip(1).rev() {
-            self.forget(node, 1);
-        }
-        walked
+        self.walk(path).map(drop)
     }
 
     /// One more handle on what `node` passes, which is at `path` as `meta` says. Counted under the lock under which the

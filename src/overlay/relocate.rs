@@ -105,9 +105,12 @@ impl Overlay {
         Ok(operation)
     }
 
-    /// An upper entry to a free name. What it is based on moves along in lower.
-    pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId) -> Result<()> {
-        self.move_upper_as(from, to, id, Vec::new()).map(|_| ())
+    /// An upper entry to a free name. What it is based on moves along in lower, which is an event; what lower has never had
+    /// leaves no trace of its earlier names.
+    pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        let moves_below = self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))?;
+        let events = moves_below.then(|| self.renamed_event(from, to, caller));
+        self.move_upper_as(from, to, id, events.into_iter().collect()).map(|_| ())
     }
 
     fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {
@@ -308,7 +311,7 @@ impl Overlay {
         let Moving { from, to, how } = moving;
         let exchanged = |end: &End, with: &End| {
             let what = format!("[exchanged with {}]", with.path);
-            self.structure_event(&end.path, what, caller)
+            self.structure_event(&end.path, what, &self.doer(caller))
         };
         let undoable = |end: &End, with: &End| {
             exchanged(end, with).doing([PathEffect::new(&end.path, Effect::Exchanged { with: with.path.clone() })])
@@ -324,7 +327,8 @@ impl Overlay {
 
     fn renamed_event(&self, from: &End, to: &End, caller: &Caller) -> EventDraft {
         let effect = Effect::Renamed { from: from.path.clone(), onto: to.mode_below() };
-        let event = self.structure_event(&to.path, format!("[renamed from {}]", from.path), caller);
+        let what = format!("[renamed from {}]", from.path);
+        let event = self.structure_event(&to.path, what, &self.doer(caller));
         event.doing([PathEffect::new(&to.path, effect)])
     }
 

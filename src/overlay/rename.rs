@@ -155,7 +155,7 @@ impl Overlay {
     fn check_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         for end in [from, to] {
             if matches!(end.action, Action::Deny | Action::Freeze) {
-                return Err(self.denied(&end.path, &caller.writer()));
+                return Err(self.denied(&end.path, &self.doer(caller)));
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Overlay {
         }
         match &from.origin {
             Origin::Lower(_) if !judged => self.move_below(from, to, caller),
-            Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id),
+            Origin::Upper(id, _) if !judged => self.move_upper(from, to, *id, caller),
             Origin::Lower(meta) => match self.changed_by_other_name(meta) {
                 Some(id) => self.move_name_over(from, to, id, caller),
                 None => self.move_over(from, to, meta, caller),

@@ -58,14 +58,14 @@ impl Overlay {
         self.rebind(&to.path, upper);
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
-        let settled = match self.settle_as(upper, &self.writer(caller), Vec::new(), denied) {
+        let settled = match self.settle_as(upper, &self.doer(caller), Vec::new(), denied) {
             Ok(settled) => settled,
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.settle_because(upper, &self.writer(caller), vec![Reason::Backup])?,
+            Err(_) => self.settle_because(upper, &self.doer(caller), vec![Reason::Backup])?,
         };
         self.let_source_go(from, whiteout, meta, (upper, settled), caller)
     }
@@ -81,7 +81,7 @@ impl Overlay {
     ) -> Result<()> {
         match settled {
             Settled::Landed | Settled::Unchanged | Settled::Held(_) if is_gated(from) => {
-                self.settle(whiteout, &self.writer(caller)).map(|_| ())
+                self.settle(whiteout, &self.doer(caller)).map(|_| ())
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => {
                 self.state.lock().uppers.remove(whiteout);
@@ -129,9 +129,9 @@ impl Overlay {
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         if let Some(whiteout) = whiteout {
-            self.settle(whiteout, &self.writer(caller))?;
+            self.settle(whiteout, &self.doer(caller))?;
         }
-        self.settle(copy, &self.writer(caller)).map(|_| ())
+        self.settle(copy, &self.doer(caller)).map(|_| ())
     }
 
     /// What the source has, as new upper content. One that passes may be growing meanwhile.
@@ -413,13 +413,13 @@ impl Overlay {
         self.tell_renamed(to, renamed);
         match left {
             Some((meta, whiteout)) if goes_along.is_some() => {
-                let settled = self.settle_moved(id, &self.writer(caller))?;
+                let settled = self.settle_moved(id, &self.doer(caller))?;
                 return self.let_source_go(from, whiteout, &meta, (id, settled), caller);
             }
-            Some((_, whiteout)) => self.settle_moved(whiteout, &self.writer(caller)).map(|_| ())?,
+            Some((_, whiteout)) => self.settle_moved(whiteout, &self.doer(caller)).map(|_| ())?,
             None => {}
         }
-        self.settle_moved(id, &self.writer(caller)).map(|_| ())
+        self.settle_moved(id, &self.doer(caller)).map(|_| ())
     }
 
     /// Whether what landed of an upper entry came in this session and is as it landed: a temporary file that its writer

@@ -16,7 +16,7 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{self, Below, Held, UpperRow, What, Writer};
+use crate::store::{self, Below, EventDraft, Held, UpperRow, What, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::process;
 
@@ -274,6 +274,15 @@ pub(super) fn content(side: Side) -> Reviewed<Option<SideContent>> {
     Ok(Some(SideContent { content: bytes, mode: side.mode | kind_bits }))
 }
 
+/// An event of a review: who asked for it, and which programs wrote what was reviewed.
+pub(super) fn reviewed(event: EventDraft, held: &Held, by: &Writer) -> EventDraft {
+    let event = event.asked_by(by);
+    match &held.writer {
+        Some(writer) => event.written_by(writer),
+        None => event,
+    }
+}
+
 fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {
     let mut seen = std::collections::HashSet::new();
     ids.into_iter().filter(|id| seen.insert(id.clone())).collect()
@@ -284,7 +293,7 @@ fn unknown(id: &ChangeId) -> ErrorBody {
 }
 
 pub(super) fn failed(path: &RelPath, err: &Error) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Io, format!("{path}: {err}")) }
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(err.kind(), format!("{path}: {err}")) }
 }
 
 pub(super) fn conflict(path: &str, why: &str) -> ErrorBody {

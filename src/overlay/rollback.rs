@@ -178,8 +178,7 @@ impl Overlay {
     }
 
     fn rolled_back_event(&self, one: &Rolling<'_>, restored: Kept, how: &RollbackHow) -> EventDraft {
-        self.event(EventName::RolledBack, one.path).with(|event| {
-            (event.pid, event.uid) = (Some(how.review.by.pid), Some(how.review.by.uid));
+        self.event(EventName::RolledBack, one.path).asked_by(&how.review.by).with(|event| {
             event.sha256 = Some(restored.digest);
             event.bytes = Some(one.size());
             event.message = Some(one.backup.name.clone());

@@ -17,7 +17,7 @@ use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, Setti
 use crate::protocol::EventName;
 use crate::store::Writer;
 use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Tree;
 
 /// Where settings come from besides the project's own file. Kept, so that `reload` reads the same places again.
@@ -157,6 +157,10 @@ impl Policy {
         self.rules.names_programs()
     }
 
+    pub fn refuses(&self) -> bool {
+        self.rules.refuses()
+    }
+
     /// Whether something frozen may stand below a directory.
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.rules.may_freeze_below(dir)
@@ -188,15 +192,16 @@ impl Overlay {
 
     /// What the rules say of content that a program wrote.
     pub(super) fn action_on_content(&self, path: &RelPath, kind: FileKind, by: &Writer) -> Action {
-        let exe = by.exe.as_deref().map(OsStr::new);
+        let exe = by.exe().map(OsStr::new);
         self.unless_held(path, self.policy().action(&self.lower, path, entry_of(kind), exe))
     }
 
-    /// Who asks for something by name. Not for FLUSH and RELEASE: see [`crate::sys::process`].
+    /// Who asks for something by name, as far as rules and permission programs need to know. Not for FLUSH and RELEASE: see
+    /// [`crate::sys::process`].
     pub(super) fn writer(&self, caller: &Caller) -> Writer {
         let policy = self.policy();
         match policy.names_programs() || !policy.hooks.is_empty() {
-            true => caller.opener(),
+            true => self.doer(caller),
             false => caller.writer(),
         }
     }
@@ -207,11 +212,23 @@ impl Overlay {
         refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
     }
 
+    /// Another name of a file of lower by which a rule refuses it: whatever is written through one shows under all.
+    pub(super) fn refused_other_name(
+        &self,
+        meta: &Meta,
+        by: &Writer,
+        is_refused: fn(Action) -> bool,
+    ) -> super::Result<Option<RelPath>> {
+        match meta.links > 1 && self.policy().refuses() {
+            true => self.judged_name_below(meta, |path| is_refused(self.action_by(path, FileKind::Regular, by))),
+            false => Ok(None),
+        }
+    }
+
     /// A refusal by rule, counted.
     pub(super) fn denied(&self, path: &RelPath, by: &Writer) -> Error {
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
-        let event = self.event(EventName::WriteDenied, path);
-        let event = event.with(|event| self.tell_who(event, by.pid, by.uid));
+        let event = self.event(EventName::WriteDenied, path).by(by);
         if let Err(err) = self.store.record(&event) {
             log::error!("record a denied write to {path}: {err}");
         }

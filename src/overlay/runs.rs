@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::{Overlay, Result};
-use crate::protocol::{Event, EventName};
+use crate::protocol::EventName;
 use crate::store::{EventDraft, now_millis};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
@@ -208,7 +208,7 @@ impl Overlay {
         }
         let draft = EventDraft::new(EventName::RequestRefused).with(|event| {
             event.message = Some(what.to_owned());
-            self.tell_who(event, pid, uid);
+            (event.pid, event.uid, event.session) = (Some(pid), Some(uid), Some(self.session_of(pid)));
         });
         if let Err(err) = self.store.record(&draft) {
             log::error!("record a refused request: {err}");
@@ -224,15 +224,10 @@ impl Overlay {
         }
     }
 
-    /// Says who did what an event tells of, and in which run. While whoever it was waits, as far as anybody does.
-    pub(super) fn tell_who(&self, event: &mut Event, pid: u32, uid: u32) {
-        (event.pid, event.uid) = (Some(pid), Some(uid));
-        event.session = Some(self.session_of(pid));
+    /// The session that what a process does belongs to: its run's, or else the mount's. To be asked while it waits, as far as
+    /// it does: then it is also known whose shell's it is.
+    pub(super) fn session_of(&self, pid: u32) -> String {
         self.shells.note(pid);
-    }
-
-    /// The session that what a process does belongs to: its run's, or else the mount's.
-    fn session_of(&self, pid: u32) -> String {
         self.runs.of_writer(pid).map_or_else(|| self.session.clone(), |run| run.session)
     }
 }

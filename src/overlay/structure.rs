@@ -23,7 +23,7 @@ use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{self, Base, Below, Epilogue, Fate, Held, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::FileKind;
 use crate::sys::tree::is_absent;
 
 /// What is to be made of something that a program makes at a free name.
@@ -64,7 +64,7 @@ impl Overlay {
     pub(super) fn creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<Creation> {
         let action = self.action_by(path, kind, &self.writer(caller));
         let mut because = match action {
-            Action::Deny | Action::Freeze => return Err(self.denied(path, &caller.writer())),
+            Action::Deny | Action::Freeze => return Err(self.denied(path, &self.doer(caller))),
             Action::Hold(source) => vec![source.reason()],
             Action::Auto | Action::Pass | Action::GitConfig => Vec::new(),
         };
@@ -133,14 +133,9 @@ impl Overlay {
         }
     }
 
-    /// The attributes of a directory as the view has it; none where there is none.
-    pub fn dir_meta(&self, path: &RelPath) -> Option<Meta> {
-        let dir = self.dir_in_view(path).ok()?;
-        Meta::of(dir.as_fd()).ok()
-    }
-
     /// Makes what waits for review at once, and is in the view at once.
     pub(super) fn make_held(&self, path: &RelPath, made: Made, why: Waiting, caller: &Caller) -> Result<()> {
+        self.check_may_change(0)?;
         let heritage = self.heritage(path, made.kind, made.mode, caller)?;
         let over = why.over.map(|id| self.claim(id)).transpose()?;
         let new = self.store.create_upper_node(made.kind, made.device)?;
@@ -155,7 +150,7 @@ impl Overlay {
         };
         given.doing(|| format!("give {path} an owner"))?;
         let over = over.as_ref().map(|(row, _)| row);
-        self.hold_made(path, (id, made.kind), over, why.because, caller)?;
+        self.hold_made(path, (id, made.kind), over, why.because, self.doer(caller))?;
         new.keep();
         self.name_changed(path)
     }
@@ -166,7 +161,7 @@ impl Overlay {
         (id, kind): (UpperId, FileKind),
         over: Option<&UpperRow>,
         mut because: Vec<Reason>,
-        caller: &Caller,
+        by: Writer,
     ) -> Result<()> {
         let mut state = self.state.lock();
         if state.uppers.at(path) != over.map(|row| row.id) {
@@ -181,9 +176,9 @@ impl Overlay {
         because.extend(deletion.iter().flat_map(|held| held.reasons.iter().copied()));
         let what = if kind == FileKind::Directory { What::Dir } else { What::Node };
         let row = UpperRow { id, names: vec![path.clone()], what, base, held: deletion.clone() };
-        let row = state.waiting(row, ChangeKind::Structure, because, Some(caller.writer()))?;
+        let row = state.waiting(row, ChangeKind::Structure, because, Some(by.clone()))?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
-        epilogue.events.push(self.made_event(&row, kind, caller));
+        epilogue.events.push(self.made_event(&row, kind, &by));
         if let (Some(over), Some(deletion), Some(held)) = (over, deletion, &row.held) {
             epilogue.drop.push(over.id);
             epilogue.verdicts.push((deletion.id, path.clone(), Fate::Superseded { by: held.id.clone() }));
@@ -198,13 +193,13 @@ impl Overlay {
         Ok(())
     }
 
-    fn made_event(&self, row: &UpperRow, kind: FileKind, caller: &Caller) -> store::EventDraft {
-        self.event(EventName::WriteHeld, &row.names[0]).with(|event| {
+    fn made_event(&self, row: &UpperRow, kind: FileKind, by: &Writer) -> store::EventDraft {
+        let event = self.event(EventName::WriteHeld, &row.names[0]).with(|event| {
             event.id = row.held.as_ref().map(|held| held.id.to_string());
             event.reason = row.held.as_ref().and_then(|held| held.reasons.first().copied());
             event.message = Some(format!("[{}]", kind.name()));
-            self.tell_who(event, caller.pid, caller.uid);
-        })
+        });
+        event.by(by)
     }
 
     /// Structure goes before it has landed: no trace of it, and the deletion whose place it took waits as before.

@@ -8,6 +8,7 @@ mod findings;
 mod hunks;
 mod links;
 mod model;
+mod patch;
 mod programs;
 mod purge;
 mod rotation;
@@ -226,7 +227,7 @@ const HOW: ConfirmHow = ConfirmHow {
     force: false,
     wait: false,
     renew: false,
-    review: Review { by: Writer { pid: 1, exe: None, uid: 0 }, dry_run: false },
+    review: Review { by: Writer { pid: 1, uid: 0, opened_by: None, written_by: None, session: None }, dry_run: false },
     expiry: Expiry::Guard,
 };
 

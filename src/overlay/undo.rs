@@ -10,13 +10,13 @@ use std::fs::File;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
-use super::{Error, Known, NodeId, Overlay, ROOT, Result, State};
+use super::{Error, Known, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
-    self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, Operation,
-    PathEffect, Writer,
+    self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent,
+    NodeLooks, Operation, PathEffect, Writer,
 };
 use crate::sys::Mode;
 use crate::sys::file::{FileKind, Meta};
@@ -33,17 +33,19 @@ pub struct UndoHow {
 enum Reversed {
     /// What is there now.
     Goes(Meta),
-    /// A directory.
-    ComesBack(DirLooks),
+    DirComesBack(DirLooks),
+    NodeComesBack(NodeLooks),
 }
 
 impl Reversed {
-    fn effect(&self, path: &RelPath) -> Option<PathEffect> {
+    fn effect(&self, path: &RelPath) -> PathEffect {
         let effect = match self {
-            Self::Goes(was) => was.is_dir().then(|| Effect::DirRemoved(DirLooks::of(was)))?,
-            Self::ComesBack(_) => Effect::DirMade,
+            Self::Goes(was) if was.is_dir() => Effect::DirRemoved(DirLooks::of(was)),
+            Self::Goes(was) => Effect::SpecialRemoved(NodeLooks::of(was)),
+            Self::DirComesBack(_) => Effect::DirMade,
+            Self::NodeComesBack(_) => Effect::SpecialMade,
         };
-        Some(PathEffect::new(path, effect))
+        PathEffect::new(path, effect)
     }
 }
 
@@ -61,6 +63,9 @@ impl Overlay {
             [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, operation, how),
             [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, operation, how),
             [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, operation, how),
+            [PathEffect { path, effect: Effect::SpecialRemoved(looks) }] => {
+                self.undo_unlink(path, looks, operation, how)
+            }
             [PathEffect { path, effect: Effect::Renamed { from, onto } }] => {
                 self.undo_rename(path, from, *onto, operation, how)
             }
@@ -95,7 +100,9 @@ impl Overlay {
     /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
     /// view is none for who asks fettlefs.
     pub(super) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
-        let ours = Writer { exe: Some(env!("CARGO_PKG_NAME").to_owned()), ..by.clone() };
+        let exe = Some(env!("CARGO_PKG_NAME").to_owned());
+        let program = Program { pid: by.pid, uid: by.uid, exe, cmdline: None };
+        let ours = Writer { written_by: Some(program), ..by.clone() };
         match self.action_by(path, FileKind::Regular, &ours) {
             Action::Freeze | Action::Deny => {
                 let refusal =
@@ -126,19 +133,33 @@ impl Overlay {
         operation: &Operation,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
+        self.check_comes_back(path, FileKind::Directory, operation, how)?;
+        self.reverse_structure(path, &Reversed::DirComesBack(looks), operation, how)
+    }
+
+    fn undo_unlink(
+        &self,
+        path: &RelPath,
+        looks: &NodeLooks,
+        operation: &Operation,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Outcome>> {
+        self.check_comes_back(path, looks.kind, operation, how)?;
+        self.reverse_structure(path, &Reversed::NodeComesBack(*looks), operation, how)
+    }
+
+    /// Whether there is a place for what was removed, and nothing in it.
+    fn check_comes_back(&self, path: &RelPath, kind: FileKind, operation: &Operation, how: &UndoHow) -> Reviewed<()> {
         self.check_may_land(path, &how.review.by)?;
         self.check_parent(path)?;
         match self.stat_below(path)? {
-            Some(meta) if meta.is_dir() => return Err(already(operation)),
-            Some(_) => {
-                return Err(refused_at(path, ErrorCode::Conflict, "something else has taken the directory's place"));
-            }
+            Some(meta) if meta.kind == kind => Err(already(operation)),
+            Some(_) => Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place")),
             None if self.state.lock().uppers.at(path).is_some() => {
-                return Err(refused_at(path, ErrorCode::Conflict, "something is held in the directory's place"));
+                Err(refused_at(path, ErrorCode::Conflict, "something is held in its place"))
             }
-            None => {}
+            None => Ok(()),
         }
-        self.reverse_structure(path, &Reversed::ComesBack(looks), operation, how)
     }
 
     fn undo_mknod(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
@@ -162,7 +183,7 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
-        let event = undone_event(self, path, operation, how).doing(reversed.effect(path));
+        let event = undone_event(self, path, operation, how).doing([reversed.effect(path)]);
         let landed = self.land_reversed(path, reversed, event).map_err(|err| match err {
             Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
             other => not_undone(path, &other),
@@ -179,8 +200,12 @@ impl Overlay {
                 landing.remove(&self.lower, path, was.stamp())?;
                 self.state.lock().anchor_left(path)
             }
-            Reversed::ComesBack(looks) => {
+            Reversed::DirComesBack(looks) => {
                 landing.make_dir(&self.lower, path, *looks)?;
+                Some(self.state.lock().anchor_made(path))
+            }
+            Reversed::NodeComesBack(looks) => {
+                landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks })?;
                 Some(self.state.lock().anchor_made(path))
             }
         };
@@ -326,22 +351,8 @@ impl Overlay {
 
     fn in_dir_of<T>(&self, path: &RelPath, work: impl FnOnce(NodeId, &OsStr) -> Result<T>) -> Result<T> {
         let name = path.name().ok_or(Error::Errno(libc::EINVAL))?;
-        let dir = path.parent().unwrap_or_default();
-        let mut nodes = vec![ROOT];
-        let mut walked = Ok(());
-        for component in dir.components() {
-            let parent = *nodes.last().expect("begins with the root");
-            match self.look_up(parent, component) {
-                Ok(entry) => nodes.push(entry.node),
-                Err(err) => {
-                    walked = Err(err);
-                    break;
-                }
-            }
-        }
-        let done = walked.and_then(|()| work(*nodes.last().expect("begins with the root"), name));
-        nodes.into_iter().skip(1).rev().for_each(|node| self.forget(node, 1));
-        done
+        let dir = self.walk(&path.parent().unwrap_or_default())?;
+        work(dir.node(), name)
     }
 }
 
@@ -364,8 +375,7 @@ impl State {
 }
 
 pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {
-    overlay.event(EventName::Undone, path).with(|event| {
-        (event.pid, event.uid) = (Some(how.review.by.pid), Some(how.review.by.uid));
+    overlay.event(EventName::Undone, path).asked_by(&how.review.by).with(|event| {
         event.message = Some(format!("undoes {}", operation.id));
     })
 }

@@ -67,6 +67,10 @@ impl Uppers {
         self.entries.get_mut(&id)
     }
 
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Upper> {
         self.entries.values()
     }

@@ -38,6 +38,8 @@ pub enum Exit {
     Unknown = 4,
     Refused = 5,
     NotPermitted = 6,
+    /// The command of `check` did not end well.
+    CheckFailed = 8,
 }
 
 impl ErrorCode {

@@ -30,11 +30,15 @@ pub enum EventName {
     SessionEnded,
 }
 
-/// A program as the kernel tells of it. Text only for people: what is not UTF-8 is escaped.
+/// A program as the kernel tells of it. Text only for people: what is not UTF-8 is replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    pub exe: String,
-    pub cmdline: String,
+    /// Of the process, and the user it acted for at that moment.
+    pub pid: u32,
+    pub uid: u32,
+    pub exe: Option<String>,
+    /// Arguments with blanks between them, cut after 512 bytes.
+    pub cmdline: Option<String>,
 }
 
 /// One thing that happened. Fields that do not apply are absent, but for the two programs, which are then null.

@@ -3,10 +3,15 @@
 //! Nothing here does I/O or reads a clock. Requests are refused here when they are malformed; whether they are
 //! permitted or can be done is decided elsewhere. Begin with [`Request::parse`] and [`Response`].
 
+mod blame;
+mod check;
 mod error;
 mod event;
 mod op;
 mod page;
+mod patch;
+mod patch_text;
+mod reading;
 mod reply;
 mod request;
 mod response;
@@ -15,10 +20,14 @@ mod status;
 pub(crate) mod tests;
 mod words;
 
+pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
+pub use check::{CheckPhase, CheckReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
 pub use event::{Event, EventName, Program};
 pub use op::Op;
 pub use page::{Page, page};
+pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};
+pub use reading::{Meter, MeterCounts, MeterReply, ReadForm, ReadReply};
 pub use reply::{
     Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, EventsReply, ExternalReply,
     FlushReply, FsckReply, LeaveReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply,

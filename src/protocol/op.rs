@@ -11,12 +11,15 @@ pub enum Op {
     Undo,
     Backups,
     Log,
+    Blame,
     Events,
     External,
     Fsck,
     Reload,
     Read,
+    Meter,
     Patch,
+    Check,
     Flush,
     Unmount,
     /// What the asker starts from here on is a run.
@@ -28,7 +31,7 @@ pub enum Op {
 
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
-const OPS: [(Op, &str, &[&str]); 19] = [
+const OPS: [(Op, &str, &[&str]); 22] = [
     (Op::Status, "status", &["offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
@@ -41,12 +44,15 @@ const OPS: [(Op, &str, &[&str]); 19] = [
     (Op::Undo, "undo", &["operation", "force", "dry_run"]),
     (Op::Backups, "backups", &["name", "paths", "args", "offset", "limit"]),
     (Op::Log, "log", &["paths", "args", "operation", "session", "offset", "limit"]),
+    (Op::Blame, "blame", &["path", "path_b64", "offset", "limit"]),
     (Op::Events, "events", &["since", "session", "limit", "wait", "timeout"]),
     (Op::External, "external", &["paths", "args", "offset", "limit"]),
     (Op::Fsck, "fsck", &["offset", "limit"]),
     (Op::Reload, "reload", &["dry_run"]),
-    (Op::Read, "read", &["path", "path_b64", "session", "offset", "limit"]),
-    (Op::Patch, "patch", &["session", "dry_run"]),
+    (Op::Read, "read", &["path", "path_b64", "session", "reset", "offset", "limit"]),
+    (Op::Meter, "meter", &["session", "reset"]),
+    (Op::Patch, "patch", &["files", "session", "dry_run"]),
+    (Op::Check, "check", &["phase", "name", "tested", "status"]),
     (Op::Flush, "flush", &["wait", "timeout"]),
     (Op::Unmount, "unmount", &["held", "timeout", "force", "dry_run"]),
     (Op::Run, "run", &["name"]),

@@ -70,6 +70,9 @@ pub struct Outcome {
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
+    /// Of a patch: what the next one of this file is based on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<Digest>,
     #[serde(flatten)]
     pub counts: Option<Counts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +104,7 @@ impl Outcome {
             kind: None,
             size: None,
             lines: None,
+            sha256: None,
             counts: None,
             note: None,
             backup: None,

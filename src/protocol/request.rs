@@ -1,6 +1,7 @@
 //! One request: read from bytes that anybody may have sent, or written for the daemon.
 
-use super::{ErrorBody, ErrorCode, Op, words};
+use super::patch::check_patch;
+use super::{CheckPhase, ErrorBody, ErrorCode, FilePatch, Op, words};
 use crate::model::{PathError, RelPath};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -31,6 +32,15 @@ pub struct Request {
     pub held: HeldAtUnmount,
     /// How long to wait, for writers or for an event.
     pub timeout_seconds: Option<u64>,
+    /// What was received before, or counted, is forgotten first.
+    pub reset: bool,
+    /// What a patch does, file by file.
+    pub files: Vec<FilePatch>,
+    pub phase: Option<CheckPhase>,
+    /// What the beginning of a check answered.
+    pub tested: Option<String>,
+    /// The exit status of a check's command.
+    pub status: Option<i32>,
 }
 
 /// One argument and the ways in which it may be read. The daemon takes the exact path first, then the id (a unique
@@ -70,6 +80,10 @@ pub enum ProtocolError {
     Field { op: Op, field: String },
     #[error("a field has a wrong value: {0}")]
     Value(String),
+    #[error("not a patch: {0}")]
+    Patch(String),
+    #[error("a patch of {count} {what} is too large (the limit is {max}): write the files themselves")]
+    PatchTooLarge { what: &'static str, count: usize, max: usize },
     #[error("{field} {text:?}: {cause}")]
     Path { field: &'static str, text: String, cause: PathError },
 }
@@ -121,6 +135,16 @@ struct Fields {
     held: Option<HeldAtUnmount>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reset: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    files: Option<Vec<FilePatch>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    phase: Option<CheckPhase>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tested: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<i32>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -158,6 +182,11 @@ impl Request {
             since: None,
             held: HeldAtUnmount::Keep,
             timeout_seconds: None,
+            reset: false,
+            files: Vec::new(),
+            phase: None,
+            tested: None,
+            status: None,
         }
     }
 
@@ -194,6 +223,8 @@ impl Request {
         for arg in fields.args.unwrap_or_default() {
             targets.push(Target::from_fields(arg)?);
         }
+        let files = fields.files.unwrap_or_default();
+        check_patch(&files)?;
         Ok(Self {
             op,
             targets,
@@ -213,6 +244,11 @@ impl Request {
             since: fields.since,
             held: fields.held.unwrap_or_default(),
             timeout_seconds: fields.timeout,
+            reset: fields.reset.unwrap_or_default(),
+            files,
+            phase: fields.phase,
+            tested: fields.tested,
+            status: fields.status,
         })
     }
 
@@ -244,6 +280,11 @@ impl Request {
             since: self.since,
             held: (self.held != HeldAtUnmount::Keep).then_some(self.held),
             timeout: self.timeout_seconds,
+            reset: set(self.reset),
+            files: (!self.files.is_empty()).then(|| self.files.clone()),
+            phase: self.phase,
+            tested: self.tested.clone(),
+            status: self.status,
         }
     }
 }
@@ -334,10 +375,10 @@ fn wrong_value(err: impl std::fmt::Display) -> ProtocolError {
 impl ProtocolError {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::TooLarge(_) => ErrorCode::TooLarge,
+            Self::TooLarge(_) | Self::PatchTooLarge { .. } => ErrorCode::TooLarge,
             Self::Version(_) => ErrorCode::UnsupportedVersion,
             Self::Json(_) | Self::Missing(_) | Self::Op(_) | Self::Field { .. } => ErrorCode::BadRequest,
-            Self::Value(_) | Self::Path { .. } => ErrorCode::BadRequest,
+            Self::Value(_) | Self::Path { .. } | Self::Patch(_) => ErrorCode::BadRequest,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply, FlushReply, FsckReply,
-    LeaveReply, LogReply, ReloadReply, RunReply, Status, UnmountReply, VersionReply,
+    Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
+    FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, RunReply, Status,
+    UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +26,15 @@ pub enum Reply {
     Undo(Acted),
     Backups(BackupsReply),
     Log(LogReply),
+    Blame(BlameReply),
     Events(EventsReply),
     External(ExternalReply),
     Fsck(FsckReply),
     Reload(ReloadReply),
+    Read(Box<ReadReply>),
+    Meter(MeterReply),
+    Patch(PatchReply),
+    Check(Box<CheckReply>),
     Flush(FlushReply),
     Unmount(UnmountReply),
     Run(RunReply),
@@ -138,8 +144,11 @@ impl Reply {
             Self::Diff(reply) => reply.next,
             Self::Backups(reply) => reply.next,
             Self::Log(reply) => reply.next,
+            Self::Blame(reply) => reply.next,
             Self::External(reply) => reply.next,
             Self::Fsck(reply) => reply.next,
+            Self::Read(reply) => reply.next,
+            Self::Meter(_) | Self::Patch(_) | Self::Check(_) => None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
             Self::Run(_) | Self::Leave(_) => None,
@@ -166,6 +175,10 @@ impl Reply {
                 all.events.extend(page.events);
                 all.next = page.next;
             }
+            (Self::Blame(all), Self::Blame(page)) => {
+                all.spans.extend(page.spans);
+                all.next = page.next;
+            }
             (Self::External(all), Self::External(page)) => {
                 all.external.extend(page.external);
                 all.next = page.next;
@@ -174,6 +187,7 @@ impl Reply {
                 all.problems.extend(page.problems);
                 all.next = page.next;
             }
+            (Self::Read(all), Self::Read(page)) => all.append(*page),
             (all, _) => all.end(),
         }
     }
@@ -184,8 +198,11 @@ impl Reply {
             Self::Diff(reply) => reply.next = None,
             Self::Backups(reply) => reply.next = None,
             Self::Log(reply) => reply.next = None,
+            Self::Blame(reply) => reply.next = None,
             Self::External(reply) => reply.next = None,
             Self::Fsck(reply) => reply.next = None,
+            Self::Read(reply) => reply.next = None,
+            Self::Meter(_) | Self::Patch(_) | Self::Check(_) => {}
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
             Self::Run(_) | Self::Leave(_) => {}

@@ -1,6 +1,6 @@
 //! The state of a project, as `status` and `.fettle/status.json` tell it (SPEC §17).
 
-use super::words;
+use super::{Program, words};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -63,6 +63,14 @@ pub struct Held {
     pub expired: bool,
     pub operation: Option<String>,
     pub writer: Option<Writer>,
+    /// In which it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// As in events.
+    #[serde(default)]
+    pub opened_by: Option<Program>,
+    #[serde(default)]
+    pub written_by: Option<Program>,
     #[serde(serialize_with = "words::time")]
     pub created: jiff::Timestamp,
     /// Whether the held content is already in git's HEAD (SPEC §8).
@@ -167,7 +175,7 @@ impl Status {
     /// The page that begins at entry `offset`: one count through all four lists.
     pub fn page(self, offset: u64, limit: Option<u64>) -> Self {
         let mut entries = Vec::new();
-        entries.extend(self.held.into_iter().map(Entry::Held));
+        entries.extend(self.held.into_iter().map(|held| Entry::Held(Box::new(held))));
         entries.extend(self.external.into_iter().map(Entry::External));
         entries.extend(self.backups.into_iter().map(Entry::Backup));
         entries.extend(self.writers.into_iter().map(Entry::Writer));
@@ -178,7 +186,7 @@ impl Status {
 
     fn with(mut self, entry: Entry) -> Self {
         match entry {
-            Entry::Held(held) => self.held.push(held),
+            Entry::Held(held) => self.held.push(*held),
             Entry::External(external) => self.external.push(external),
             Entry::Backup(backup) => self.backups.push(backup),
             Entry::Writer(writer) => self.writers.push(writer),
@@ -190,7 +198,7 @@ impl Status {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry {
-    Held(Held),
+    Held(Box<Held>),
     External(External),
     Backup(Backup),
     Writer(WritingNow),

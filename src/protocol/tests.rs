@@ -30,6 +30,14 @@ pub(crate) fn held(id: &str, name: &str) -> Held {
         expired: false,
         operation: None,
         writer: Some(Writer { pid: 4711, exe: Some("/usr/bin/python3".into()), uid: 1000 }),
+        session: Some("18f-29".into()),
+        opened_by: Some(Program {
+            pid: 4711,
+            uid: 1000,
+            exe: Some("/bin/sh".into()),
+            cmdline: Some("sh -c x > a".into()),
+        }),
+        written_by: None,
         created: time(),
         in_head: false,
     }
@@ -91,6 +99,15 @@ fn a_request_survives_its_own_line() {
         Request { name: Some("a".into()), path: Some(path("a")), to: Some(odd), ..Request::new(Op::Rollback) },
         Request { held: HeldAtUnmount::Confirm, timeout_seconds: Some(3), force: true, ..Request::new(Op::Unmount) },
         Request { offset: 7, limit: Some(9), session: Some("s".into()), ..Request::new(Op::Log) },
+        Request { path: Some(path("a")), reset: true, session: Some("s".into()), ..Request::new(Op::Read) },
+        Request { files: parse_patch(PATCH.as_bytes()).unwrap(), dry_run: true, ..Request::new(Op::Patch) },
+        Request {
+            phase: Some(CheckPhase::Failed),
+            name: Some("cargo test".into()),
+            tested: Some("412-00".into()),
+            status: Some(101),
+            ..Request::new(Op::Check)
+        },
     ] {
         assert_eq!(Request::parse(&request.to_line().unwrap()), Ok(request));
     }
@@ -186,7 +203,8 @@ fn status_has_the_field_names_of_the_contract() {
         json!({"id":"a1b2c3d4","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":47,
             "deletions":32,"old_lines":127,"ratio":0.62,"hunks":3,"base_sha256":Digest::of(b"old").to_string(),
             "new_sha256":null,"externally_modified":false,"expired":false,"operation":null,
-            "writer":{"pid":4711,"exe":"/usr/bin/python3","uid":1000},"created":"2026-03-12T14:30:22.471Z",
+            "writer":{"pid":4711,"exe":"/usr/bin/python3","uid":1000},"session":"18f-29",
+            "opened_by":{"pid":4711,"uid":1000,"exe":"/bin/sh","cmdline":"sh -c x > a"},"written_by":null,"created":"2026-03-12T14:30:22.471Z",
             "in_head":false})
     );
     assert_eq!(
@@ -324,4 +342,134 @@ fn times_have_three_digits_of_a_second_and_sort_as_text() {
         assert_eq!(json["time"], want);
         assert_eq!(serde_json::from_value::<Event>(json).unwrap(), event);
     }
+}
+
+/// Both forms of one patch.
+const PATCH: &str = r#"{"files":[
+    {"path":"src/a.rs","base_sha256":"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+     "hunks":[{"left":"fn one() {\n","old":"    call(1);\n","new":"    call(2);\n","right":"}\n"},
+              {"old":"x\n","new":"","matches":3}]},
+    {"path":"b","base_sha256":"fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
+     "hunks":[{"left":"l\n","new":"n\n"}]}]}"#;
+const BLOCKS: &str = "
+FILE src/a.rs
+BASE_SHA256 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
+HUNK
+<<<<<<< LEFT
+fn one() {
+<<<<<<< OLD
+    call(1);
+======= NEW
+    call(2);
+>>>>>>> RIGHT
+}
+>>>>>>> END
+HUNK 3
+<<<<<<< OLD
+x
+======= NEW
+>>>>>>> END
+
+FILE b
+BASE_SHA256 fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9
+HUNK
+<<<<<<< LEFT
+l
+<<<<<<< OLD
+======= NEW
+n
+>>>>>>> END
+";
+
+#[test]
+fn a_patch_is_the_same_as_json_and_as_blocks() {
+    let files = parse_patch(PATCH.as_bytes()).unwrap();
+    assert_eq!(parse_patch(BLOCKS.as_bytes()).unwrap(), files);
+    assert_eq!(files.len(), 2);
+    assert_eq!((files[0].hunks[0].matches, files[0].hunks[1].matches), (1, 3));
+    let written = serde_json::json!({ "files": files });
+    assert_eq!(parse_patch(written.to_string().as_bytes()).unwrap(), files);
+}
+
+#[test]
+fn what_is_no_patch_is_refused_with_its_reason() {
+    let sha = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+    let file = |path: &str, hunks: &str| {
+        format!(r#"{{"files":[{{"path":"{path}","base_sha256":"{sha}","hunks":[{hunks}]}}]}}"#)
+    };
+    let hunk = r#"{"old":"a","new":"b"}"#;
+    for (text, code, message) in [
+        (String::new(), ErrorCode::BadRequest, "not a patch: it is empty"),
+        ("hello\n".to_owned(), ErrorCode::BadRequest, "line 1: \"hello\", where `FILE path` was expected"),
+        ("FILE a\nBASE_SHA256 12\n".to_owned(), ErrorCode::BadRequest, "line 2: 12 is not a SHA-256"),
+        (BLOCKS.replace("HUNK 3", "HUNK 0"), ErrorCode::BadRequest, "line 14: 0 is not a number of places, 1 to 1000"),
+        (BLOCKS.replace("======= NEW", "======="), ErrorCode::BadRequest, "`======= NEW` was expected"),
+        (BLOCKS.replace(">>>>>>> END", ""), ErrorCode::BadRequest, "expected"),
+        (BLOCKS.replace("FILE b", "FILE src/a.rs"), ErrorCode::BadRequest, "src/a.rs is in it twice"),
+        (BLOCKS.replace("FILE b", "FILE ../b"), ErrorCode::BadRequest, "line 20: ../b: path has"),
+        ("{".to_owned(), ErrorCode::BadRequest, "not a patch: EOF"),
+        ("{}".to_owned(), ErrorCode::BadRequest, "missing field `files`"),
+        (file("a", ""), ErrorCode::BadRequest, "a: there are no hunks"),
+        (file("/etc/passwd", hunk), ErrorCode::BadRequest, "path is absolute"),
+        (file("a/../../b", hunk), ErrorCode::BadRequest, "path has an empty"),
+        (file("a", r#"{"old":"a","new":"b","fuzz":2}"#), ErrorCode::BadRequest, "unknown field `fuzz`"),
+        (
+            file("a", r#"{"old":"a","new":"b","matches":0}"#),
+            ErrorCode::BadRequest,
+            "`matches` is 0; it may be 1 to 1000",
+        ),
+        (file("a", hunk).replace(sha, "00"), ErrorCode::BadRequest, "\"00\" is not a SHA-256"),
+        (file("a", hunk).replace("hunks", "hunk"), ErrorCode::BadRequest, "unknown field `hunk`"),
+        (
+            file("a", &vec![hunk; 10_000].join(",")),
+            ErrorCode::TooLarge,
+            "a patch of 10000 hunks is too large (the limit is 500)",
+        ),
+    ] {
+        let err = parse_patch(text.as_bytes()).expect_err(message);
+        assert_eq!(err.code(), code, "{message}");
+        assert!(err.to_string().contains(message), "{message}: {err}");
+    }
+    let many: Vec<String> =
+        (0..101).map(|n| format!(r#"{{"path":"{n}","base_sha256":"{sha}","hunks":[{hunk}]}}"#)).collect();
+    let err = parse_patch(format!(r#"{{"files":[{}]}}"#, many.join(",")).as_bytes()).unwrap_err();
+    assert!(err.to_string().contains("a patch of 101 files is too large"), "{err}");
+    assert!(matches!(parse_patch(b"FILE a\xff\n"), Err(ProtocolError::Patch(_))));
+}
+
+#[test]
+fn the_schema_of_a_patch_is_what_is_accepted() {
+    let schema: serde_json::Value = serde_json::from_str(include_str!("../../docs/patch.schema.json")).unwrap();
+    let file = &schema["properties"]["files"]["items"];
+    let hunk = &file["properties"]["hunks"]["items"];
+    let names = |object: &serde_json::Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&file["properties"]), ["base_sha256", "hunks", "path", "path_b64"]);
+    assert_eq!(names(&hunk["properties"]), ["left", "matches", "new", "old", "right"]);
+    assert_eq!(file["required"], json!(["path", "base_sha256", "hunks"]));
+    assert_eq!(schema["properties"]["files"]["maxItems"], PATCH_FILES_MAX);
+    assert_eq!(file["properties"]["hunks"]["maxItems"], PATCH_HUNKS_MAX);
+    assert_eq!(hunk["properties"]["matches"]["maximum"], PATCH_MATCHES_MAX);
+    for closed in [&schema, file, hunk] {
+        assert_eq!(closed["additionalProperties"], false);
+    }
+}
+
+#[test]
+fn pages_of_a_file_join_to_the_whole() {
+    let page = |form, text: &str, next| {
+        let reply = ReadReply {
+            form,
+            text: text.into(),
+            next,
+            ..serde_json::from_value(json!({
+                "path":"a","form":"content","text":"","size":9,"lines":3,"session":null,"externally_modified":false
+            }))
+            .unwrap()
+        };
+        Reply::Read(Box::new(reply))
+    };
+    let mut joined = page(ReadForm::Content, "one\n", Some(1));
+    joined.append(page(ReadForm::Part, "two\n", Some(2)));
+    joined.append(page(ReadForm::Part, "3", None));
+    assert_eq!(joined, page(ReadForm::Content, "one\ntwo\n3", None));
 }

@@ -39,6 +39,13 @@ pub(super) fn time<S: Serializer>(time: &jiff::Timestamp, serializer: S) -> Resu
     serializer.collect_str(&format_args!("{time:.3}"))
 }
 
+pub(super) fn time_if_any<S: Serializer>(time: &Option<jiff::Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(known) => self::time(known, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct PathFields {
     path: String,

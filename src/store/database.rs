@@ -37,6 +37,17 @@ CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
+/// Tables that came after that version and that an older program does not miss: made where they are not there yet.
+/// `reading` has its text last, so that a look at the other columns does not read it.
+const LATER_TABLES: &str = "
+CREATE TABLE IF NOT EXISTS reader  (uid INTEGER NOT NULL, session TEXT NOT NULL, used INTEGER NOT NULL,
+                                    reads INTEGER NOT NULL, asked INTEGER NOT NULL, returned INTEGER NOT NULL,
+                                    PRIMARY KEY (uid, session)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS reading (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, session TEXT NOT NULL,
+                                    path BLOB NOT NULL, sha256 TEXT NOT NULL, own TEXT, size INTEGER NOT NULL,
+                                    bytes BLOB NOT NULL, UNIQUE (uid, session, path)) STRICT;
+";
+
 const FILE: &str = "fettle.db";
 
 /// Whether nothing was ever written to the database. Asked before SQLite opens it, which writes a header.
@@ -85,9 +96,11 @@ impl Database {
             .map_err(|err| damaged(err.to_string()))?;
         match version {
             0 => connection
-                .execute_batch(&format!("BEGIN;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
+                .execute_batch(&format!("BEGIN;{SCHEMA}{LATER_TABLES}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
                 .map_err(|err| failed(&connection, err.into()))?,
-            SCHEMA_VERSION => {}
+            SCHEMA_VERSION => {
+                connection.execute_batch(LATER_TABLES).map_err(|err| failed(&connection, err.into()))?;
+            }
             other => {
                 return Err(damaged(format!(
                     "its database is of version {other}, this program knows {SCHEMA_VERSION}"

@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, Params, Transaction};
 
 use super::database::Database;
 use super::operations::{Effect, PathEffect};
-use super::upper::{parse_row, to_row};
+use super::upper::{Writer, parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
@@ -48,6 +48,22 @@ impl EventDraft {
     pub fn with(mut self, fill: impl FnOnce(&mut Event)) -> Self {
         fill(&mut self.event);
         self
+    }
+
+    /// By whom, with all that is known of who did it.
+    pub fn by(self, who: &Writer) -> Self {
+        self.asked_by(who).written_by(who)
+    }
+
+    pub fn asked_by(self, who: &Writer) -> Self {
+        self.with(|event| (event.pid, event.uid) = (Some(who.pid), Some(who.uid)))
+    }
+
+    /// By which programs, where somebody else acts on what they wrote.
+    pub fn written_by(self, who: &Writer) -> Self {
+        self.with(|event| {
+            (event.opened_by, event.written_by) = (who.opened_by.clone(), who.written_by.clone());
+        })
     }
 
     /// With this it is an operation, or part of the one that is recorded with it.
@@ -98,6 +114,18 @@ impl Store {
             database.reader().prepare_cached(&format!("SELECT row FROM event WHERE row != '' AND {which}"))?;
         let rows = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+    }
+
+    /// Every event with what it did, the latest first. Reads the whole log.
+    pub fn history(&self) -> Result<Vec<(Event, Vec<PathEffect>)>> {
+        let rows = {
+            let database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let parsed = rows.iter().map(|row| parse_row::<EventDraft>(row, self.dirs.describe()));
+        parsed.map(|draft| Ok(draft?.into_parts())).collect()
     }
 
     /// The hash of what was last put at a path, as far as events tell.

@@ -21,7 +21,7 @@ use super::backups::{self, Backup};
 use super::content::StagedContent;
 use super::events::{self, EventDraft};
 use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
-use super::operations::DirLooks;
+use super::operations::{DirLooks, NodeLooks};
 use super::recovery::SweepNote;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
 use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
@@ -60,7 +60,7 @@ pub enum NewContent<'a> {
     /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
     Dir { like: &'a File, meta: Meta },
     /// A FIFO, socket or device.
-    Node { meta: Meta },
+    Node { looks: NodeLooks },
 }
 
 /// A path after its step: what lower has there now.
@@ -1141,11 +1141,11 @@ fn write_temp(
             file::set_mode(temp.as_fd(), meta.mode | 0o700)?;
             Meta::of(temp.as_fd())
         }
-        NewContent::Node { meta } => {
-            waiting.make_node(meta.kind, Mode::RUSR | Mode::WUSR, meta.special_device)?;
-            give_owner(waiting, meta.uid, meta.gid)?;
-            waiting.set_mode(meta.mode)?;
-            waiting.set_times(file::to_timespec(meta.atime), file::to_timespec(meta.mtime))?;
+        NewContent::Node { looks } => {
+            waiting.make_node(looks.kind, Mode::RUSR | Mode::WUSR, looks.device)?;
+            give_owner(waiting, looks.uid, looks.gid)?;
+            waiting.set_mode(looks.mode)?;
+            waiting.set_times(file::to_timespec(looks.atime), file::to_timespec(looks.mtime))?;
             waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         }
     }

@@ -23,8 +23,10 @@ mod landing;
 mod layout;
 mod operations;
 mod purge;
+mod readings;
 mod recovery;
 mod reserve;
+mod room;
 #[cfg(test)]
 mod tests;
 mod upper;
@@ -49,8 +51,10 @@ pub use events::{Event, EventDraft, LOG_BYTES_MAX};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
-pub use operations::{DirLooks, Effect, Operation, PathEffect, Version};
+pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version};
+pub use readings::{Baseline, Counted, MeterRow, Reader};
 pub use recovery::Recovered;
+pub use room::{Nameless, Room};
 pub use upper::{Base, Below, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
@@ -126,6 +130,7 @@ pub struct Store {
     left_over: Mutex<Vec<UpperId>>,
     /// What a purge while others work must know. Its locks are taken before `database`.
     purging: Purging,
+    room: Arc<Room>,
     /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
@@ -147,6 +152,7 @@ impl Store {
             database,
             announced: Mutex::default(),
             purging: Purging::default(),
+            room: Arc::default(),
             boot_noted: Mutex::default(),
             left_over: Mutex::default(),
         })
@@ -163,6 +169,19 @@ impl Store {
         self.dirs.stage_meta(id).doing(doing)
     }
 
+    /// What upper content takes on disk.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Counts the file of an upper entry as it is now.
+    pub fn note_room(&self, id: UpperId) {
+        // One that cannot be looked at counts when it is written to.
+        if let Ok(meta) = self.upper_meta(id) {
+            self.room.takes(id, meta.blocks);
+        }
+    }
+
     pub fn open_upper(&self, id: UpperId) -> Result<File> {
         self.dirs.open_stage_file(id)
     }
@@ -170,6 +189,7 @@ impl Store {
     /// Nothing needs the file of an entry that has gone. One that cannot be removed costs room and nothing else: it is
     /// removed when the session ends, or by the next start.
     pub fn drop_upper_file(&self, id: UpperId) {
+        self.room.is_gone(id);
         if let Err(err) = self.dirs.remove_stage_file(id) {
             log::error!("{err}");
             self.left_over.lock().push(id);

@@ -9,7 +9,7 @@ use super::events::{Event, EventDraft};
 use super::upper::{Kept, UpperRow, parse_row};
 use super::{Result, Store};
 use crate::model::{ChangeId, OperationId, RelPath, Timestamp};
-use crate::sys::file::Meta;
+use crate::sys::file::{FileKind, Meta};
 
 /// A file or symlink as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,26 @@ impl DirLooks {
     }
 }
 
+/// A FIFO, socket or device, all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeLooks {
+    pub kind: FileKind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Which device it is; 0 for others.
+    pub device: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+}
+
+impl NodeLooks {
+    pub fn of(meta: &Meta) -> Self {
+        let Meta { kind, mode, uid, gid, special_device: device, atime, mtime, .. } = *meta;
+        Self { kind, mode, uid, gid, device, atime, mtime }
+    }
+}
+
 /// What became of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Effect {
@@ -61,6 +81,7 @@ pub enum Effect {
     DirRemoved(DirLooks),
     /// A FIFO, socket or device came.
     SpecialMade,
+    SpecialRemoved(NodeLooks),
     /// What was at `from` is here; `onto`: the permissions of the empty directory that it took the place of.
     Renamed {
         from: RelPath,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store};
 use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, Stamp};
+use crate::protocol::Program;
 use crate::sys::Mode;
 use crate::sys::file::FileKind;
 
@@ -51,6 +52,7 @@ impl NewUpper<'_> {
     /// A row tells of it, or an open descriptor is all that is needed.
     pub fn keep(mut self) -> UpperId {
         self.is_kept = true;
+        self.store.note_room(self.id);
         self.id
     }
 }
@@ -144,12 +146,26 @@ impl Base {
     }
 }
 
-/// A program that wrote, as far as the kernel told.
+/// Who wrote, renamed or removed something, as far as the kernel told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writer {
     pub pid: u32,
-    pub exe: Option<String>,
     pub uid: u32,
+    /// What opened the file; none where nothing was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_by: Option<Program>,
+    /// What wrote to it first, or did what was done. A shell opens what the program that it becomes then writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_by: Option<Program>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+impl Writer {
+    /// The executable that rules for programs speak of.
+    pub fn exe(&self) -> Option<&str> {
+        self.opened_by.as_ref().or(self.written_by.as_ref())?.exe.as_deref()
+    }
 }
 
 /// A change that waits for review.
@@ -234,6 +250,14 @@ impl Store {
         self.database.lock().write(|tx| {
             delete(tx, old)?;
             put(tx, row)
+        })
+    }
+
+    /// Entries in the place of others, all of them or none.
+    pub fn replace_uppers(&self, old: &[UpperId], rows: &[UpperRow]) -> Result<()> {
+        self.database.lock().write(|tx| {
+            old.iter().try_for_each(|id| delete(tx, *id))?;
+            rows.iter().try_for_each(|row| put(tx, row))
         })
     }
 

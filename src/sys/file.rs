@@ -18,7 +18,7 @@ pub const SET_UID: u32 = 0o4000;
 pub const SET_GID: u32 = 0o2000;
 pub const SET_ID: u32 = SET_UID | SET_GID;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum FileKind {
     Regular,
     Directory,

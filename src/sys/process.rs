@@ -1,38 +1,44 @@
 //! Facts about processes, from `/proc`.
 //!
 //! Reading `/proc/<pid>/{exe,cmdline,environ}` waits for a process that is in `execve`, and that process may be waiting
-//! for our answer to a FLUSH: both would hang for good. Only [`exe`], [`cmdline`] and
-//! [`ProcessFacts::with_exe_and_cmdline`] read them. Call those at OPEN or off the request path, never while a FLUSH,
-//! RELEASE or page write of that process is being answered. Everything else here is safe at any time.
+//! for our answer to a FLUSH: both would hang for good. Only [`Program::of`] reads them. Call it where the process itself
+//! asks for something by name (OPEN, UNLINK, RENAME, …) or off the request path, never while a FLUSH, RELEASE or page
+//! write of that process is being answered, and under no lock that an answer needs. Everything else here is safe at any
+//! time.
 //!
 //! A process may end between two looks, so every fact is an `Option`: absent means gone or not ours to see.
 
 #[cfg(test)]
 mod tests;
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// The bit of the capability to keep set-group-id bits of groups one is not in.
 const CAP_FSETID: u64 = 1 << 4;
 
-/// What a person wants to know about the process behind a change.
+/// What a person wants to know about the program behind a change. Absent: the kernel does not tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessFacts {
+pub struct Program {
+    /// Of the process, where a thread was asked for.
     pub pid: u32,
-    pub name: OsString,
-    /// Absent for kernel threads and for processes of other users.
+    /// Absent for kernel threads and for processes of other users, as far as we are not root.
     pub exe: Option<PathBuf>,
-    pub cmdline: Vec<OsString>,
-    pub uid: u32,
+    /// The arguments, with a blank after each but the last, as far as [`CMDLINE_BYTES_MAX`] goes.
+    pub cmdline: Option<Vec<u8>>,
 }
 
-impl ProcessFacts {
-    /// Reads `exe` and `cmdline`: not while a request of that process waits for us, see the head of this file.
-    pub fn with_exe_and_cmdline(pid: u32) -> Option<Self> {
-        Some(Self { pid, name: name(pid)?, exe: exe(pid), cmdline: cmdline(pid).unwrap_or_default(), uid: uid(pid)? })
+/// What of a command line is kept: enough to know it again. It may be megabytes, and every event has one.
+pub const CMDLINE_BYTES_MAX: usize = 512;
+
+impl Program {
+    /// May hang, see the head of this file. None for 0 and for who is gone.
+    pub fn of(tid: u32) -> Option<Self> {
+        let pid = leader(tid)?;
+        let (exe, cmdline) = (fs::read_link(proc_path(tid, "exe")).ok(), cmdline(tid));
+        (exe.is_some() || cmdline.is_some()).then_some(Self { pid, exe, cmdline })
     }
 }
 
@@ -44,6 +50,13 @@ pub fn boot_id() -> Option<String> {
 /// The thread group of a thread: what everybody else calls its pid. FUSE requests carry thread ids.
 pub fn tgid(tid: u32) -> Option<u32> {
     status_number(tid, "Tgid:")
+}
+
+/// The same, without a look at a long file where the thread is a group's first: that is told by whether it can be polled.
+fn leader(tid: u32) -> Option<u32> {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok().map(|_| tid).or_else(|| tgid(tid))
 }
 
 /// Whether two threads belong to one process. Two ids that are gone are nobody's.
@@ -90,6 +103,15 @@ pub fn children(pid: u32) -> Vec<u32> {
 /// The pid of the session's leader: the shell of a terminal, or what called `setsid`.
 pub fn session_leader(pid: u32) -> Option<u32> {
     parse_session(&read(pid, "stat")?)
+}
+
+/// A name of a process's tree that no other one ever has: its session's leader, when that began, and in which run of the
+/// machine. None where the leader has ended or is not ours to see.
+pub fn tree_name(pid: u32) -> Option<String> {
+    let leader = session(pid).filter(|leader| *leader != 0)?;
+    let began = parse_stat(&read(leader, "stat")?, STAT_STARTTIME)?;
+    let boot = boot_id()?;
+    Some(format!("tree-{leader}-{began}-{}", boot.split('-').next().unwrap_or_default()))
 }
 
 /// The real user id.
@@ -143,18 +165,23 @@ pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
     Ok(descriptors.flatten().any(|entry| fs::read(entry.path()).is_ok_and(is_it)))
 }
 
-/// The executable's path. May hang, see the head of this file.
-pub fn exe(pid: u32) -> Option<PathBuf> {
-    fs::read_link(proc_path(pid, "exe")).ok()
-}
-
-/// The arguments. May hang, see the head of this file.
-pub fn cmdline(pid: u32) -> Option<Vec<OsString>> {
-    Some(parse_cmdline(&read(pid, "cmdline")?))
+/// A command line, or the beginning of one that is too long, with an ellipsis.
+fn cmdline(tid: u32) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::with_capacity(CMDLINE_BYTES_MAX);
+    // One byte more tells that there is more.
+    let taken = fs::File::open(proc_path(tid, "cmdline")).ok()?.take(CMDLINE_BYTES_MAX as u64 + 1);
+    { taken }.read_to_end(&mut bytes).ok()?;
+    Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| readable_cmdline(&bytes))
 }
 
 /// What an administrator's machine allows at least (`fs.nr_open`'s default).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
+
+/// How many files this process may have open at once.
+pub fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX)
+}
 
 /// Lets this process open as many files as it may: the usual limit of 1024 is a shell's. Gives the limit.
 pub fn raise_descriptor_limit() -> std::io::Result<u64> {
@@ -250,18 +277,28 @@ fn status_words<'a>(status: &'a [u8], field: &str) -> impl Iterator<Item = &'a s
     values.and_then(|values| std::str::from_utf8(values).ok()).into_iter().flat_map(str::split_whitespace)
 }
 
-/// The sixth field of `stat`. The second is the name in parentheses, which may itself contain both.
+/// Fields of `stat`, as proc(5) counts them.
+const STAT_SESSION: usize = 6;
+const STAT_STARTTIME: usize = 22;
+
 fn parse_session(stat: &[u8]) -> Option<u32> {
+    parse_stat(stat, STAT_SESSION)?.try_into().ok()
+}
+
+/// The second field is the name in parentheses, which may itself contain both.
+fn parse_stat(stat: &[u8], field: usize) -> Option<u64> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;
-    rest.split_whitespace().nth(3)?.parse().ok()
+    rest.split_whitespace().nth(field - 3)?.parse().ok()
 }
 
 /// Arguments end with a zero byte. A program that rewrote its title may leave the last one out.
-fn parse_cmdline(bytes: &[u8]) -> Vec<OsString> {
-    if bytes.is_empty() {
-        return Vec::new();
-    }
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-    bytes.split(|&byte| byte == 0).map(|argument| OsStr::from_bytes(argument).to_owned()).collect()
+fn readable_cmdline(bytes: &[u8]) -> Vec<u8> {
+    let (kept, ellipsis) = match bytes.get(..CMDLINE_BYTES_MAX) {
+        Some(kept) if bytes.len() > CMDLINE_BYTES_MAX => (kept, "…"),
+        Some(_) | None => (bytes.strip_suffix(b"\0").unwrap_or(bytes), ""),
+    };
+    let mut text: Vec<u8> = kept.iter().map(|&byte| if byte == 0 { b' ' } else { byte }).collect();
+    text.extend(ellipsis.as_bytes());
+    text
 }

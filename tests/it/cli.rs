@@ -14,7 +14,7 @@ mod offline;
 mod refusals;
 mod rollbacks;
 mod targets;
-mod terminal;
+pub mod terminal;
 mod trust;
 mod undo;
 
@@ -67,9 +67,33 @@ pub fn told(scratch: &Scratch, output: &Output) -> String {
 pub fn named(scratch: &Scratch, text: &str) -> String {
     let mut out = String::new();
     for line in text.split_inclusive('\n') {
-        out.push_str(&session_named(&uid_named(&exe_named(&moment_named(&age_named(line))))));
+        out.push_str(&session_named(&uid_named(&exe_named(&program_named(&moment_named(&age_named(line)))))));
     }
     normalise(&out, &[("[project]", &scratch.project()), ("[scratch]", scratch.root())])
+}
+
+/// Programs by whom something was written: as `log` and `show` tell them, and as JSON does.
+fn program_named(line: &str) -> String {
+    if line.starts_with("Written: ") {
+        return "Written: [cmdline]\n".to_owned();
+    }
+    let end = |rest: &str| rest.find("  ").unwrap_or(rest.trim_end().len());
+    match (line.split_once("by /"), line.split_once(", /").filter(|(before, _)| before.starts_with("Writer: "))) {
+        (Some((before, rest)), _) => format!("{before}by [exe]{}", &rest[end(rest)..]),
+        (None, Some((before, _))) => format!("{before}, [exe]\n"),
+        (None, None) => ["\"opened_by\":", "\"written_by\":"].iter().fold(line.to_owned(), |line, field| {
+            let pieces: Vec<&str> = line.split(field).collect();
+            let rests = pieces[1..].iter().map(|rest| format!("{field}[program]{}", &rest[value_len(rest)..]));
+            std::iter::once(pieces[0].to_owned()).chain(rests).collect()
+        }),
+    }
+}
+
+/// How long the JSON value is with which a text begins.
+fn value_len(json: &str) -> usize {
+    let mut values = serde_json::Deserializer::from_str(json).into_iter::<serde_json::Value>();
+    values.next().expect("a value").expect("that is JSON");
+    values.byte_offset()
 }
 
 /// `"exe":…` of a writer, which the kernel may not tell.
@@ -101,7 +125,7 @@ fn moment_named(line: &str) -> String {
 
 fn uid_named(line: &str) -> String {
     let uid = rustix::process::getuid().as_raw();
-    line.replace(&format!("\"uid\":{uid}"), "\"uid\":[uid]").replace(&format!("uid {uid}\n"), "uid [uid]\n")
+    line.replace(&format!("\"uid\":{uid}"), "\"uid\":[uid]").replace(&format!(", uid {uid}"), ", uid [uid]")
 }
 
 /// `"session":"…"`.
@@ -172,7 +196,8 @@ change [id2]
 Path:    src/b.rs
 Kind:    delete, +0 -3 (100% of 3 lines)
 Reason:  size
-Writer:  pid [pid], uid [uid]
+Writer:  pid [pid], uid [uid], [exe]
+Written: [cmdline]
 Held:    [time] ([age])
 
 diff --git a/src/b.rs b/src/b.rs
@@ -210,9 +235,9 @@ notes.txt.[time]  notes.txt  14B  landed  [age]
 => 0
 $ log
 [time]  session started
-[time]  write held         [id1]  src/a.rs  +3 -3  size
-[time]  write held         [id2]  src/b.rs  +0 -3  size
-[time]  write landed       notes.txt  +1 -1  [op]
+[time]  write held         [id1]  src/a.rs  +3 -3  size  by [exe]
+[time]  write held         [id2]  src/b.rs  +0 -3  size  by [exe]
+[time]  write landed       notes.txt  +1 -1  by [exe]  [op]
 => 0
 $ external
 => 0
@@ -224,13 +249,13 @@ fettlefs: Would reload the settings
 ";
 
 const LOOKS_IN_JSON: &str = r#"$ status --json
-{"v":1,"ok":true,"op":"status","schema":"fettlefs.status/1","project":"[project]","mountpoint":"[project]","mounted":true,"pid":[pid],"session":"[session]","seq":4,"held":[{"id":"[id1]","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":3,"deletions":3,"old_lines":3,"ratio":2.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":"[sha256]","externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false},{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false}],"external":[],"backups":[{"name":"notes.txt.[time]","path":"notes.txt","kind":"landed","size":14,"sha256":"[sha256]","created":"[time]","by":{"pid":[pid],"exe":[exe],"uid":[uid]}}],"writers":[],"counters":{"landed":1,"held":2,"denied":0},"passthrough":true,"readonly":null}
+{"v":1,"ok":true,"op":"status","schema":"fettlefs.status/1","project":"[project]","mountpoint":"[project]","mounted":true,"pid":[pid],"session":"[session]","seq":4,"held":[{"id":"[id1]","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":3,"deletions":3,"old_lines":3,"ratio":2.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":"[sha256]","externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"session":"[session]","opened_by":[program],"written_by":[program],"created":"[time]","in_head":false},{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"session":"[session]","opened_by":[program],"written_by":[program],"created":"[time]","in_head":false}],"external":[],"backups":[{"name":"notes.txt.[time]","path":"notes.txt","kind":"landed","size":14,"sha256":"[sha256]","created":"[time]","by":{"pid":[pid],"exe":[exe],"uid":[uid]}}],"writers":[],"counters":{"landed":1,"held":2,"denied":0},"passthrough":true,"readonly":null}
 => 0
 $ show src/b.rs --json
-{"v":1,"ok":true,"op":"diff","changes":[{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false,"diff":"diff --git a/src/b.rs b/src/b.rs\ndeleted file mode 100644\n--- a/src/b.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-two\n-three\n"}]}
+{"v":1,"ok":true,"op":"diff","changes":[{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"session":"[session]","opened_by":[program],"written_by":[program],"created":"[time]","in_head":false,"diff":"diff --git a/src/b.rs b/src/b.rs\ndeleted file mode 100644\n--- a/src/b.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-two\n-three\n"}]}
 => 0
 $ diff --json
-{"v":1,"ok":true,"op":"diff","changes":[{"id":"[id1]","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":3,"deletions":3,"old_lines":3,"ratio":2.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":"[sha256]","externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false,"diff":"diff --git a/src/a.rs b/src/a.rs\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,3 +1,3 @@\n-one\n-two\n-three\n+ONE\n+TWO\n+THREE\n"},{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"created":"[time]","in_head":false,"diff":"diff --git a/src/b.rs b/src/b.rs\ndeleted file mode 100644\n--- a/src/b.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-two\n-three\n"}]}
+{"v":1,"ok":true,"op":"diff","changes":[{"id":"[id1]","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":3,"deletions":3,"old_lines":3,"ratio":2.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":"[sha256]","externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"session":"[session]","opened_by":[program],"written_by":[program],"created":"[time]","in_head":false,"diff":"diff --git a/src/a.rs b/src/a.rs\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,3 +1,3 @@\n-one\n-two\n-three\n+ONE\n+TWO\n+THREE\n"},{"id":"[id2]","path":"src/b.rs","kind":"delete","also":[],"reason":"size","insertions":0,"deletions":3,"old_lines":3,"ratio":1.0,"hunks":1,"base_sha256":"[sha256]","new_sha256":null,"externally_modified":false,"expired":false,"operation":null,"writer":{"pid":[pid],"exe":[exe],"uid":[uid]},"session":"[session]","opened_by":[program],"written_by":[program],"created":"[time]","in_head":false,"diff":"diff --git a/src/b.rs b/src/b.rs\ndeleted file mode 100644\n--- a/src/b.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-two\n-three\n"}]}
 => 0
 $ backups --json
 {"v":1,"ok":true,"op":"backups","backups":[{"name":"notes.txt.[time]","path":"notes.txt","kind":"landed","size":14,"sha256":"[sha256]","created":"[time]","by":{"pid":[pid],"exe":[exe],"uid":[uid]}}]}
@@ -367,7 +392,7 @@ $ backups ../notes.txt
 notes.txt.[time]  notes.txt  14B  landed  [age]
 => 0
 $ log a.rs
-[time]  write held         [id1]  src/a.rs  +3 -3  size
+[time]  write held         [id1]  src/a.rs  +3 -3  size  by [exe]
 => 0
 "
     );

@@ -4,12 +4,15 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
-//! they do at the worst moment, `faults` disks that fail, `hooks` permission programs, `run` commands in a view of
-//! their own, `security` what is a boundary,
-//! `damage` what programs do by accident and one command undoes, `fuzz` what others may have written.
+//! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks`
+//! permission programs, `run` commands in a view of their own, `security` what is a boundary, `damage` what programs do
+//! by accident and one command undoes, `fuzz` what others may have written.
 
 mod around;
+mod attribution;
 mod badinput;
+mod blame;
+mod check;
 mod cli;
 mod concurrency;
 mod control;
@@ -20,12 +23,16 @@ mod faults;
 mod fuzz;
 mod harness;
 mod hooks;
+mod limits;
 mod mounts;
 mod outside;
 mod passthrough;
+mod patch;
 mod posix;
 mod programs;
 mod races;
+mod read;
+mod rules;
 mod run;
 mod save_patterns;
 mod security;

@@ -92,8 +92,8 @@ fn a_rollback_knows_an_edit_though_the_log_begins_after_what_was_edited() {
     bench.put("a", &lines(20));
     bench.save("a", &changed(20, 2));
     bench.put("a", "edited outside\n");
-    bench.fill_log(8 << 10);
-    bench.view().store().rotate_events(1 << 10).unwrap();
+    bench.fill_log(16 << 10);
+    bench.view().store().rotate_events(4 << 10).unwrap();
     assert!(bench.events().iter().all(|event| event.path.as_ref().is_none_or(|path| path.to_string() != "a")));
     let mut bench = bench;
     // Nothing is known of the path by memory.

@@ -121,6 +121,18 @@ fn exchange(bench: &Bench, one: &str, other: &str) -> Acted {
     rename_with(bench, one, other, RenameFlags::EXCHANGE)
 }
 
+/// As a patch does: each path, what it has, and what it is to have.
+fn rewrite(bench: &Bench, files: &[(&str, String, String)]) -> Acted {
+    let rewrites = files.iter().map(|(path, old, new)| Rewrite {
+        path: RelPath::parse(path.as_bytes()).unwrap(),
+        base: Digest::of(old.as_bytes()),
+        content: new.clone().into_bytes(),
+    });
+    let how = RewriteHow { caller: ME, dry_run: false };
+    bench.view().rewrite_all(&rewrites.collect::<Vec<_>>(), &how)?;
+    Ok(())
+}
+
 /// As `>` does. The descriptor is closed whatever comes.
 fn save(bench: &Bench, path: &str, content: &str) -> Acted {
     let (dir, name) = parent(bench, path)?;
@@ -270,6 +282,27 @@ fn two_names(bench: &Bench) {
 }
 
 pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "a patch of three files",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("b", &lines("old", 100));
+            bench.put("d/c", &lines("older", 100));
+            bench.save("d/c", &lines("held", 100));
+        },
+        act: |bench| {
+            rewrite(
+                bench,
+                &[
+                    ("d/c", lines("held", 100), lines("patched", 100)),
+                    ("a", lines("old", 40), small("old")),
+                    ("b", lines("old", 100), lines("new", 100)),
+                ],
+            )
+        },
+        precious: &["old 99\n", "older 99\n", "old 39\n"],
+    },
     Scenario {
         name: "a small edit is closed",
         rule: Rule::Closes,
@@ -793,6 +826,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ready: |bench| {
             std::fs::create_dir(bench.lower_path("d")).unwrap();
             bench.rmdir("d").unwrap();
+        },
+        act: undo_latest,
+        precious: &[],
+    },
+    Scenario {
+        name: "the deletion of a FIFO is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.view().mknod(ROOT, OsStr::new("pipe"), libc::S_IFIFO | 0o640, 0, &ME).unwrap();
+            bench.unlink("pipe");
         },
         act: undo_latest,
         precious: &[],

@@ -1,6 +1,6 @@
 //! Undo: what an operation did is reversed whole, by an operation that can be undone itself, or refused whole.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 
 use rustix::fs::XattrFlags;
 
@@ -298,6 +298,30 @@ fn symlinks_links_and_special_files_go_again() {
     bench.view().mknod(ROOT, OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
     bench.undo_latest();
     assert_eq!(bench.names(""), ["a"]);
+    bench.undo_latest();
+    assert!(bench.lower_path("pipe").metadata().unwrap().file_type().is_fifo(), "made again");
+    bench.assert_sound();
+}
+
+#[test]
+fn a_deleted_special_file_comes_back_as_it_was() {
+    let mut bench = Bench::new();
+    bench.put("d/a", "one\n");
+    bench.view().mknod(bench.node("d").unwrap(), OsStr::new("pipe"), libc::S_IFIFO | 0o640, 0, &ME).unwrap();
+    let was = bench.lower_path("d/pipe").metadata().unwrap();
+    bench.unlink("d/pipe");
+    let deleted = bench.latest();
+    assert_eq!(bench.names("d"), ["a"]);
+    bench.put("d/pipe", "something else\n");
+    bench.refused(&deleted, ErrorCode::Conflict, "something else has taken its place");
+    std::fs::remove_file(bench.lower_path("d/pipe")).unwrap();
+    bench.undo(&deleted).unwrap();
+    let now = bench.lower_path("d/pipe").metadata().unwrap();
+    let looks = |meta: &std::fs::Metadata| (meta.mode(), meta.uid(), meta.gid(), meta.modified().unwrap());
+    assert_eq!((looks(&now), bench.names("d")), (looks(&was), vec!["a".to_owned(), "pipe".to_owned()]));
+    bench.refused(&deleted, ErrorCode::AlreadyApplied, "everything is as it was");
+    bench.undo_latest();
+    assert_eq!(bench.names("d"), ["a"]);
     bench.assert_sound();
 }
 

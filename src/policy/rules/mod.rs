@@ -41,6 +41,13 @@ pub enum Action {
     Freeze,
 }
 
+impl Action {
+    /// Whether nobody may write.
+    pub fn refuses(self) -> bool {
+        matches!(self, Self::Deny | Self::Freeze)
+    }
+}
+
 /// Who asked for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldSource {
@@ -184,6 +191,11 @@ impl RuleSet {
     /// Whether some rule speaks of programs. Where none does, nobody need ask who a writer is.
     pub fn names_programs(&self) -> bool {
         self.user.iter().chain(&self.project).any(|rule| rule.exe.is_some())
+    }
+
+    /// Whether some rule refuses anything. Nothing that is built in does.
+    pub fn refuses(&self) -> bool {
+        self.user.iter().chain(&self.project).any(|rule| matches!(rule.action, Action::Deny | Action::Freeze))
     }
 
     /// Whether a frozen path may stand below `dir`, judged by patterns alone. `false` is sure, so that the usual rename

@@ -34,6 +34,8 @@ struct FileToml {
     #[serde(default)]
     backups: BackupsToml,
     #[serde(default)]
+    limits: LimitsToml,
+    #[serde(default)]
     rule: Vec<Spanned<RuleToml>>,
 }
 
@@ -61,6 +63,14 @@ struct BackupsToml {
     max_age: Field,
     max_per_path: Field,
     quota: Field,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct LimitsToml {
+    upper: Field,
+    held: Field,
+    open: Field,
 }
 
 #[derive(Deserialize)]
@@ -110,6 +120,9 @@ impl FileToml {
             (Key::BackupAge, self.backups.max_age),
             (Key::BackupsPerPath, self.backups.max_per_path),
             (Key::BackupQuota, self.backups.quota),
+            (Key::LimitUpper, self.limits.upper),
+            (Key::LimitHeld, self.limits.held),
+            (Key::LimitOpen, self.limits.open),
         ]
     }
 }

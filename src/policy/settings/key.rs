@@ -22,10 +22,14 @@ pub enum Key {
     BackupAge,
     BackupsPerPath,
     BackupQuota,
+    LimitUpper,
+    LimitHeld,
+    LimitOpen,
 }
 
 const LINES: &str = "0 to 1000000";
 const SWITCH: &str = "true or false";
+const SIZE: &str = "a size in bytes or like 16MiB, 1GiB";
 const TIME: &str = "0 to 365d, in seconds or like 2s, 10m, 24h";
 
 /// Each setting once: its name in a file, its variable, its flag and the values it takes.
@@ -76,5 +80,8 @@ keys! {
     HookTimeout "hooks.timeout" "FETTLE_HOOKS_TIMEOUT" "--hooks-timeout" "100ms to 1h, in seconds or like 2s, 10m";
     BackupAge "backups.max_age" "FETTLE_BACKUP_MAX_AGE" "--backup-max-age" TIME;
     BackupsPerPath "backups.max_per_path" "FETTLE_BACKUP_MAX_PER_PATH" "--backup-max-per-path" LINES;
-    BackupQuota "backups.quota" "FETTLE_BACKUP_QUOTA" "--backup-quota" "a size in bytes or like 16MiB, 1GiB";
+    BackupQuota "backups.quota" "FETTLE_BACKUP_QUOTA" "--backup-quota" SIZE;
+    LimitUpper "limits.upper" "FETTLE_LIMIT_UPPER" "--limit-upper" SIZE;
+    LimitHeld "limits.held" "FETTLE_LIMIT_HELD" "--limit-held" LINES;
+    LimitOpen "limits.open" "FETTLE_LIMIT_OPEN" "--limit-open" LINES;
 }

@@ -44,6 +44,7 @@ pub struct Settings {
     /// What each of them may take.
     pub hook_timeout: Duration,
     pub backups: BackupLimits,
+    pub limits: Limits,
     origins: BTreeMap<Key, Origin>,
 }
 
@@ -54,6 +55,17 @@ pub struct BackupLimits {
     pub age_max: Option<Duration>,
     pub per_path_max: u64,
     pub quota_bytes: u64,
+}
+
+/// What a program may take that only wants to hinder. 0 is no limit but the machine's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Room on disk for what is held and what is being written.
+    pub upper_bytes: u64,
+    /// Paths that are held or being written.
+    pub held: u64,
+    /// Files open in the view.
+    pub open: u64,
 }
 
 /// Where a value came from.
@@ -151,6 +163,7 @@ impl Settings {
                 per_path_max: 100,
                 quota_bytes: 1 << 30,
             },
+            limits: Limits { upper_bytes: 64 << 30, held: 100_000, open: 100_000 },
             origins: BTreeMap::new(),
         }
     }
@@ -208,6 +221,9 @@ impl Settings {
             Key::BackupAge => self.backups.age_max = Some(value::duration(text)?).filter(|age| !age.is_zero()),
             Key::BackupsPerPath => self.backups.per_path_max = value::count(text)?,
             Key::BackupQuota => self.backups.quota_bytes = value::bytes(text)?,
+            Key::LimitUpper => self.limits.upper_bytes = value::bytes(text)?,
+            Key::LimitHeld => self.limits.held = value::count(text)?,
+            Key::LimitOpen => self.limits.open = value::count(text)?,
         }
         Some(())
     }

@@ -67,6 +67,7 @@ fn values_may_be_written_in_several_ways() {
         ("window = 2", Key::Window, "window = \"2000ms\""),
         ("ratio = 1", Key::Ratio, "ratio = 1.0"),
         ("backups.quota = 1024", Key::BackupQuota, "backups.quota = \"1KiB\""),
+        ("limits.upper = 1048576", Key::LimitUpper, "limits.upper = \"1MiB\""),
         ("hooks.pre_write = [[\"a\"], [\"b\", \"c d\"]]", Key::PreWrite, "hooks.pre_write = [['a'], ['b', 'c d']]"),
         ("hooks.pre_write = \"a b\"", Key::PreWrite, "hooks.pre_write = ['a', 'b']"),
         ("hooks.pre_write = []", Key::PreWrite, ""),

@@ -53,7 +53,15 @@ pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
         },
         Key::BackupsPerPath => with.backups.per_path_max < without.backups.per_path_max,
         Key::BackupQuota => with.backups.quota_bytes < without.backups.quota_bytes,
+        Key::LimitUpper => is_wider(with.limits.upper_bytes, without.limits.upper_bytes),
+        Key::LimitHeld => is_wider(with.limits.held, without.limits.held),
+        Key::LimitOpen => is_wider(with.limits.open, without.limits.open),
     }
+}
+
+/// Of limits, where 0 is none.
+fn is_wider(with: u64, without: u64) -> bool {
+    without != 0 && (with == 0 || with > without)
 }
 
 /// Says which rules lose their force. An `auto` may only be meant to relax a rule of the same file; it is named when it

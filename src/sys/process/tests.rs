@@ -34,11 +34,11 @@ impl Drop for Waiting {
 fn a_child_is_described() {
     let mut child = Waiting::start(Command::new("cat").args(["-u", "-"]).stdout(Stdio::piped()));
     child.answer();
-    let facts = ProcessFacts::with_exe_and_cmdline(child.pid()).unwrap();
-    assert_eq!((facts.pid, facts.name.to_str()), (child.pid(), Some("cat")));
-    assert_eq!(facts.cmdline, ["cat", "-u", "-"]);
-    assert!(facts.exe.unwrap().ends_with("cat"));
-    assert_eq!(Some(facts.uid), uid(std::process::id()));
+    let program = Program::of(child.pid()).unwrap();
+    assert_eq!((program.pid, name(child.pid()).unwrap().to_str()), (child.pid(), Some("cat")));
+    assert_eq!(program.cmdline.as_deref(), Some(b"cat -u -".as_slice()));
+    assert!(program.exe.unwrap().ends_with("cat"));
+    assert_eq!(uid(child.pid()), uid(std::process::id()));
     assert_eq!(parent(child.pid()), Some(std::process::id()));
     assert_eq!(session_leader(child.pid()), session_leader(std::process::id()));
 }
@@ -50,6 +50,7 @@ fn a_thread_belongs_to_its_process_and_not_to_another() {
     let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     assert_eq!(tgid(tid), Some(own));
     assert!(same_thread_group(tid, own));
+    assert_eq!(Program::of(tid).map(|program| program.pid), Some(own));
     assert!(!same_thread_group(tid, child.pid()));
 }
 
@@ -57,7 +58,7 @@ fn a_thread_belongs_to_its_process_and_not_to_another() {
 fn pid_zero_and_pids_that_are_gone_are_nobody() {
     for pid in [0, u32::MAX] {
         assert_eq!(tgid(pid), None);
-        assert_eq!(ProcessFacts::with_exe_and_cmdline(pid), None);
+        assert_eq!(Program::of(pid), None);
     }
     assert!(!same_thread_group(0, 0));
     assert!(!same_thread_group(u32::MAX, u32::MAX - 1));
@@ -96,10 +97,23 @@ fn a_name_with_parentheses_does_not_shift_the_session() {
 }
 
 #[test]
-fn arguments_end_with_zero_bytes() {
-    assert_eq!(parse_cmdline(b""), Vec::<OsString>::new());
-    assert_eq!(parse_cmdline(b"a\0\0"), ["a", ""]);
-    assert_eq!(parse_cmdline(b"a b"), ["a b"]);
+fn a_command_line_is_told_with_blanks_and_no_longer_than_it_may_be() {
+    for (bytes, want) in [
+        (b"a\0".to_vec(), b"a".to_vec()),
+        (b"a\0\0".to_vec(), b"a ".to_vec()),
+        (b"a b".to_vec(), b"a b".to_vec()),
+        (b"sh\0-c\0echo \xff\0".to_vec(), b"sh -c echo \xff".to_vec()),
+        (vec![b'x'; CMDLINE_BYTES_MAX], vec![b'x'; CMDLINE_BYTES_MAX]),
+        (vec![b'x'; CMDLINE_BYTES_MAX + 1], [vec![b'x'; CMDLINE_BYTES_MAX], "…".into()].concat()),
+    ] {
+        assert_eq!(readable_cmdline(&bytes), want);
+    }
+    let long = "y".repeat(100_000);
+    let mut child =
+        Waiting::start(Command::new("cat").args(["-u", "-", &long]).stdout(Stdio::piped()).stderr(Stdio::null()));
+    child.answer();
+    let told = Program::of(child.pid()).unwrap().cmdline.unwrap();
+    assert_eq!(told, [b"cat -u - ", "y".repeat(CMDLINE_BYTES_MAX - 9).as_bytes(), "…".as_bytes()].concat());
 }
 
 #[test]

@@ -38,17 +38,17 @@ Held for review:
   [id1]  d.txt  +1 -1  67%  burst [op]  [age]
   [id2]  e.txt  +1 -1  67%  burst [op]  [age]
 
-  fettlefs diff ID            see what would change
-  fettlefs confirm ID         land it in the project
-  fettlefs discard ID         drop it from the view
+  fettlefs diff [op]           see what would change
+  fettlefs confirm [op]        land it in the project
+  fettlefs discard [op]        drop it from the view
 => 0
 $ log
 [time]  session started
-[time]  write landed       a.txt  +1 -1  [op]
-[time]  write landed       b.txt  +1 -1  [op]
-[time]  write landed       c.txt  +1 -1  [op]
-[time]  write held         [id1]  d.txt  +1 -1  burst  [op]
-[time]  write held         [id2]  e.txt  +1 -1  burst  [op]
+[time]  write landed       a.txt  +1 -1  by [exe]  [op]
+[time]  write landed       b.txt  +1 -1  by [exe]  [op]
+[time]  write landed       c.txt  +1 -1  by [exe]  [op]
+[time]  write held         [id1]  d.txt  +1 -1  burst  by [exe]  [op]
+[time]  write held         [id2]  e.txt  +1 -1  burst  by [exe]  [op]
 => 0
 ";
 

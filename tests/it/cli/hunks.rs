@@ -72,9 +72,9 @@ diff --git a/a.txt b/a.txt
 => 0
 $ log
 [time]  session started
-[time]  write held         [id3]  a.txt  +3 -3  size
-[time]  confirmed          [id3]  a.txt  hunk 3 of 3  [op]
-[time]  discarded          [id1]  a.txt  hunk 1 of 2  [op]
+[time]  write held         [id3]  a.txt  +3 -3  size  by [exe]
+[time]  confirmed          [id3]  a.txt  written by [exe]  hunk 3 of 3  [op]
+[time]  discarded          [id1]  a.txt  written by [exe]  hunk 1 of 2  [op]
 => 0
 ";
 

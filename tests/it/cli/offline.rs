@@ -50,7 +50,8 @@ change [id3]
 Path:    src/b.rs
 Kind:    delete, +0 -3 (100% of 3 lines)
 Reason:  size
-Writer:  pid [pid], uid [uid]
+Writer:  pid [pid], uid [uid], [exe]
+Written: [cmdline]
 Held:    [time] ([age])
 
 diff --git a/src/b.rs b/src/b.rs
@@ -67,7 +68,7 @@ $ backups
 notes.txt.[time]  notes.txt  14B  landed  [age]
 => 0
 $ log -n 2
-[time]  write held         [id1]  c.txt  +3 -3  size
+[time]  write held         [id1]  c.txt  +3 -3  size  by [exe]
 [time]  session ended
 => 0
 $ external

@@ -26,7 +26,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 
 /// fettlefs on a terminal in the view. The terminal's own `\r` before each line end is taken away.
-pub(super) fn on_terminal(
+pub fn on_terminal(
     scratch: &Scratch,
     view: &View<'_>,
     env: &[(&str, &str)],

@@ -108,6 +108,10 @@ impl View<'_> {
         self.point.join(path)
     }
 
+    pub fn scratch(&self) -> &Scratch {
+        self.scratch
+    }
+
     /// The project's own files, below this mount.
     pub fn lower(&self) -> PathBuf {
         self.scratch.lower()

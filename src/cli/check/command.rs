@@ -1,0 +1,207 @@
+//! Runs a command to its end, and remembers the last of what it said.
+
+use std::ffi::OsString;
+use std::io::{self, PipeReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// What is remembered of the output: what a person or an agent reads of it, and no more than fits an answer.
+const TAIL_BYTES_MAX: usize = 8 << 10;
+const TAIL_LINES_MAX: usize = 40;
+
+/// How often somebody who waits is told that the command still runs.
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+
+/// How long output is waited for once the command has ended: what it left running may keep the pipe open for ever.
+const OUTPUT_AFTER_END: Duration = Duration::from_millis(500);
+
+/// A command that has ended.
+pub struct Ran {
+    /// As a shell has it: 128 and the signal's number, 127 where there is no such program, 126 where it cannot be run.
+    pub status: i32,
+    pub took: Duration,
+    /// The last lines of both streams, as they came.
+    pub tail: Vec<u8>,
+}
+
+enum Said {
+    Output(Vec<u8>),
+    Ended(io::Result<ExitStatus>),
+    NothingMore,
+}
+
+/// Runs `command` in `directory`, with nothing to read. `progress` is told the time and the last line each time so long
+/// has passed.
+pub fn run(
+    command: &[OsString],
+    directory: &Path,
+    every: Duration,
+    mut progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
+) -> io::Result<Ran> {
+    let began = Instant::now();
+    let (output, child) = match start(command, directory)? {
+        Ok(started) => started,
+        Err(err) => return Ok(not_run(command, &err, began)),
+    };
+    let said = listen(output, child)?;
+    let mut tail = Tail::default();
+    let (mut status, mut is_over) = (None, false);
+    let mut until = began + every;
+    while !(is_over && status.is_some()) {
+        match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Said::Output(bytes)) => tail.push(&bytes),
+            // The output may end before the command does.
+            Ok(Said::NothingMore) => is_over = true,
+            Ok(Said::Ended(ended)) => {
+                status = Some(ended?);
+                until = Instant::now() + OUTPUT_AFTER_END;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if Instant::now() >= until {
+            if status.is_some() {
+                break;
+            }
+            progress(began.elapsed(), tail.last_line())?;
+            until = Instant::now() + every;
+        }
+    }
+    let status = status
+        .map_or(-1, |status: ExitStatus| status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()));
+    Ok(Ran { status, took: began.elapsed(), tail: tail.into_lines() })
+}
+
+/// Both streams into one pipe, so that their lines stay in order. The inner error is the command's own.
+fn start(command: &[OsString], directory: &Path) -> io::Result<Result<(PipeReader, Child), io::Error>> {
+    let (output, input) = io::pipe()?;
+    let mut child = Command::new(&command[0]);
+    child.args(&command[1..]).current_dir(directory).stdin(Stdio::null());
+    child.stdout(input.try_clone()?).stderr(input);
+    Ok(child.spawn().map(|child| (output, child)))
+}
+
+fn not_run(command: &[OsString], err: &io::Error, began: Instant) -> Ran {
+    let status = if err.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    let tail = format!("{}: {err}\n", command[0].display()).into_bytes();
+    Ran { status, took: began.elapsed(), tail }
+}
+
+fn listen(mut output: PipeReader, mut child: Child) -> io::Result<Receiver<Said>> {
+    let (tell, said) = channel();
+    let tell_end: Sender<Said> = tell.clone();
+    std::thread::Builder::new().name("check-output".to_owned()).spawn(move || {
+        let mut piece = vec![0; 64 << 10];
+        // Who listened has gone when a send fails; what the pipe says no more nobody can hear.
+        while let Ok(count @ 1..) = output.read(&mut piece) {
+            if tell.send(Said::Output(piece[..count].to_vec())).is_err() {
+                return;
+            }
+        }
+        drop(tell.send(Said::NothingMore));
+    })?;
+    std::thread::Builder::new().name("check-command".to_owned()).spawn(move || {
+        drop(tell_end.send(Said::Ended(child.wait())));
+    })?;
+    Ok(said)
+}
+
+/// The last of an output.
+#[derive(Default)]
+struct Tail {
+    bytes: Vec<u8>,
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        let over = self.bytes.len().saturating_sub(TAIL_BYTES_MAX);
+        self.bytes.drain(..over);
+    }
+
+    fn last_line(&self) -> &[u8] {
+        let mut lines = self.bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        lines.next_back().unwrap_or_default()
+    }
+
+    fn into_lines(self) -> Vec<u8> {
+        let lines: Vec<&[u8]> = self.bytes.split_inclusive(|byte| *byte == b'\n').collect();
+        lines[lines.len().saturating_sub(TAIL_LINES_MAX)..].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(script: &str) -> Ran {
+        let command = ["sh", "-c", script].map(OsString::from);
+        run(&command, Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn a_command_ends_as_a_shell_would_tell_it() {
+        for (script, status, tail) in [
+            ("echo out; echo err >&2; echo out", 0, "out\nerr\nout\n"),
+            ("exit 3", 3, ""),
+            ("kill -9 $$", 137, ""),
+            ("cat", 0, ""),
+            (
+                "seq 1 100 | tail -n 2; seq 1 39",
+                0,
+                &*format!("100\n{}", (1..40).map(|n| format!("{n}\n")).collect::<String>()),
+            ),
+        ] {
+            let ran = ran(script);
+            assert_eq!(
+                (ran.status, String::from_utf8_lossy(&ran.tail).into_owned()),
+                (status, tail.to_owned()),
+                "{script}"
+            );
+        }
+        let missing =
+            run(&[OsString::from("/no/such/program")], Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap();
+        assert_eq!(missing.status, 127);
+        assert!(missing.tail.starts_with(b"/no/such/program: "));
+        let directory = run(&[OsString::from("/")], Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap();
+        assert_eq!(directory.status, 126);
+    }
+
+    #[test]
+    fn who_waits_is_told_that_it_still_runs() {
+        let scratch = tempfile::tempdir().unwrap();
+        let fifo = scratch.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let command = ["sh", "-c", "echo working; echo; read line < fifo; echo $line"].map(OsString::from);
+        let mut told = Vec::new();
+        let progress = |_, line: &[u8]| {
+            told.push(line.to_vec());
+            // It waits for this, so it cannot end before somebody was told of it.
+            std::fs::write(&fifo, "done\n")
+        };
+        let ran = run(&command, scratch.path(), Duration::from_millis(200), progress).unwrap();
+        assert_eq!((ran.status, ran.tail.as_slice()), (0, &b"working\n\ndone\n"[..]));
+        assert_eq!(told, [b"working"]);
+    }
+
+    #[test]
+    fn what_a_command_leaves_running_is_not_waited_for() {
+        let began = Instant::now();
+        let ran = ran("sleep 30 & echo $!");
+        assert_eq!(ran.status, 0);
+        let pid: i32 = String::from_utf8_lossy(&ran.tail).trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn of_a_flood_only_the_end_is_kept() {
+        let ran = ran("yes 'a line of a flood' | head -c 3000000; echo; echo end");
+        assert!(ran.tail.len() <= TAIL_BYTES_MAX);
+        assert!(ran.tail.ends_with(b"\nend\n"));
+    }
+}

@@ -1,0 +1,88 @@
+//! `fettlefs read`: a file for who may have read it before.
+
+use super::desk::{Desk, Length};
+use super::terminal::Ink;
+use super::{Failure, words};
+use crate::client::path_of;
+use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
+use std::ffi::OsString;
+
+/// Names the session of whoever reads and patches, where no flag does.
+const SESSION_VARIABLE: &str = "FETTLE_SESSION";
+
+/// Print a file, or only what this session has not received of it yet
+///
+/// The first time its content; then one line that says it is unchanged, or a diff since it was last received where that is
+/// short, or the content again. After a patch by the same session one line with its hash.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A text file
+    #[arg(required_unless_present = "reset")]
+    file: Option<OsString>,
+    #[command(flatten)]
+    session: Session,
+    /// Skip so many lines; what is read in part is not remembered
+    #[arg(long, value_name = "LINES")]
+    offset: Option<u64>,
+    /// At most so many lines
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Forget first what was received: of FILE, or without FILE of all
+    #[arg(long)]
+    reset: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Session {
+    /// Whose reading it is; FETTLE_SESSION if not given, else that of the process tree
+    #[arg(long = "session", value_name = "SESSION")]
+    named: Option<String>,
+}
+
+impl Session {
+    pub fn name(self) -> Option<String> {
+        let variable = || std::env::var(SESSION_VARIABLE).ok().filter(|name| !name.is_empty());
+        self.named.or_else(variable)
+    }
+}
+
+pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let mut client = desk.client()?;
+    let path = arguments.file.map(|file| path_of(client.place(), &file)).transpose()?;
+    let request = Request {
+        path,
+        session: arguments.session.name(),
+        reset: arguments.reset,
+        offset: arguments.offset.unwrap_or_default(),
+        limit: arguments.limit,
+        ..Request::new(Op::Read)
+    };
+    let Reply::Read(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
+    if let Some(hint) = &reply.hint {
+        desk.remark(|text| {
+            text.put("fettlefs: ").name(reply.path.as_bytes()).put(": ").name(hint).put("\n");
+        })?;
+    }
+    desk.answer(Reply::Read(reply.clone()), Length::Short, |_, text| match reply.form {
+        ReadForm::Diff => {
+            text.diff(reply.text.as_bytes());
+        }
+        ReadForm::Forgotten => {
+            text.put("fettlefs: Forgotten what was received\n");
+        }
+        ReadForm::Content | ReadForm::Part | ReadForm::Unchanged | ReadForm::Certificate => {
+            text.content(reply.text.as_bytes());
+        }
+    })?;
+    say_what_is_left(&reply, desk)?;
+    Ok(Exit::Done)
+}
+
+/// Who asked for some lines may want the next.
+fn say_what_is_left(reply: &ReadReply, desk: &Desk) -> Result<(), Failure> {
+    let Some(next) = reply.next else { return Ok(()) };
+    let left = words::plural(reply.lines.saturating_sub(next), "more line");
+    desk.remark(|text| {
+        text.ink(Ink::Faint, format!("fettlefs: {left}: --offset {next}")).put("\n");
+    })
+}

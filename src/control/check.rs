@@ -1,0 +1,245 @@
+//! Answers `check`: records what a command said of the view, and lands what it tested if that is still all there is.
+//!
+//! Who runs the command is the client. What it tested is named by a token, which is the number of the last event before
+//! it started and a hash of the ids of all that was held: ids name exact content, and whatever else changes in the project
+//! by way of the view, or to a file that fettlefs knows, leaves an event. So nothing is remembered between two requests,
+//! and a daemon that was restarted meanwhile is seen by its own events.
+
+use super::answers::{self, failed};
+use super::{Asker, Project, rights};
+use crate::model::{ChangeId, Digest};
+use crate::overlay::{ConfirmHow, Expiry, Review};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
+use crate::store::{EventDraft, Writer};
+
+type Result<T> = std::result::Result<T, ErrorBody>;
+
+/// Held changes that an answer tells of; what waits for review in full is `status`'s to tell.
+const HELD_TOLD_MAX: usize = 200;
+/// What has moved is told in so many lines.
+const MOVED_TOLD_MAX: usize = 20;
+/// Characters of a command that an event repeats.
+const COMMAND_CHARS_MAX: usize = 200;
+/// Events that are looked at: so much has moved that the rest makes no difference.
+const EVENTS_LOOKED_AT: u64 = 2000;
+
+/// What a command found in the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tested {
+    seq: u64,
+    held: Digest,
+}
+
+impl Tested {
+    /// The number first: what changes between the two looks is then taken for moved.
+    fn now(project: &Project) -> Result<Self> {
+        let seq = project.overlay.store().last_seq().map_err(failed)?;
+        Ok(Self { seq, held: digest_of(&held_ids(project)) })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (seq, held) = text.split_once('-')?;
+        Some(Self { seq: seq.parse().ok()?, held: Digest::parse(held)? })
+    }
+}
+
+impl std::fmt::Display for Tested {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.seq, self.held)
+    }
+}
+
+fn held_ids(project: &Project) -> Vec<ChangeId> {
+    answers::held_rows(project).iter().map(|row| row.id().clone()).collect()
+}
+
+fn digest_of(ids: &[ChangeId]) -> Digest {
+    let mut ids: Vec<&str> = ids.iter().map(ChangeId::as_str).collect();
+    ids.sort_unstable();
+    Digest::of(ids.join(" ").as_bytes())
+}
+
+pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    let Some(phase) = request.phase else {
+        return Err(ErrorBody::new(
+            ErrorCode::BadRequest,
+            "check of which `phase`: started, passed, failed or promote?",
+        ));
+    };
+    if project.mounted.is_none() {
+        let message = format!("{} is not mounted: there is no view to run anything in", project.path.display());
+        return Err(ErrorBody::new(ErrorCode::NotMounted, message));
+    }
+    if !rights::may_record(asker, project) {
+        return Err(ErrorBody::new(
+            ErrorCode::NotPermitted,
+            "check: only who may write in the project has it recorded",
+        ));
+    }
+    project.overlay.settle_pending();
+    let reply = match phase {
+        CheckPhase::Started => started(request, asker, project),
+        CheckPhase::Passed => ended(EventName::CheckPassed, request, asker, project),
+        CheckPhase::Failed => ended(EventName::CheckFailed, request, asker, project),
+        CheckPhase::Promote => promote(request, asker, project),
+    };
+    reply.map(|reply| Reply::Check(Box::new(reply)))
+}
+
+fn started(request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
+    let tested = Tested::now(project)?;
+    record(EventName::CheckStarted, command(request), asker, project)?;
+    reply(&tested, Vec::new(), request, asker, project)
+}
+
+fn ended(name: EventName, request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
+    let tested = tested(request)?;
+    let status = request.status.filter(|_| name == EventName::CheckFailed);
+    let message = match status {
+        Some(status) => format!("status {status}: {}", command(request)),
+        None => command(request),
+    };
+    record(name, message, asker, project)?;
+    reply(&tested, Vec::new(), request, asker, project)
+}
+
+/// Everything held, as one transaction, if it is what was tested and nothing else has moved.
+fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
+    let tested = tested(request)?;
+    if !rights::may_change(asker, project) {
+        return Err(ErrorBody::new(ErrorCode::NotPermitted, "promote: you may not confirm changes of this project"));
+    }
+    let ids = held_ids(project);
+    record(EventName::PromoteStarted, changes(ids.len()), asker, project)?;
+    let promoted = check_still(&tested, &ids, project).and_then(|()| confirm(&ids, asker, project));
+    match promoted {
+        Ok(outcomes) => {
+            record(EventName::PromoteSucceeded, changes(outcomes.len()), asker, project)?;
+            reply(&tested, outcomes, request, asker, project)
+        }
+        Err(err) => {
+            record(EventName::PromoteFailed, err.message.clone(), asker, project)?;
+            Err(err)
+        }
+    }
+}
+
+fn check_still(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<()> {
+    let moved = moved(tested, ids, project)?;
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let message = "nothing was promoted: the view is not what the command has tested any more";
+    let detail = moved.iter().map(|line| format!("{line}\n")).collect::<String>().into_boxed_str();
+    Err(ErrorBody { detail: Some(detail), ..ErrorBody::new(ErrorCode::Conflict, message) })
+}
+
+fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Outcome>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let review = Review { by: Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() }, dry_run: false };
+    let how = ConfirmHow { force: false, wait: false, renew: false, review, expiry: Expiry::Ignore };
+    project.overlay.confirm(ids, &how)
+}
+
+/// What is not as it was when the command started, one line each.
+fn moved(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<Vec<String>> {
+    let events = project.overlay.store().events_after(tested.seq, EVENTS_LOOKED_AT, std::time::Duration::ZERO);
+    let events = events.map_err(failed)?.unwrap_or_default();
+    let mut lines: Vec<String> = events.iter().filter_map(told).collect();
+    let writing = project.overlay.unjudged().into_iter();
+    lines.extend(writing.map(|writing| format!("still being written: {}", writing.path)));
+    if lines.is_empty() && digest_of(ids) != tested.held {
+        lines.push("what is held is not what was held".to_owned());
+    }
+    let mut seen = std::collections::HashSet::new();
+    lines.retain(|line| seen.insert(line.clone()));
+    let more = lines.len().saturating_sub(MOVED_TOLD_MAX);
+    lines.truncate(MOVED_TOLD_MAX);
+    lines.extend((more > 0).then(|| format!("and {more} more")));
+    Ok(lines)
+}
+
+/// What an event says has moved; none where it says nothing of the kind.
+fn told(event: &Event) -> Option<String> {
+    let what = match event.event {
+        EventName::WriteLanded => "written",
+        EventName::WriteHeld => "written and held",
+        EventName::Confirmed => "confirmed",
+        EventName::Discarded => "discarded",
+        EventName::RolledBack => "rolled back",
+        EventName::Undone => "undone",
+        EventName::ExternalModified => "changed outside",
+        // Of a run, which is a process that comes or goes, and no daemon.
+        EventName::SessionStarted | EventName::SessionEnded if event.pid.is_some() => return None,
+        EventName::SessionStarted | EventName::SessionEnded | EventName::Recovered => {
+            return Some("the daemon was started anew".to_owned());
+        }
+        EventName::WriteDenied | EventName::RequestRefused | EventName::ConfirmFailed | EventName::Expired => {
+            return None;
+        }
+        EventName::CheckStarted | EventName::CheckPassed | EventName::CheckFailed => return None,
+        EventName::PromoteStarted | EventName::PromoteSucceeded | EventName::PromoteFailed => return None,
+    };
+    Some(format!("{what}: {}", event.path.as_ref()?))
+}
+
+fn tested(request: &Request) -> Result<Tested> {
+    let tested = request.tested.as_deref().and_then(Tested::parse);
+    tested.ok_or_else(|| ErrorBody::new(ErrorCode::BadRequest, "`tested` is not what the beginning of a check answers"))
+}
+
+fn reply(
+    tested: &Tested,
+    outcomes: Vec<Outcome>,
+    request: &Request,
+    asker: &Asker,
+    project: &Project,
+) -> Result<CheckReply> {
+    let mut held = answers::all_held(project)?;
+    let held_count = held.len() as u64;
+    held.truncate(HELD_TOLD_MAX);
+    let phase = request.phase.unwrap_or(CheckPhase::Started);
+    let moved = match phase {
+        CheckPhase::Passed => moved(tested, &held_ids(project), project)?,
+        CheckPhase::Started | CheckPhase::Failed | CheckPhase::Promote => Vec::new(),
+    };
+    let may_promote = rights::may_change(asker, project);
+    Ok(CheckReply { phase, tested: tested.to_string(), held, held_count, may_promote, moved, outcomes })
+}
+
+fn command(request: &Request) -> String {
+    request.name.clone().unwrap_or_default()
+}
+
+fn changes(count: usize) -> String {
+    if count == 1 { "1 change".to_owned() } else { format!("{count} changes") }
+}
+
+fn record(name: EventName, message: String, asker: &Asker, project: &Project) -> Result<()> {
+    let event = EventDraft::new(name).with(|event| {
+        event.session = Some(project.overlay.session().to_owned());
+        event.message = Some(message.chars().take(COMMAND_CHARS_MAX).collect());
+        (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
+    });
+    project.overlay.store().record(&event).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let ids = ["b1b2c3d4", "a1b2c3d4"].map(|id| ChangeId::parse(id).unwrap());
+        let tested = Tested { seq: 412, held: digest_of(&ids) };
+        assert_eq!(Tested::parse(&tested.to_string()), Some(tested.clone()));
+        let [b, a] = ids.clone();
+        assert_eq!(digest_of(&[a, b]), tested.held, "in whatever order they are listed");
+        assert_ne!(digest_of(&ids[..1]), tested.held);
+        for text in ["", "412", "412-", "-", "x-00", &format!("412{}", tested.held)] {
+            assert_eq!(Tested::parse(text), None, "{text}");
+        }
+    }
+}

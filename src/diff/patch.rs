@@ -1,0 +1,212 @@
+//! Anchored replacement: exact text, in exact surroundings, exactly so often, or nothing (SPEC §16).
+//!
+//! All hunks are found in the content as it is, so their order does not matter. Nothing is ever applied where it nearly
+//! fits; a refusal shows the places that its author may have meant, and those are the only guesses made here.
+
+use memchr::memmem;
+use std::ops::Range;
+
+/// One replacement: `old` between `left` and `right` becomes `new`, in `matches` places.
+#[derive(Clone, Copy, Debug)]
+pub struct Anchored<'a> {
+    pub left: &'a [u8],
+    pub old: &'a [u8],
+    pub right: &'a [u8],
+    pub new: &'a [u8],
+    pub matches: usize,
+}
+
+/// Why a content stays as it is. Hunks are numbered from 1; `near` is for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unpatched {
+    #[error("hunk {hunk} has no left, no old and no right: there is nothing to find it by")]
+    NoAnchor { hunk: usize },
+    #[error("hunk {hunk} matches nowhere")]
+    Nowhere { hunk: usize, near: String },
+    #[error("hunk {hunk} matches in {} places, not in {want}", places(*.found, *.is_all))]
+    Elsewhere { hunk: usize, want: usize, found: usize, is_all: bool, near: String },
+    #[error("hunks {first} and {second} replace the same text, or begin at the same place")]
+    Overlap { first: usize, second: usize },
+}
+
+/// Places that are counted beyond those that were asked for; past these a count says no more.
+const COUNTED_BEYOND: usize = 100;
+
+/// Places that an excerpt is shown of.
+const EXCERPTS_MAX: usize = 3;
+/// Lines around a place, and of an excerpt in all.
+const AROUND: usize = 2;
+const EXCERPT_LINES_MAX: usize = 8;
+/// Bytes of a line that an excerpt shows.
+const EXCERPT_LINE_BYTES_MAX: usize = 120;
+
+fn places(found: usize, is_all: bool) -> String {
+    if is_all { found.to_string() } else { format!("more than {}", found - 1) }
+}
+
+/// One place that is to be replaced.
+struct Place<'a> {
+    range: Range<usize>,
+    new: &'a [u8],
+    hunk: usize,
+}
+
+/// The content with all hunks applied.
+pub fn apply_anchored(content: &[u8], hunks: &[Anchored]) -> Result<Vec<u8>, Unpatched> {
+    let mut places = Vec::new();
+    for (hunk, number) in hunks.iter().zip(1..) {
+        places.extend(find(content, hunk, number)?);
+    }
+    places.sort_by_key(|place| (place.range.start, place.range.end));
+    if let Some(pair) = places.windows(2).find(|pair| is_overlap(&pair[0], &pair[1])) {
+        let (first, second) = (pair[0].hunk.min(pair[1].hunk), pair[0].hunk.max(pair[1].hunk));
+        return Err(Unpatched::Overlap { first, second });
+    }
+    let mut out = Vec::with_capacity(content.len());
+    let mut at = 0;
+    for place in &places {
+        out.extend_from_slice(&content[at..place.range.start]);
+        out.extend_from_slice(place.new);
+        at = place.range.end;
+    }
+    out.extend_from_slice(&content[at..]);
+    Ok(out)
+}
+
+/// Of two insertions at one place nobody could say which comes first.
+fn is_overlap(before: &Place, after: &Place) -> bool {
+    after.range.start < before.range.end || after.range.start == before.range.start
+}
+
+fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Place<'a>>, Unpatched> {
+    let anchor = [hunk.left, hunk.old, hunk.right].concat();
+    if anchor.is_empty() {
+        return Err(Unpatched::NoAnchor { hunk: number });
+    }
+    let counted_max = hunk.matches.saturating_add(COUNTED_BEYOND);
+    let found = occurrences(content, &anchor, counted_max);
+    if found.is_empty() {
+        return Err(Unpatched::Nowhere { hunk: number, near: nearby(content, hunk, &anchor) });
+    }
+    if found.len() != hunk.matches {
+        let near = excerpts(content, "it matches here", &found, anchor.len());
+        let is_all = found.len() < counted_max;
+        return Err(Unpatched::Elsewhere { hunk: number, want: hunk.matches, found: found.len(), is_all, near });
+    }
+    let place = |at: usize| {
+        let start = at + hunk.left.len();
+        Place { range: start..start + hunk.old.len(), new: hunk.new, hunk: number }
+    };
+    Ok(found.into_iter().map(place).collect())
+}
+
+/// Where `anchor` begins, overlapping occurrences too: a place that could be meant is a place.
+fn occurrences(content: &[u8], anchor: &[u8], max: usize) -> Vec<usize> {
+    let finder = memmem::Finder::new(anchor);
+    let mut found = Vec::new();
+    let mut from = 0;
+    while found.len() < max
+        && let Some(at) = finder.find(&content[from..])
+    {
+        found.push(from + at);
+        from += at + 1;
+    }
+    found
+}
+
+/// What may have been meant by an anchor that is nowhere.
+fn nearby(content: &[u8], hunk: &Anchored, anchor: &[u8]) -> String {
+    if !hunk.old.is_empty() && hunk.old.len() < anchor.len() {
+        let bare = occurrences(content, hunk.old, EXCERPTS_MAX);
+        if !bare.is_empty() {
+            return excerpts(content, "the old text is here, in other surroundings", &bare, hunk.old.len());
+        }
+    }
+    let text = if hunk.old.is_empty() { anchor } else { hunk.old };
+    let spaced = like_but_for_space(content, text);
+    if !spaced.is_empty() {
+        return excerpts(content, "here it is but for white space", &spaced, text.len());
+    }
+    match most_alike(content, text) {
+        Some(at) => excerpts(content, "did you mean this", &[at], 0),
+        None => String::new(),
+    }
+}
+
+/// Where lines stand that differ from those of `text` in nothing but white space.
+fn like_but_for_space(content: &[u8], text: &[u8]) -> Vec<usize> {
+    let bare = |line: &[u8]| line.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<u8>>();
+    let wanted: Vec<Vec<u8>> = lines(text).map(|(_, line)| bare(line)).collect();
+    if wanted.iter().all(Vec::is_empty) {
+        return Vec::new();
+    }
+    let there: Vec<(usize, Vec<u8>)> = lines(content).map(|(at, line)| (at, bare(line))).collect();
+    let is_like = |window: &&[(usize, Vec<u8>)]| window.iter().map(|(_, line)| line).eq(&wanted);
+    there.windows(wanted.len()).filter(is_like).map(|window| window[0].0).take(EXCERPTS_MAX).collect()
+}
+
+/// Where the first line stands that has most of the longest line of `text` at its beginning and end, if that is half of it.
+fn most_alike(content: &[u8], text: &[u8]) -> Option<usize> {
+    let wanted = lines(text).map(|(_, line)| line.trim_ascii()).max_by_key(|line| line.len())?;
+    let alike = |line: &[u8]| {
+        let line = line.trim_ascii();
+        let start = line.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        let (line, wanted) = (&line[start..], &wanted[start..]);
+        start + line.iter().rev().zip(wanted.iter().rev()).take_while(|(a, b)| a == b).count()
+    };
+    let (shared, _, at) = lines(content)
+        .map(|(at, line)| (alike(line), line.trim_ascii().len(), at))
+        .min_by_key(|(shared, length, _)| (std::cmp::Reverse(*shared), *length))?;
+    (shared > 0 && shared * 2 >= wanted.len()).then_some(at)
+}
+
+/// Each line with where it begins.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    bytes.split_inclusive(|byte| *byte == b'\n').scan(0, |at, line| {
+        let start = *at;
+        *at += line.len();
+        Some((start, line))
+    })
+}
+
+fn excerpts(content: &[u8], what: &str, at: &[usize], length: usize) -> String {
+    let shown: Vec<String> = at.iter().take(EXCERPTS_MAX).map(|at| excerpt(content, what, *at..*at + length)).collect();
+    match at.len().saturating_sub(shown.len()) {
+        0 => shown.concat(),
+        more => format!("{}and in {more} more\n", shown.concat()),
+    }
+}
+
+fn excerpt(content: &[u8], what: &str, range: Range<usize>) -> String {
+    let line_of = |at: usize| content[..at.min(content.len())].iter().filter(|byte| **byte == b'\n').count();
+    let (first, last) = (line_of(range.start), line_of(range.end.saturating_sub(1).max(range.start)));
+    let from = first.saturating_sub(AROUND);
+    let shown = (last + AROUND + 1 - from).min(EXCERPT_LINES_MAX);
+    let mut out = format!("{what}, line {}:\n", first + 1);
+    for (number, (_, line)) in lines(content).enumerate().skip(from).take(shown) {
+        out.push_str(&format!("{:>6} | {}\n", number + 1, shortened(line)));
+    }
+    out
+}
+
+fn shortened(line: &[u8]) -> String {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    match line.get(..EXCERPT_LINE_BYTES_MAX) {
+        Some(start) if line.len() > EXCERPT_LINE_BYTES_MAX => format!("{}…", String::from_utf8_lossy(start)),
+        _ => String::from_utf8_lossy(line).into_owned(),
+    }
+}
+
+impl Unpatched {
+    /// The places that may have been meant, for people.
+    pub fn near(&self) -> Option<&str> {
+        match self {
+            Self::Nowhere { near, .. } | Self::Elsewhere { near, .. } => Some(near).filter(|near| !near.is_empty()),
+            Self::NoAnchor { .. } | Self::Overlap { .. } => None,
+        }
+        .map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests;
