@@ -171,12 +171,12 @@ fn told(event: &Event) -> Option<String> {
         EventName::RolledBack => "rolled back",
         EventName::Undone => "undone",
         EventName::ExternalModified => "changed outside",
-        // A run that begins or ends has a runner; it moves nothing by that.
+        // Of a run, which is a process that comes or goes, and no daemon.
         EventName::SessionStarted | EventName::SessionEnded if event.pid.is_some() => return None,
         EventName::SessionStarted | EventName::SessionEnded | EventName::Recovered => {
             return Some("the daemon was started anew".to_owned());
         }
-        EventName::RequestRefused | EventName::WriteDenied | EventName::ConfirmFailed | EventName::Expired => {
+        EventName::WriteDenied | EventName::RequestRefused | EventName::ConfirmFailed | EventName::Expired => {
             return None;
         }
         EventName::CheckStarted | EventName::CheckPassed | EventName::CheckFailed => return None,

@@ -63,6 +63,6 @@ impl Overlay {
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
         });
-        self.by(event, actor)
+        event.by(actor)
     }
 }

@@ -157,7 +157,7 @@ impl Overlay {
             event.deletions = held.map(|held| held.deletions);
             event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
         });
-        self.by(event, actor)
+        event.by(actor)
     }
 }
 

@@ -221,7 +221,7 @@ impl Overlay {
             event.message = note.map(str::to_owned);
             event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
         });
-        let event = self.by(event, actor);
+        let event = event.by(actor);
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));

@@ -177,11 +177,11 @@ pub struct Overlay {
     doubts: Doubts,
     counters: Counters,
     bursts: Bursts,
+    runs: Runs,
+    shells: Shells,
     witness: Witness,
     /// How many this process may have, once somebody has asked.
     descriptors: std::sync::OnceLock<u64>,
-    runs: Runs,
-    shells: Shells,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
     releasing: AtomicU64,
     /// After an internal fault: why nothing is written any more (invariant 10).
@@ -264,10 +264,10 @@ impl Overlay {
             doubts: Doubts::default(),
             counters: Counters::default(),
             bursts: Bursts::default(),
-            witness: Witness::default(),
-            descriptors: std::sync::OnceLock::new(),
             runs: Runs::default(),
             shells: Shells::default(),
+            witness: Witness::default(),
+            descriptors: std::sync::OnceLock::new(),
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),

@@ -159,8 +159,7 @@ impl Overlay {
     }
 
     pub(super) fn structure_event(&self, path: &RelPath, what: String, by: &Writer) -> EventDraft {
-        let event = self.event(EventName::WriteLanded, path);
-        self.by(event.with(|event| event.message = Some(what)), by)
+        self.event(EventName::WriteLanded, path).with(|event| event.message = Some(what)).by(by)
     }
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {

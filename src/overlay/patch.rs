@@ -268,12 +268,12 @@ impl<'a> Writing<'a> {
     /// As at the close of a program's descriptor. What cannot land waits for review, and what cannot wait either is in the
     /// view all the same, and is tried again.
     fn judge(&self, id: UpperId) -> Result<Settled> {
-        let settled = self.overlay.settle_or_deny(id, &self.handle.opener, self.handle.because());
+        let settled = self.overlay.settle_or_deny(id, &self.handle.actor(), self.handle.because());
         match settled {
             Ok(_) | Err(Error::Denied) => settled,
             Err(err) => {
                 log::warn!("{} cannot land and is held: {err}", self.rewrite.path);
-                self.overlay.settle_because(id, &self.handle.opener, vec![Reason::Backup])
+                self.overlay.settle_because(id, &self.handle.actor(), vec![Reason::Backup])
             }
         }
     }

@@ -228,7 +228,7 @@ impl Overlay {
     /// A refusal by rule, counted.
     pub(super) fn denied(&self, path: &RelPath, by: &Writer) -> Error {
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
-        let event = self.by(self.event(EventName::WriteDenied, path), by);
+        let event = self.event(EventName::WriteDenied, path).by(by);
         if let Err(err) = self.store.record(&event) {
             log::error!("record a denied write to {path}: {err}");
         }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::{Overlay, Result};
 use crate::protocol::EventName;
-use crate::store::{EventDraft, Writer, now_millis};
+use crate::store::{EventDraft, now_millis};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
@@ -206,8 +206,11 @@ impl Overlay {
         if !self.runs.is_refusal_news(Instant::now()) {
             return;
         }
-        let draft = EventDraft::new(EventName::RequestRefused).with(|event| event.message = Some(what.to_owned()));
-        if let Err(err) = self.store.record(&self.by(draft, &Writer { pid, uid, ..Writer::default() })) {
+        let draft = EventDraft::new(EventName::RequestRefused).with(|event| {
+            event.message = Some(what.to_owned());
+            (event.pid, event.uid, event.session) = (Some(pid), Some(uid), Some(self.session_of(pid)));
+        });
+        if let Err(err) = self.store.record(&draft) {
             log::error!("record a refused request: {err}");
         }
     }
@@ -221,14 +224,10 @@ impl Overlay {
         }
     }
 
-    /// An event with who did what it tells of, and in which run. While whoever it was waits, as far as anybody does.
-    pub(super) fn by(&self, event: EventDraft, who: &Writer) -> EventDraft {
-        self.shells.note(who.pid);
-        event.by(who).with(|event| event.session = Some(self.session_of(who.pid)))
-    }
-
-    /// The session that what a process does belongs to: its run's, or else the mount's.
+    /// The session that what a process does belongs to: its run's, or else the mount's. To be asked while it waits, as far as
+    /// it does: then it is also known whose shell's it is.
     pub(super) fn session_of(&self, pid: u32) -> String {
+        self.shells.note(pid);
         self.runs.of_writer(pid).map_or_else(|| self.session.clone(), |run| run.session)
     }
 }

@@ -199,7 +199,7 @@ impl Overlay {
             event.reason = row.held.as_ref().and_then(|held| held.reasons.first().copied());
             event.message = Some(format!("[{}]", kind.name()));
         });
-        self.by(event, by)
+        event.by(by)
     }
 
     /// Structure goes before it has landed: no trace of it, and the deletion whose place it took waits as before.

@@ -52,7 +52,8 @@ impl EventDraft {
 
     /// By whom, with all that is known of who did it.
     pub fn by(self, who: &Writer) -> Self {
-        self.asked_by(who).written_by(who)
+        let told = self.asked_by(who).written_by(who);
+        told.with(|event| event.session = who.session.clone().or(event.session.take()))
     }
 
     pub fn asked_by(self, who: &Writer) -> Self {

@@ -22,7 +22,7 @@ fn signals_that_are_sent_to_the_run_reach_its_command() {
 #[test]
 fn a_command_has_the_streams_the_group_and_the_environment_of_whoever_runs_it() {
     let scratch = mounted_scratch!();
-    let facts = "cat; ps -o pgid= -p $$ | tr -d ' '; echo $MINE; cat /proc/$$/status | grep -E 'Sig(Blk|Ign)'";
+    let facts = "cat; ps -o pgid= -p $$ | tr -d ' '; echo $MINE; grep -E 'Sig(Blk|Ign)' /proc/self/status";
     let mut command = command(&scratch, &[], facts);
     let mut child = command
         .env("MINE", "yes")
