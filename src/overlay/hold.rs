@@ -171,8 +171,11 @@ impl Overlay {
         }
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
+        // By itself: what follows takes the lock, too.
+        let unused = self.state.lock().unused_id(&full, id, &[])?;
+        let operation = self.burst_of(&path, by);
         row.held = Some(Held {
-            id: self.state.lock().unused_id(&full, id, &[])?,
+            id: unused,
             kind: ChangeKind::Structure,
             reasons: vec![reason],
             insertions: 0,
@@ -184,7 +187,7 @@ impl Overlay {
             renewed: now,
             writer: Some(by.clone()).filter(|by| *by != Writer::default()),
             detail: None,
-            operation: self.burst_of(&path, by),
+            operation,
         });
         self.store.save_upper(&row)?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {

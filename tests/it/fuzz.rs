@@ -12,6 +12,8 @@ mod git_files;
 mod hunks;
 #[path = "../../scripts/fuzz.d/checks/journal.rs"]
 mod journal;
+#[path = "../../scripts/fuzz.d/checks/patch.rs"]
+mod patch;
 #[path = "../../scripts/fuzz.d/checks/request.rs"]
 mod request;
 #[path = "../../scripts/fuzz.d/checks/settings.rs"]
@@ -35,6 +37,11 @@ fn what_git_wrote_is_read_or_refused() {
 #[test]
 fn hunks_add_up_whatever_they_are_cut_from() {
     try_all("hunks", hunks::check, 20_000);
+}
+
+#[test]
+fn a_patch_is_read_or_refused_and_takes_and_puts_what_it_says() {
+    try_all("patch", patch::check, 20_000);
 }
 
 #[test]

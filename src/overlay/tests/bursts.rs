@@ -121,3 +121,27 @@ fn what_is_held_for_another_reason_belongs_to_the_burst_it_came_in() {
     let operation = held[0].held.as_ref().unwrap().operation.unwrap();
     assert_eq!(bench.view().held_of(operation).len(), 4);
 }
+
+/// The files have an operation already, so that the directory is the first to ask for that of the second tree.
+#[test]
+fn a_directory_whose_files_were_held_by_another_tree_is_part_of_the_burst_that_removes_it() {
+    let bench = Bench::with(&[(Key::Burst, "5")]);
+    let names: Vec<String> = (0..8).map(|number| format!("f{number}")).collect();
+    names.iter().for_each(|name| bench.put(&format!("d/{name}"), &lines(100)));
+    names.iter().for_each(|name| bench.save(&format!("d/{name}"), &changed(100, 60)));
+    let other = Caller { pid: u32::MAX, ..ME };
+    let dir = bench.node("d").unwrap();
+    names.iter().for_each(|name| bench.view().unlink(dir, OsStr::new(name), &other).unwrap());
+    bench.view().rmdir(ROOT, OsStr::new("d"), &other).unwrap();
+    let operation = |path: &str| {
+        let row = bench.held().into_iter().find(|row| row.names[0].to_string() == path).unwrap();
+        row.held.unwrap().operation
+    };
+    let events = bench.view().store().events_since(0).unwrap();
+    let first = events.iter().find(|event| event.pid == Some(other.pid)).unwrap();
+    assert_eq!(operation("d"), Some(OperationId::of_first_event(first.seq)));
+    assert_ne!(operation("d"), operation("d/f0"));
+    let undone = bench.view().held_of(operation("d").unwrap());
+    bench.view().discard(&undone, &HOW.review).unwrap();
+    assert_eq!(bench.names(""), ["d"]);
+}
