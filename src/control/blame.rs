@@ -23,6 +23,7 @@ pub fn blame(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     let Some(path) = &request.path else {
         return Err(ErrorBody::new(ErrorCode::BadRequest, "blame of what? Give a file"));
     };
+    rights::check_reachable(asker, project, path)?;
     project.overlay.settle_pending();
     let shown = project.overlay.layered(path).map_err(failed)?;
     let shown = shown.ok_or_else(|| refusal(path, ErrorCode::UnknownPath, "no such file"))?;

@@ -20,8 +20,8 @@ const HELD_TOLD_MAX: usize = 200;
 const MOVED_TOLD_MAX: usize = 20;
 /// Characters of a command that an event repeats.
 const COMMAND_CHARS_MAX: usize = 200;
-/// Events that are looked at: so much has moved that the rest makes no difference.
-const EVENTS_LOOKED_AT: u64 = 2000;
+/// Events that are in memory at once; all since the beginning of a check are looked at.
+const EVENTS_PAGE: u64 = 2000;
 
 /// What a command found in the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,9 +145,7 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
 
 /// What is not as it was when the command started, one line each.
 fn moved(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<Vec<String>> {
-    let events = project.overlay.store().events_after(tested.seq, EVENTS_LOOKED_AT, std::time::Duration::ZERO);
-    let events = events.map_err(failed)?.unwrap_or_default();
-    let mut lines: Vec<String> = events.iter().filter_map(told).collect();
+    let mut lines = told_since(tested.seq, project)?;
     let writing = project.overlay.unjudged().into_iter();
     lines.extend(writing.map(|writing| format!("still being written: {}", writing.path)));
     if lines.is_empty() && digest_of(ids) != tested.held {
@@ -159,6 +157,20 @@ fn moved(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<Vec<Str
     lines.truncate(MOVED_TOLD_MAX);
     lines.extend((more > 0).then(|| format!("and {more} more")));
     Ok(lines)
+}
+
+/// What all events after one say has moved. The last page is the one that is not full.
+fn told_since(seq: u64, project: &Project) -> Result<Vec<String>> {
+    let (mut lines, mut since) = (Vec::new(), seq);
+    loop {
+        let page = project.overlay.store().events_after(since, EVENTS_PAGE, std::time::Duration::ZERO);
+        let page = page.map_err(failed)?.unwrap_or_default();
+        lines.extend(page.iter().filter_map(told));
+        match page.last() {
+            Some(last) if page.len() as u64 >= EVENTS_PAGE => since = last.seq,
+            Some(_) | None => return Ok(lines),
+        }
+    }
 }
 
 /// What an event says has moved; none where it says nothing of the kind.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::read::Receipt;
-use super::{Asker, Project, Served, serve};
+use super::{Asker, Project, Served, rights, serve};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
 
 /// What is to be done once an answer has been delivered.
@@ -71,6 +71,9 @@ pub fn afterwards(what: Afterwards, project: &Project) {
 
 /// Requests at work at once, each on a thread: a caller who opens thousands of descriptors must not get as many threads.
 const WORKING_MAX: usize = 64;
+/// Places among them for those alone who may decide as the owner or root: others, whose requests may wait half a minute
+/// each, must not keep a person from confirming or discarding.
+const WORKING_KEPT: usize = 16;
 
 /// How often a reader that waits is asked whether it still wants to: soon enough for a person who pressed Ctrl-C. fuser
 /// does not pass the kernel's interrupts on, and without this a killed reader would hang until its answer came.
@@ -105,9 +108,11 @@ struct Answer {
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take(working: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(Arc::clone(working));
-        (working.fetch_add(1, Ordering::SeqCst) < WORKING_MAX).then_some(place)
+    /// Counted only where there is one, so that who is refused takes nobody's place meanwhile.
+    fn take(working: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let one_more = |count: usize| (count < max).then_some(count + 1);
+        let taken = working.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
+        taken.is_ok().then(|| Self(Arc::clone(working)))
     }
 }
 
@@ -137,8 +142,10 @@ impl Conversation {
                 State::Answered(_) | State::Idle => *state = State::Working,
             }
         }
-        match Place::take(working) {
-            None => self.answer(busy(), false),
+        let kept = rights::has_kept_places(&asker, &self.project);
+        let max = if kept { WORKING_MAX } else { WORKING_MAX - WORKING_KEPT };
+        match Place::take(working, max) {
+            None => self.answer(busy(max), false),
             Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
                 self.answer(answer_bytes(bytes, &asker, &self.project), true);
             }
@@ -215,7 +222,7 @@ impl Conversation {
     }
 }
 
-fn busy() -> Answered {
-    let message = format!("{WORKING_MAX} requests are being worked on; ask again");
+fn busy(max: usize) -> Answered {
+    let message = format!("{max} requests are being worked on; ask again");
     Answered::refused(ErrorBody::new(ErrorCode::Busy, message))
 }

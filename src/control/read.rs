@@ -138,6 +138,7 @@ fn text_of(path: &RelPath, asker: &Asker, project: &Project) -> Result<Text> {
 pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: FileAccess) -> Result<String> {
     let refused =
         |code, why: String| ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) };
+    rights::check_reachable(asker, project, path)?;
     let shown = project.overlay.shown(path)?;
     if !rights::may_open(asker, project, path, &shown, access) {
         let what = if access == FileAccess::Read { "read" } else { "write" };

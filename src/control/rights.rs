@@ -184,8 +184,8 @@ pub fn may_read(asker: &Asker, project: &Project, row: &UpperRow) -> bool {
 /// The same for a file of the view: `row` where that is upper's.
 pub fn may_read_file(asker: &Asker, project: &Project, path: &RelPath, row: Option<&UpperRow>) -> bool {
     let Some(row) = row else {
-        let below = || project.overlay.lower().stat(path).ok().flatten();
-        let readable = || below().is_some_and(|meta| has_bit(asker, &Access::of(&meta), READ));
+        let below = || project.overlay.access_below(path).ok().flatten();
+        let readable = || below().is_some_and(|below| has_bit(asker, &Access::listed(below), READ));
         return is_owner(asker, project.owner) || (readable() && is_reachable(asker, &project.overlay, path));
     };
     may_read(asker, project, row)
@@ -193,13 +193,13 @@ pub fn may_read_file(asker: &Asker, project: &Project, path: &RelPath, row: Opti
 
 fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool> {
     let path = row.names.first()?;
-    let below = overlay.lower().stat(path).ok()?;
+    let below = overlay.access_below(path).ok()?;
     let above = match row.what {
-        What::File | What::Symlink | What::Dir | What::Node => Some(overlay.store().upper_meta(row.id).ok()?),
+        What::File | What::Symlink | What::Dir | What::Node => Some(overlay.access_above(row.id).ok()?),
         What::Whiteout => None,
     };
-    let sides = [below, above];
-    let readable = sides.iter().flatten().all(|meta| has_bit(asker, &Access::of(meta), READ));
+    let mut sides = [below, above].into_iter().flatten();
+    let readable = sides.all(|side| has_bit(asker, &Access::listed(side), READ));
     Some(readable && is_reachable(asker, overlay, path))
 }
 
@@ -209,7 +209,7 @@ pub fn may_open(asker: &Asker, project: &Project, path: &RelPath, shown: &Shown,
         FileAccess::Read => &[READ],
         FileAccess::ReadWrite => &[READ, WRITE],
     };
-    let decides = Access { acl: shown.acl.clone(), ..Access::of(&shown.meta) };
+    let decides = Access::listed((shown.meta, shown.acl.clone()));
     let permitted = || bits.iter().all(|bit| has_bit(asker, &decides, *bit));
     asker.uid == ROOT || (permitted() && is_reachable(asker, &project.overlay, path))
 }
@@ -231,11 +231,44 @@ pub fn sees_all(asker: &Asker, project: &Project) -> bool {
     is_owner(asker, project.owner)
 }
 
+/// Whether places are kept for `asker` where many ask at once. A run that may change nothing takes none of them from its
+/// owner, whose uid it has.
+pub fn has_kept_places(asker: &Asker, project: &Project) -> bool {
+    is_owner(asker, project.owner) && may_change(asker, project)
+}
+
 /// Whether `asker` may have a backup's content. Whose file it was is not kept, so only what all the world could read
 /// counts.
 pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> bool {
     is_owner(asker, project.owner) || (backup.mode & READ != 0 && is_reachable(asker, &project.overlay, &backup.path))
 }
+
+/// Whether `asker` may learn anything of a path, its absence included. What lies below a directory that he cannot search is
+/// refused in the same words whatever is there.
+pub fn check_reachable(asker: &Asker, project: &Project, path: &RelPath) -> Result<(), ErrorBody> {
+    if is_owner(asker, project.owner) || may_look(asker, &project.overlay, path) {
+        return Ok(());
+    }
+    let message = format!("{path}: you may not look there");
+    Err(ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::NotPermitted, message) })
+}
+
+/// From the root on, as far as there are directories: who may search the last of them sees that there is no other.
+fn may_look(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
+    let mut dirs: Vec<RelPath> = std::iter::successors(path.parent(), RelPath::parent).collect();
+    dirs.reverse();
+    for dir in dirs {
+        match overlay.dir_access(&dir).map(Access::listed) {
+            Ok(access) if has_bit(asker, &access, SEARCH) => {}
+            Ok(_) => return false,
+            Err(err) => return NO_DIRECTORY.contains(&err.code()),
+        }
+    }
+    true
+}
+
+/// Nothing, something else, a symlink, and what cannot be a name.
+const NO_DIRECTORY: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::ENAMETOOLONG];
 
 /// Every directory on the way lets `asker` through. One that is gone lets nobody through.
 fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
@@ -244,8 +277,7 @@ fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
 }
 
 fn dir_access(overlay: &Overlay, dir: &RelPath) -> Option<Access> {
-    let (meta, acl) = overlay.dir_access(dir)?;
-    Some(Access { acl, ..Access::of(&meta) })
+    overlay.dir_access(dir).ok().map(Access::listed)
 }
 
 /// Permission bits of the last of the three classes.
@@ -264,8 +296,8 @@ struct Access {
 }
 
 impl Access {
-    fn of(meta: &Meta) -> Self {
-        Self { uid: meta.uid, gid: meta.gid, mode: meta.mode, acl: None }
+    fn listed((meta, acl): (Meta, Option<Acl>)) -> Self {
+        Self { uid: meta.uid, gid: meta.gid, mode: meta.mode, acl }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::rights::is_in_run;
+use super::rights::{self, is_in_run};
 use super::{Asker, Mounted, Project};
 use crate::overlay::{self, Overlay};
 use crate::protocol::{ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
@@ -24,6 +24,11 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     if is_in_run(asker, project) {
         let message = format!("this is inside a run of {} already; start programs as they are", project.path.display());
         return Err(ErrorBody::new(ErrorCode::BadRequest, message));
+    }
+    // Who has been in a run may be kept from deciding: others could keep the owner from it.
+    if !rights::sees_all(asker, project) {
+        let message = format!("run: only its owner (uid {}) and root may begin one", project.owner);
+        return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
     }
     let end = pidfd_of(asker.pid).map_err(|err| failed(&format!("watch process {}: {err}", asker.pid)))?;
     let name = request.name.as_deref().unwrap_or(UNNAMED).chars().take(NAME_CHARACTERS_MAX).collect::<String>();
@@ -45,7 +50,10 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         }
     };
     let spawned = std::thread::Builder::new().name("run".to_owned()).spawn(watch);
-    spawned.map_err(|err| failed(&format!("start a thread: {err}")))?;
+    if let Err(err) = spawned {
+        leave_run(&project.overlay, runner, ends_with_last)?;
+        return Err(failed(&format!("start a thread: {err}")));
+    }
     Ok(Reply::Run(RunReply {
         session: run.session,
         of_nobody: project.overlay.session().to_owned(),

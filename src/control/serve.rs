@@ -20,6 +20,8 @@ use crate::store::{Backup, Fault, Verdict, Writer};
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
 const WRITERS_WAIT: Duration = Duration::from_secs(10);
+/// How long they wait at most, whatever is asked for: no writer is waited for longer than a day, and no clock ends before.
+const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long `events` waits at most for one to happen. Then the asker asks again, and who has gone holds no thread of ours.
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -464,9 +466,14 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
 }
 
 fn flush(request: &Request, project: &Project) -> Result<Reply> {
-    let wait = request.timeout_seconds.map(Duration::from_secs).or(request.wait.then_some(WRITERS_WAIT));
+    let wait = writers_wait(request).or(request.wait.then_some(WRITERS_WAIT));
     let outcomes = project.overlay.flush_all(wait)?;
     Ok(Reply::Flush(FlushReply { outcomes, writers: project.overlay.unjudged() }))
+}
+
+/// As long as was asked for, if anything was.
+fn writers_wait(request: &Request) -> Option<Duration> {
+    request.timeout_seconds.map(|seconds| Duration::from_secs(seconds).min(WRITERS_WAIT_MAX))
 }
 
 /// Does everything but the unmounting itself, which whoever delivers this answer asks for afterwards.
@@ -496,7 +503,7 @@ fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
 }
 
 fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
-    let timeout = request.timeout_seconds.map_or(WRITERS_WAIT, Duration::from_secs);
+    let timeout = writers_wait(request).unwrap_or(WRITERS_WAIT);
     project.overlay.flush_all((!request.force).then_some(timeout))?;
     let writers = project.overlay.writers();
     match writers.first() {

@@ -127,6 +127,10 @@ impl Overlay {
                 .as_ref()
                 .and_then(|held| held.operation)
                 .or_else(|| self.burst_of(&comparison.path, actor)),
+            since_session: match &job.row.held {
+                Some(held) => held.since_session.clone(),
+                None => actor.session.clone(),
+            },
             detail: comparison.detail.clone().or_else(|| detail_before(job)),
             // Whoever only caused it to be judged anew did not write it.
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
@@ -186,6 +190,7 @@ impl Overlay {
             created: now,
             renewed: now,
             writer: Some(by.clone()).filter(|by| *by != Writer::default()),
+            since_session: by.session.clone(),
             detail: None,
             operation,
         });

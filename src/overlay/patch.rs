@@ -252,10 +252,15 @@ impl<'a> Writing<'a> {
         let path = &self.rewrite.path;
         let open = self.handle.judged().ok_or_else(|| not_written(path, &Error::errno(libc::ESTALE)))?;
         let stage = || -> Result<(NewUpper<'a>, Arc<File>)> {
-            self.overlay.check_may_change(self.rewrite.content.len() as u64)?;
+            let like = self.handle.readable();
+            let length = self.rewrite.content.len() as u64;
+            match open.upper() {
+                // What has an entry gets no further one, and what only replaces its content needs no more room.
+                Some(_) => self.overlay.check_room_in(&like, Extent { offset: 0, length })?,
+                None => self.overlay.check_may_change(length)?,
+            }
             let upper = self.overlay.store.create_upper()?;
             let doing = || format!("stage {path}");
-            let like = self.handle.readable();
             copy_file(&like, &self.was, &upper.file, Keep::Nothing, self.overlay.grants.suid).doing(doing)?;
             upper.file.write_all_at(&self.rewrite.content, 0).doing(doing)?;
             drop_set_id(&upper.file, caller).doing(doing)?;

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
+
 use super::attributes::ACCESS_ACL;
 use super::error::Context;
 use super::handles::Backing;
@@ -17,8 +19,9 @@ use super::review::{Reviewed, failed, refused_at};
 use super::{Error, Overlay, Result};
 use crate::model::{Acl, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::STATE_DIR_NAME;
+use crate::store::{STATE_DIR_NAME, UpperId};
 use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::is_absent;
 use crate::sys::xattr;
 
 /// A regular file as the view shows it at this moment.
@@ -54,9 +57,24 @@ impl Overlay {
     }
 
     /// What decides who may go through a directory of the view.
-    pub fn dir_access(&self, path: &RelPath) -> Option<(Meta, Option<Acl>)> {
-        let dir = self.dir_in_view(path).ok()?;
-        Some((Meta::of(dir.as_fd()).ok()?, acl_of(dir.as_fd()).ok()?))
+    pub fn dir_access(&self, path: &RelPath) -> Result<(Meta, Option<Acl>)> {
+        let dir = self.dir_in_view(path)?;
+        Ok(access_of(dir.as_fd())?)
+    }
+
+    /// What decides who may read what lower has at a path; none where that is nothing.
+    pub fn access_below(&self, path: &RelPath) -> Result<Option<(Meta, Option<Acl>)>> {
+        let opened = match self.lower.open_at(path, OFlags::PATH) {
+            Err(err) if is_absent(&err) => return Ok(None),
+            opened => opened?,
+        };
+        Ok(Some(access_of(opened.as_fd())?))
+    }
+
+    /// The same for what upper has.
+    pub fn access_above(&self, id: UpperId) -> Result<(Meta, Option<Acl>)> {
+        let opened = self.store.upper_place(id)?.open(OFlags::PATH)?;
+        Ok(access_of(opened.as_fd())?)
     }
 
     /// None when what was there is gone: look again.
@@ -120,6 +138,10 @@ impl Overlay {
             Err(err) => failed(path, &err),
         }
     }
+}
+
+fn access_of(fd: BorrowedFd<'_>) -> io::Result<(Meta, Option<Acl>)> {
+    Ok((Meta::of(fd)?, acl_of(fd)?))
 }
 
 /// None where there is no list, or the file system has none. One that cannot be understood is an error.

@@ -393,6 +393,10 @@ impl State {
             created: now,
             renewed: now,
             operation: before.as_ref().and_then(|held| held.operation),
+            since_session: match &before {
+                Some(held) => held.since_session.clone(),
+                None => writer.as_ref().and_then(|writer| writer.session.clone()),
+            },
             writer: writer.or(before.and_then(|held| held.writer)),
             detail: None,
         });

@@ -66,6 +66,9 @@ pub struct Held {
     /// In which it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// In which it began to wait: writing more to it, and renaming it, do not change that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_session: Option<String>,
     /// As in events.
     #[serde(default)]
     pub opened_by: Option<Program>,

@@ -31,6 +31,7 @@ pub(crate) fn held(id: &str, name: &str) -> Held {
         operation: None,
         writer: Some(Writer { pid: 4711, exe: Some("/usr/bin/python3".into()), uid: 1000 }),
         session: Some("18f-29".into()),
+        since_session: Some("18f-29".into()),
         opened_by: Some(Program {
             pid: 4711,
             uid: 1000,
@@ -203,7 +204,7 @@ fn status_has_the_field_names_of_the_contract() {
         json!({"id":"a1b2c3d4","path":"src/a.rs","kind":"modify","also":[],"reason":"size","insertions":47,
             "deletions":32,"old_lines":127,"ratio":0.62,"hunks":3,"base_sha256":Digest::of(b"old").to_string(),
             "new_sha256":null,"externally_modified":false,"expired":false,"operation":null,
-            "writer":{"pid":4711,"exe":"/usr/bin/python3","uid":1000},"session":"18f-29",
+            "writer":{"pid":4711,"exe":"/usr/bin/python3","uid":1000},"session": "18f-29", "since_session": "18f-29",
             "opened_by":{"pid":4711,"uid":1000,"exe":"/bin/sh","cmdline":"sh -c x > a"},"written_by":null,"created":"2026-03-12T14:30:22.471Z",
             "in_head":false})
     );

@@ -184,6 +184,9 @@ pub struct Held {
     pub created: i64,
     pub renewed: i64,
     pub writer: Option<Writer>,
+    /// The session in which the path began to wait, whoever has written to it, renamed it or taken parts of it since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_session: Option<String>,
     /// What a permission program said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,

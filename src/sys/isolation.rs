@@ -3,7 +3,7 @@
 use std::io;
 
 use rustix::mount::MountFlags;
-use rustix::process::Signal;
+use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// What root keeps: rights over files and processes that it sees, and none over the machine. As containers have it, but
@@ -35,6 +35,8 @@ pub fn shut_in() -> io::Result<()> {
             Err(err) => return Err(err.into()),
         }
     }
+    // What it starts has the same user and rights: else that could take descriptors and memory from it.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     drop_capabilities()
 }
 

@@ -264,3 +264,56 @@ fn only_who_may_read_a_file_may_ask_for_its_lines() {
     assert!(refused.stderr.contains("you may not read this file"), "{}", refused.stderr);
     assert!(as_nobody("open").ok().stdout.ends_with("1) a\n"));
 }
+
+#[test]
+fn an_access_list_decides_who_sees_lines_and_what_is_held() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        // Others cannot enter a user's mount at all.
+        return;
+    }
+    let mode = |path: &std::path::Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    mode(scratch.root(), 0o755);
+    let files = [("granted", 0o600, "u:65534:r"), ("denied", 0o644, "u:65534:-")];
+    for (name, bits, entry) in files {
+        for path in [format!("{name}-landed"), format!("{name}-held")] {
+            scratch.write(&path, lines(100));
+            mode(&scratch.lower().join(&path), bits);
+            let listed = scratch.command("setfacl").args(["-m", entry]).arg(scratch.lower().join(&path)).status();
+            assert!(listed.expect("setfacl").success());
+        }
+    }
+    let view = scratch.mount();
+    for (name, ..) in files {
+        view.write(format!("{name}-held"), with_changed_lines(&lines(100), 90));
+    }
+    assert_eq!(view.held().len(), 2);
+    let script = r#"
+import json
+os.setgid(65534); os.setgroups([]); os.setuid(65534)
+def ask(**request):
+    fd = os.open(".fettle/control", os.O_RDWR)
+    os.write(fd, json.dumps(dict(v=1, **request)).encode())
+    answer = b""
+    while True:
+        piece = os.read(fd, 1 << 20)
+        if not piece: break
+        answer += piece
+    os.close(fd)
+    return json.loads(answer)
+ids = {held["path"]: held["id"] for held in ask(op="status")["held"]}
+for kind in ["landed", "held"]:
+    assert ask(op="blame", path="granted-" + kind)["ok"], kind
+    assert ask(op="blame", path="denied-" + kind)["error"]["code"] == "not_permitted", kind
+assert [change["path"] for change in ask(op="diff")["changes"]] == ["granted-held"]
+assert ask(op="diff", ids=[ids["denied-held"]])["error"]["code"] == "not_permitted"
+for part in ["old", "new", "diff"]:
+    assert get(".fettle/held/" + ids["granted-held"] + "/" + part)
+    raises("EACCES", get, ".fettle/held/" + ids["denied-held"] + "/" + part)
+"#;
+    crate::harness::script::python(&scratch, view.root(), script).ok();
+}

@@ -207,3 +207,31 @@ assert len(ask(phase="promote", tested=began["tested"])["outcomes"]) == 2
     crate::harness::script::python(&scratch, view.root(), script).ok();
     assert_eq!(view.held(), []);
 }
+
+#[test]
+fn what_moved_is_found_behind_thousands_of_events_that_say_nothing() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    let script = r#"
+import json
+control = os.open(".fettle/control", os.O_RDWR)
+def ask(**request):
+    os.write(control, json.dumps(dict(v=1, op="check", **request)).encode())
+    answer = b""
+    while True:
+        piece = os.read(control, 1 << 20)
+        if not piece: break
+        answer += piece
+    return json.loads(answer)
+tested = ask(phase="started", name="by hand")["tested"]
+for _ in range(2100):
+    assert ask(phase="failed", tested=tested, status=1)["ok"]
+assert ask(phase="passed", tested=tested).get("moved", []) == []
+put("new", b"x\n")
+assert ask(phase="passed", tested=tested)["moved"] == ["written: new"]
+assert ask(phase="promote", tested=tested)["error"]["code"] == "conflict"
+"#;
+    crate::harness::script::python(&scratch, view.root(), script).ok();
+    view.assert_landed("new", "x\n");
+}

@@ -475,3 +475,51 @@ fn attributes_of_files_say_what_status_says_and_are_not_listed() {
             .is_err()
     );
 }
+
+#[test]
+fn writers_are_waited_for_no_longer_than_a_clock_can_tell() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let forever = u64::MAX;
+    assert_eq!(ask(&open(&view), format!("{{\"v\":1,\"op\":\"flush\",\"timeout\":{forever}}}\n"))["ok"], true);
+    assert_well(&view);
+    let told = ask(&open(&view), format!("{{\"v\":1,\"op\":\"unmount\",\"timeout\":{forever}}}\n"));
+    assert_eq!((&told["ok"], &told["op"]), (&json!(true), &json!("unmount")), "{told}");
+    eventually("it is unmounted", || !view.is_mounted());
+}
+
+#[test]
+fn however_many_others_wait_the_owner_is_heard() {
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        // Others cannot enter a user's mount at all.
+        return;
+    }
+    std::fs::set_permissions(scratch.root(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    let request = format!("{{\"v\":1,\"op\":\"confirm\",\"ids\":[\"{}\"]}}\n", id_of(&view, "c.txt"));
+    // Waits for an event that never comes, on more descriptors than there are places.
+    let script = r#"
+os.setgid(65534); os.setgroups([]); os.setuid(65534)
+def ask(request):
+    fd = os.open(".fettle/control", os.O_RDWR)
+    os.write(fd, request)
+    return fd
+waiting = [ask(b'{"v":1,"op":"events","since":1000000000000,"wait":true}') for _ in range(80)]
+assert b'"busy"' in os.read(ask(b'{"v":1,"op":"version"}'), 1 << 16)
+print("asked", flush=True)
+sys.stdin.read()
+"#;
+    let mut command = crate::harness::script::command(&scratch, view.root(), script);
+    let mut others = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 runs");
+    let mut line = String::new();
+    let out = others.stdout.take().expect("a pipe");
+    BufReader::new(out).read_line(&mut line).expect("it says when it has asked");
+    assert_eq!(line, "asked\n");
+    assert_eq!(ask(&open(&view), VERSION)["ok"], true);
+    assert_eq!(ask(&open(&view), request)["outcomes"][0]["action"], "applied");
+    view.assert_landed("c.txt", NEW);
+    drop(others.stdin.take());
+    assert!(others.wait().expect("it ends").success());
+}

@@ -266,3 +266,20 @@ fn a_patch_works_without_a_mount_and_on_what_nobody_judges() {
     assert_eq!(view.read("src/long"), "line 1\n");
     view.only_held();
 }
+
+#[test]
+fn what_is_held_already_is_patched_where_no_more_may_be_held() {
+    let scratch = mounted_scratch!();
+    let (long, short) = project(&scratch);
+    let view = scratch.mounting().env("FETTLE_LIMIT_HELD", "1").start();
+    let rewritten = with_changed_lines(&long, 90);
+    view.write("src/long", &rewritten);
+    view.only_held();
+    let hunk = |old: &str| json!([{"old": old, "new": "patched"}]);
+    let refused = patch(&view, &["--json"], &whole(&[file("short", &short, hunk("call(1)"))])).exits(1);
+    assert_eq!(refused.error_code(), "write_failed", "{}", refused.stdout);
+    let done = patch(&view, &["--json"], &whole(&[file("src/long", &rewritten, hunk("line 95\n"))])).ok().json();
+    assert_eq!(done["outcomes"][0]["action"], "held", "{done}");
+    view.assert_held("src/long", &rewritten.replace("line 95\n", "patched"), &long);
+    assert_eq!(scratch.read("short"), short);
+}

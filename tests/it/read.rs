@@ -330,3 +330,54 @@ fn where_there_is_no_project_there_is_nothing_to_read() {
     scratch.cli(&["read", "a"]).exits(3);
     scratch.cli(&["meter"]).exits(3);
 }
+
+#[test]
+fn who_may_not_search_a_directory_is_told_the_same_of_all_that_may_be_in_it() {
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        // Others cannot enter a user's mount at all.
+        return;
+    }
+    scratch.write("shut/a", "key\n");
+    scratch.write("shut/dir/a", "key\n");
+    scratch.write("free/a", "text\n");
+    let below = scratch.lower();
+    std::os::unix::fs::symlink("where/the/key/is", below.join("shut/link")).expect("a link");
+    let mode = |path: &std::path::Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    mode(&below.join("shut"), 0o700);
+    mode(scratch.root(), 0o755);
+    let view = scratch.mount();
+    let script = r#"
+import json
+os.setgid(65534); os.setgroups([]); os.setuid(65534)
+def ask(**request):
+    fd = os.open(".fettle/control", os.O_RDWR)
+    os.write(fd, json.dumps(dict(v=1, **request)).encode())
+    answer = b""
+    while True:
+        piece = os.read(fd, 1 << 20)
+        if not piece: break
+        answer += piece
+    os.close(fd)
+    return json.loads(answer)["error"]
+def each(path):
+    yield ask(op="read", path=path, session="s")
+    yield ask(op="patch", files=[dict(path=path, base_sha256="0" * 64, hunks=[dict(old="key", new="x")])])
+    yield ask(op="blame", path=path)
+for path in ["shut/a", "shut/none", "shut/link", "shut/link/a", "shut/dir", "shut/dir/a", "shut/dir/none", "shut/a/b"]:
+    for error in each(path):
+        assert error["code"] == "not_permitted", (path, error)
+        assert error["message"] == path + ": you may not look there", (path, error)
+# What he can see for himself he is told.
+for path in ["none", "none/a", "free/none", "free/a/b", "free/none/a"]:
+    for error in each(path):
+        assert error["code"] == "unknown_path", (path, error)
+for error in each("free"):
+    assert error["code"] == "bad_request", error
+"#;
+    crate::harness::script::python(&scratch, view.root(), script).ok();
+    let told = view.cli(&["read", "--json", "shut/link"]).exits(2);
+    assert!(told.stdout.contains("where/the/key/is"), "its owner is told: {}", told.stdout);
+}

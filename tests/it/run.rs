@@ -254,3 +254,29 @@ fn an_isolated_command_sees_its_own_processes_and_can_do_nothing_to_the_machine(
     assert_eq!(left.status, 0);
     nobody_is_left(&scratch);
 }
+
+/// What is decided at the end is what this run began to hold: not what waited before it, also where it wrote more to that.
+#[test]
+fn what_waited_before_is_not_the_runs_to_decide() {
+    for (decision, below) in [("discard", lines(100)), ("confirm", lines(100))] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        scratch.write("b", lines(100));
+        run(&scratch, &[], REWRITE).ok();
+        run(&scratch, &["--on-exit", decision], "echo more >> a; seq 200 299 > b").ok();
+        let waits = held(&scratch);
+        assert_eq!(waits.iter().map(|held| held.path.as_str()).collect::<Vec<_>>(), ["a"], "{decision}");
+        assert_eq!(scratch.read("a"), below, "{decision}");
+        assert_eq!(scratch.read("b") == rewritten(), decision == "confirm");
+        scratch.cli(&["diff", "a"]).ok();
+    }
+}
+
+#[test]
+fn what_a_run_has_held_and_renamed_is_still_its_own() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    run(&scratch, &["--on-exit", "confirm"], &format!("{REWRITE}; mkdir d; mv a d/b")).ok();
+    assert_eq!(held(&scratch).len(), 0, "{:?}", held(&scratch));
+    assert_eq!(scratch.read("d/b"), rewritten());
+}

@@ -1,9 +1,7 @@
 //! The end of a run: what is left to be judged, what becomes of what is held, and the status to end with.
 
-use std::collections::HashSet;
-
 use super::OnExit;
-use super::join::Membership;
+use super::join::{Membership, Sessions};
 use super::summary::{Summary, Touched};
 use crate::cli::desk::Answer;
 use crate::cli::words::plural;
@@ -45,21 +43,22 @@ fn gone(status: u8, desk: &Desk) -> Result<u8, Failure> {
 
 /// None where nobody answers any more.
 fn concluded(membership: &mut Membership, on_exit: OnExit, desk: &Desk) -> Result<Option<Summary>, Failure> {
-    let Some((client, sessions)) = membership.reach() else { return Ok(None) };
-    conclude(client, sessions, on_exit, desk).map(Some)
+    let Some((mut client, sessions)) = membership.reach() else { return Ok(None) };
+    conclude(&mut client, sessions, on_exit, desk).map(Some)
 }
 
-fn conclude(client: &mut Client, sessions: &[String], on_exit: OnExit, desk: &Desk) -> Result<Summary, Failure> {
+fn conclude(client: &mut Client, sessions: &Sessions, on_exit: OnExit, desk: &Desk) -> Result<Summary, Failure> {
     client.ask(&Request::new(Op::Flush))?;
-    let events = events_of(client, sessions)?;
-    let own = held_of(&events);
-    let held = status(client)?.held;
-    let ours = held.into_iter().filter(|held| own.contains(held.id.as_str())).collect();
+    // To be told, what was done while a daemon came back counts, too.
+    let told: Vec<String> = sessions.own.iter().chain(&sessions.of_nobody).cloned().collect();
+    let events = events_of(client, &told)?;
+    let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
+    let ours = status(client)?.held.into_iter().filter(is_ours).collect();
     let outcomes = decide(client, on_exit, ours, desk)?;
     let status = status(client)?;
     let (landed, denied) =
         (Touched::all(&events, EventName::WriteLanded), Touched::all(&events, EventName::WriteDenied));
-    Ok(Summary { sessions: sessions.to_vec(), landed, denied, outcomes, held: status.held })
+    Ok(Summary { sessions: told, landed, denied, outcomes, held: status.held })
 }
 
 /// Oldest first.
@@ -74,12 +73,8 @@ fn events_of(client: &mut Client, sessions: &[String]) -> Result<Vec<Event>, Fai
     Ok(all)
 }
 
-fn held_of(events: &[Event]) -> HashSet<&str> {
-    let held = events.iter().filter(|event| event.event == EventName::WriteHeld);
-    held.filter_map(|event| event.id.as_deref()).collect()
-}
-
-/// Only of what this run has held: what others wait with is not its own to decide. Expiry guards people, not this.
+/// Only of what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
+/// although it may have written more to it. Expiry guards people, not this.
 fn decide(client: &mut Client, on_exit: OnExit, ours: Vec<Held>, desk: &Desk) -> Result<Vec<Outcome>, Failure> {
     let act = match on_exit {
         OnExit::Keep => return Ok(Vec::new()),

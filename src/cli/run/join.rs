@@ -32,22 +32,25 @@ pub struct Membership {
     /// How it is called there.
     name: String,
     way: Way,
-    /// None while the daemon is gone.
-    link: Option<Link>,
-    /// What events call it: one for each daemon that it has been a run of.
-    sessions: Vec<String>,
+    /// By which the end of the daemon is seen; none while it is gone. No connection is kept: the command, which is forked
+    /// from here, must not find one, and a silent one would be closed.
+    daemon: Option<OwnedFd>,
+    sessions: Sessions,
 }
 
-struct Link {
-    client: Client,
-    daemon: OwnedFd,
+/// What events call a run.
+#[derive(Default)]
+pub struct Sessions {
+    /// One for each daemon that it has been a run of, the latest last.
+    pub own: Vec<String>,
+    /// Of daemons that came in another's place: what the run did before it had joined them was nobody's, and so was what
+    /// others did.
+    pub of_nobody: Vec<String>,
 }
 
-impl Link {
-    fn is_cut(&self) -> bool {
-        let mut ended = [PollFd::new(&self.daemon, PollFlags::IN)];
-        rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
-    }
+fn has_ended(daemon: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(daemon, PollFlags::IN)];
+    rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
 impl Membership {
@@ -66,9 +69,9 @@ impl Membership {
                     std::thread::sleep(ENDING_ASKED_EVERY);
                 }
                 joined => {
-                    let (link, reply, way) = joined?;
-                    let sessions = vec![reply.session];
-                    return Ok(Self { project, name: name.to_owned(), way, link: Some(link), sessions });
+                    let (daemon, reply, way) = joined?;
+                    let sessions = Sessions { own: vec![reply.session], ..Sessions::default() };
+                    return Ok(Self { project, name: name.to_owned(), way, daemon: Some(daemon), sessions });
                 }
             }
         }
@@ -80,7 +83,7 @@ impl Membership {
 
     /// The latest.
     pub fn session(&self) -> &str {
-        self.sessions.last().map_or("", String::as_str)
+        self.sessions.own.last().map_or("", String::as_str)
     }
 
     /// As programs in the run see it.
@@ -90,33 +93,34 @@ impl Membership {
 
     /// Readable when the daemon has died. None: it has.
     pub fn daemon(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().map(|link| link.daemon.as_fd())
+        self.daemon.as_ref().map(|daemon| daemon.as_fd())
     }
 
     /// Whoever answers now; a daemon that has just died is waited for.
-    pub fn reach(&mut self) -> Option<(&mut Client, &[String])> {
+    pub fn reach(&mut self) -> Option<(Client, &Sessions)> {
         let begun = Instant::now();
-        if self.link.as_ref().is_some_and(|link| link.is_cut()) {
+        if self.daemon.as_ref().is_some_and(has_ended) {
             self.lose();
         }
-        while self.link.is_none() && begun.elapsed() < COMING_BACK_MAX {
+        while self.daemon.is_none() && begun.elapsed() < COMING_BACK_MAX {
             std::thread::sleep(ENDING_ASKED_EVERY);
             self.join_again();
         }
-        self.link.as_mut().map(|link| (&mut link.client, self.sessions.as_slice()))
+        self.daemon.as_ref()?;
+        Some((answering(&self.project).ok()??, &self.sessions))
     }
 
     pub fn lose(&mut self) {
-        self.link = None;
+        self.daemon = None;
     }
 
     /// The same run with the daemon that has come in the place of the other, if it has.
     pub fn join_again(&mut self) {
         match join(&self.project, &self.name) {
-            Ok(Some((link, reply, _))) => {
-                // Before it had joined, what it did was nobody's.
-                self.sessions.extend([reply.of_nobody, reply.session]);
-                self.link = Some(link);
+            Ok(Some((daemon, reply, _))) => {
+                self.sessions.own.push(reply.session);
+                self.sessions.of_nobody.push(reply.of_nobody);
+                self.daemon = Some(daemon);
             }
             Ok(None) => {}
             Err(err) => log::debug!("join again: {}", err.message()),
@@ -125,7 +129,8 @@ impl Membership {
 
     /// Says goodbye. A daemon of which it was the last run has ended when this returns.
     pub fn leave(self) -> Result<(), Failure> {
-        let Some(Link { mut client, daemon }) = self.link else { return Ok(()) };
+        let Some(daemon) = self.daemon else { return Ok(()) };
+        let Some(mut client) = answering(&self.project)? else { return Ok(()) };
         let Reply::Leave(LeaveReply { last }) = client.ask(&Request::new(Op::Leave))? else {
             return Err(Failure::other_answer());
         };
@@ -135,7 +140,7 @@ impl Membership {
     }
 }
 
-type Joined = (Link, RunReply, Way);
+type Joined = (OwnedFd, RunReply, Way);
 
 fn join_or_start(project: &Path, settings: &SettingFlags, name: &str) -> Result<Joined, Failure> {
     let found = join(project, name)?;
@@ -165,21 +170,23 @@ fn start(project: &Path, settings: &SettingFlags) -> Result<(), Failure> {
     })
 }
 
-/// None where nobody answers.
-fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
-    let mut client = match Client::open(project, offline::answer) {
-        Ok(client) => client,
-        Err(ClientError::NoProject(_) | ClientError::Stale(_)) => return Ok(None),
-        Err(err) => return Err(err.into()),
-    };
-    if matches!(client.reach(), Reach::Offline | Reach::Stale(_)) {
-        return Ok(None);
+/// A conversation with the daemon; none where nobody answers.
+fn answering(project: &Path) -> Result<Option<Client>, Failure> {
+    match Client::open(project, offline::answer) {
+        Ok(client) if matches!(client.reach(), Reach::Offline | Reach::Stale(_)) => Ok(None),
+        Ok(client) => Ok(Some(client)),
+        Err(ClientError::NoProject(_) | ClientError::Stale(_)) => Ok(None),
+        Err(err) => Err(err.into()),
     }
+}
+
+fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
+    let Some(mut client) = answering(project)? else { return Ok(None) };
     let request = Request { name: Some(name.to_owned()), ..Request::new(Op::Run) };
     let Reply::Run(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
     let daemon = pidfd_of(reply.pid).map_err(|err| super::told("watch the daemon", &err))?;
     let way = way(&client, &reply);
-    Ok(Some((Link { client, daemon }, reply, way)))
+    Ok(Some((daemon, reply, way)))
 }
 
 fn way(client: &Client, reply: &RunReply) -> Way {

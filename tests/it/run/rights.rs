@@ -173,3 +173,38 @@ fn a_run_goes_on_beside_one_that_is_refused_all_the_time() {
     assert!((1..=10).contains(&told), "{told} of 30: asking without end fills no log");
     going.finish().exits(7);
 }
+
+/// A connection of the runner's would be an outsider's: whoever is inside must find none, neither in the runner nor in the
+/// first process of a pid namespace, which are forked from what asked the daemon.
+#[test]
+fn no_connection_to_the_daemon_is_left_where_a_command_could_take_it() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let going = Going::start(&scratch, "one", REWRITE);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", going.pid())).expect("the runner's descriptors");
+    let targets = descriptors.map(|fd| std::fs::read_link(fd.expect("one").path()).unwrap_or_default());
+    let sockets: Vec<_> = targets.filter(|target| target.to_string_lossy().starts_with("socket:")).collect();
+    assert_eq!(sockets, Vec::<std::path::PathBuf>::new());
+    going.finish().exits(7);
+
+    let take = r#"python3 - <<'END'
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+first = os.pidfd_open(1)
+taken = [fd for fd in range(64) if libc.syscall(438, first, fd, 0) >= 0]
+print("taken", taken)
+END"#;
+    let output = run(&scratch, &["--isolate"], take).ok();
+    assert_eq!(output.stdout, "taken []\n", "{output:?}");
+}
+
+#[test]
+fn only_owner_and_root_begin_runs() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "one\n");
+    let view = scratch.mount();
+    let ask = r#"setpriv --reuid=65534 --regid=65534 --clear-groups bash -c 'exec 3<>.fettle/control; echo "{\"v\":1,\"op\":\"run\"}" >&3; cat <&3'"#;
+    let answer = view.sh(ask).ok();
+    assert!(answer.stdout.contains("not_permitted"), "{answer:?}");
+    assert!(view.status()["runs"].is_null(), "{}", view.status());
+}
