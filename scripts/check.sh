@@ -152,7 +152,7 @@ scripts/demo --bin "$target/debug/fettlefs"
 say "scripts/selfhost"
 scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/kill9"
-scripts/kill9 --rounds 20 --bin "$target/debug/fettlefs"
+scripts/kill9 --rounds 12 --bin "$target/debug/fettlefs"
 say "scripts/realworld --quick"
 # Not cargo and npm, which take minutes.
 scripts/realworld --quick --only git --only trees --only sqlite --only traffic --bin "$target/debug/fettlefs"
