@@ -41,7 +41,7 @@ impl Overlay {
         let renamed = {
             let mut state = self.state.lock();
             // What nobody judges goes by itself, whoever writes to it meanwhile.
-            let goes_along = !is_gated(from) && from.action != Action::Pass;
+            let goes_along = !goes_by_review(from) && from.action != Action::Pass;
             let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
             let saved = taken.replaced.is_some();
             let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
@@ -81,7 +81,7 @@ impl Overlay {
         by: &Writer,
     ) -> Result<()> {
         match settled {
-            Settled::Landed | Settled::Unchanged | Settled::Held(_) if is_gated(from) => {
+            Settled::Landed | Settled::Unchanged | Settled::Held(_) if goes_by_review(from) => {
                 self.settle(whiteout, by).map(|_| ())
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => self.forget_whiteout(whiteout),
@@ -437,7 +437,7 @@ impl Overlay {
 }
 
 /// Whether a rule holds what goes from there: that is reviewed by itself.
-fn is_gated(from: &End) -> bool {
+fn goes_by_review(from: &End) -> bool {
     matches!(from.action, Action::Hold(_))
 }
 

@@ -184,25 +184,17 @@ fn the_protocol_takes_no_token_but_its_own() {
     let view = held_view(&scratch);
     let script = r#"
 import json
-def ask(**request):
-    fd = os.open(".fettle/control", os.O_RDWR)
-    os.write(fd, json.dumps(dict(v=1, op="check", **request)).encode())
-    answer = b""
-    while True:
-        piece = os.read(fd, 1 << 20)
-        if not piece: break
-        answer += piece
-    os.close(fd)
-    return json.loads(answer)
+def check(**request):
+    return ask(op="check", **request)
 for request in [dict(), dict(phase="promote"), dict(phase="promote", tested="1"), dict(phase="passed", tested="1-zz")]:
-    answer = ask(**request)
+    answer = check(**request)
     assert answer["error"]["code"] == "bad_request", answer
-assert ask(phase="later")["error"]["code"] == "bad_request"
-began = ask(phase="started", name="by hand")
+assert check(phase="later")["error"]["code"] == "bad_request"
+began = check(phase="started", name="by hand")
 assert began["held_count"] == 2 and began["may_promote"], began
 other = began["tested"].split("-")[0] + "-" + "0" * 64
-assert ask(phase="promote", tested=other)["error"]["code"] == "conflict"
-assert len(ask(phase="promote", tested=began["tested"])["outcomes"]) == 2
+assert check(phase="promote", tested=other)["error"]["code"] == "conflict"
+assert len(check(phase="promote", tested=began["tested"])["outcomes"]) == 2
 "#;
     crate::harness::script::python(&scratch, view.root(), script).ok();
     assert_eq!(view.held(), []);

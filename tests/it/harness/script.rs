@@ -5,9 +5,10 @@ use std::process::Command;
 
 use super::{Output, Scratch};
 
-/// What every script begins with: `raises(errno name, call, …)`, and calls that Python does not have.
+/// What every script begins with: `raises(errno name, call, …)`, calls that Python does not have, and `ask(op=…)`, a
+/// request to the control file of the view it stands in.
 const PRELUDE: &str = r#"
-import os, sys, errno, stat, mmap, fcntl, ctypes, subprocess, threading, time
+import os, sys, errno, json, stat, mmap, fcntl, ctypes, subprocess, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def raises(name, call, *args, **named):
     try:
@@ -24,6 +25,16 @@ def put(path, data=b""):
     with open(path, "wb") as f: f.write(data)
 def get(path):
     with open(path, "rb") as f: return f.read()
+def ask(**request):
+    fd = os.open(".fettle/control", os.O_RDWR)
+    os.write(fd, json.dumps(dict(v=1, **request)).encode())
+    answer = b""
+    while True:
+        piece = os.read(fd, 1 << 20)
+        if not piece: break
+        answer += piece
+    os.close(fd)
+    return json.loads(answer)
 "#;
 
 /// A command that runs `script` in `dir`.
