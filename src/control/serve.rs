@@ -276,26 +276,13 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     let Some(text) = &request.operation else {
         return Err(ErrorBody::new(ErrorCode::BadRequest, "undo of what? Give an operation, as `log` tells them"));
     };
-    let unknown = |why: &str| ErrorBody::new(ErrorCode::UnknownId, format!("{text}: {why}")).about(text);
-    let id = OperationId::parse(text).ok_or_else(|| unknown("not an operation: those are called op and a number"))?;
+    let id = OperationId::parse(text).ok_or_else(|| {
+        let message = format!("{text}: not an operation: those are called op and a number");
+        ErrorBody::new(ErrorCode::UnknownId, message).about(text)
+    })?;
     project.overlay.settle_pending();
-    let operation = project.overlay.store().operation(id).map_err(failed)?;
-    let held = project.overlay.held_of(id);
     let how = UndoHow { review: review(request, asker), force: request.force };
-    let outcomes = match operation {
-        None if held.is_empty() => return Err(unknown("there is no such operation")),
-        None => project.overlay.discard(&held, &how.review)?,
-        Some(operation) if held.is_empty() => project.overlay.undo(&operation, &how)?,
-        Some(operation) => {
-            // Asked first, so that what cannot be undone leaves what is held alone.
-            project
-                .overlay
-                .undo(&operation, &UndoHow { review: Review { dry_run: true, ..how.review.clone() }, ..how })?;
-            let mut outcomes = project.overlay.discard(&held, &how.review)?;
-            outcomes.extend(project.overlay.undo(&operation, &how)?);
-            outcomes
-        }
-    };
+    let outcomes = project.overlay.undo(id, &how)?;
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 

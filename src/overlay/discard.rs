@@ -1,5 +1,6 @@
 //! Discarding: a change goes from the view, which shows lower again; its content is kept as a backup.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,13 +8,13 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
-use super::review::{Review, Reviewed, Taken, Writers, failed, reviewed};
+use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, not_landed, reviewed};
 use super::side::Side;
 use super::{Error, Overlay, Result, State, open_lower};
-use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Below, Durability, Effect, Epilogue, Fate, Kept, Landed, Landing, PathEffect, StagedContent, UpperId,
+    self, Applied, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -67,19 +68,70 @@ pub(super) struct Shown {
     file: Option<Arc<File>>,
 }
 
+/// Changes on their way out of the view, claimed.
+pub(super) struct Dropping<'a> {
+    given_away: GivenAway<'a>,
+    reviewing: Reviewing<'a>,
+    outcomes: Vec<Outcome>,
+    /// Which of them become backups, in the order in which their landing keeps them.
+    kept: Vec<usize>,
+    shown: Vec<Shown>,
+}
+
+impl Dropping<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.reviewing.taken.is_empty()
+    }
+
+    /// Their entries in upper.
+    pub fn entries(&self) -> HashSet<UpperId> {
+        self.reviewing.taken.iter().map(|change| change.row.id).collect()
+    }
+
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// How many of the first backups of their landing are theirs.
+    pub fn backups(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// What the same landing has put where they go from is what lower shows there.
+    pub fn note_applied(&mut self, applied: &Applied<'_>) {
+        let steps: HashMap<&RelPath, Option<Meta>> =
+            applied.outcomes.iter().map(|step| (&step.path, step.meta)).collect();
+        for (change, shown) in self.reviewing.taken.iter().zip(&mut self.shown) {
+            if let Some(meta) = steps.get(&change.row.names[0]) {
+                *shown = Shown { meta: *meta, file: None };
+            }
+        }
+    }
+}
+
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
+        let mut dropping = self.dropping(ids)?;
+        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
+        let mut epilogue = Epilogue::default();
+        self.stage_dropped(&mut dropping, review, &mut landing, &mut epilogue)?;
+        if review.dry_run {
+            return Ok(dropping.outcomes);
+        }
+        self.look_below(&mut dropping)?;
+        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
+        let landed = done.map_err(|err| not_landed(err.into(), "nothing was discarded"))?;
+        self.dropped(dropping, &landed.backups, landed.operation)
+    }
+
+    /// Claims changes, with what cannot stay in the view without them.
+    pub(super) fn dropping(&self, ids: &[ChangeId]) -> Reviewed<Dropping<'_>> {
         let ids = self.with_hidden_parents(self.with_contents(ids)?);
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
-        let taken = self.take_all(&ids, Writers::LeftAlone)?;
-        let result = self.discard_taken(&taken.taken, review);
-        let taken = taken.give_back();
-        if result.is_ok() && !review.dry_run {
-            let names = taken.iter().flat_map(|change| &change.row.names);
-            names.for_each(|name| self.tell_changed(name, true));
-        }
-        result
+        let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
+        let given_away = GivenAway { overlay: self, entries: Vec::new() };
+        Ok(Dropping { given_away, reviewing, outcomes: Vec::new(), kept: Vec::new(), shown: Vec::new() })
     }
 
     /// What is there again is in directories that are there again: their removal is not waited for any more.
@@ -104,19 +156,19 @@ impl Overlay {
         ids
     }
 
-    fn discard_taken(&self, taken: &[Taken], review: &Review) -> Reviewed<Vec<Outcome>> {
-        let mut outcomes = Vec::new();
-        let mut epilogue = Epilogue::default();
-        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
-        let mut kept = Vec::new();
-        let mut given_away = GivenAway { overlay: self, entries: Vec::new() };
-        for change in taken {
+    /// Has a landing keep the contents, and drop the changes when it is done.
+    pub(super) fn stage_dropped(
+        &self,
+        dropping: &mut Dropping<'_>,
+        review: &Review,
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+    ) -> Reviewed<()> {
+        let Dropping { given_away, reviewing, outcomes, kept, .. } = dropping;
+        for change in &reviewing.taken {
             let path = &change.row.names[0];
             let fault = |err: Error| failed(path, &err);
             let mut side = self.row_side(&change.row).map_err(fault)?;
-            let mut outcome = Outcome::new(Done::Discarded, path.clone());
-            outcome.id = Some(change.held.id.clone());
-            outcome.kind = Some(change.held.kind);
             let staged = match side.stage(&self.store) {
                 Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
                 staged => staged.map_err(Error::from),
@@ -128,6 +180,9 @@ impl Overlay {
                 landing.keep(content, backup);
                 kept.push(outcomes.len());
             }
+            let mut outcome = Outcome::new(Done::Discarded, path.clone());
+            outcome.id = Some(change.held.id.clone());
+            outcome.kind = Some(change.held.kind);
             outcomes.push(outcome);
             epilogue.drop.push(change.row.id);
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
@@ -137,35 +192,49 @@ impl Overlay {
             let event = reviewed(event, &change.held, &review.by);
             epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
         }
-        if review.dry_run {
-            return Ok(outcomes);
-        }
-        self.check_nothing_left_inside(taken)?;
-        let whole = |err: Error| ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was discarded: {err}"));
-        // Asked before, so that once they are discarded nothing is in the way of showing it.
-        let shown = taken
-            .iter()
-            .map(|change| self.what_lower_shows(&change.row.names[0], change.open.as_ref()))
-            .collect::<Result<Vec<_>>>();
-        let shown = shown.map_err(whole)?;
-        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
-        let Landed { backups, operation } = done.map_err(|err| whole(err.into()))?;
+        Ok(())
+    }
+
+    /// Looks at what lower has where they go from, so that nothing is in the way of showing it once they are gone.
+    pub(super) fn look_below(&self, dropping: &mut Dropping<'_>) -> Reviewed<()> {
+        let Dropping { reviewing, shown, .. } = dropping;
+        self.check_nothing_left_inside(&reviewing.taken)?;
+        let below = |change: &Taken| {
+            let path = &change.row.names[0];
+            self.what_lower_shows(path, change.open.as_ref()).map_err(|err| failed(path, &err))
+        };
+        *shown = reviewing.taken.iter().map(below).collect::<Reviewed<_>>()?;
+        Ok(())
+    }
+
+    /// They are discarded, kept as `backups`: the view shows lower again.
+    pub(super) fn dropped(
+        &self,
+        dropping: Dropping<'_>,
+        backups: &[String],
+        operation: Option<OperationId>,
+    ) -> Reviewed<Vec<Outcome>> {
+        let Dropping { given_away, reviewing, mut outcomes, kept, shown } = dropping;
         for (index, name) in kept.into_iter().zip(backups) {
-            outcomes[index].backup = Some(name);
+            outcomes[index].backup = Some(name.clone());
         }
         for outcome in &mut outcomes {
             outcome.operation = operation.map(|operation| operation.to_string());
         }
-        // All of them are discarded by now: one that cannot be shown so must not keep the others from it.
+        // One that cannot be shown so must not keep the others from it.
         let back = |(change, shown): (&Taken, Shown)| {
             self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown)
                 .err()
                 .map(|err| failed(&change.row.names[0], &err))
         };
         // What is in a directory before it: it is found by its path.
-        let mut inner_first: Vec<(&Taken, Shown)> = taken.iter().zip(shown).collect();
+        let mut inner_first: Vec<(&Taken, Shown)> = reviewing.taken.iter().zip(shown).collect();
         inner_first.sort_by(|(a, _), (b, _)| b.row.names[0].cmp(&a.row.names[0]));
         let failures: Vec<ErrorBody> = inner_first.into_iter().filter_map(back).collect();
+        drop(given_away);
+        let taken = reviewing.give_back();
+        let names = taken.iter().flat_map(|change| &change.row.names);
+        names.for_each(|name| self.tell_changed(name, true));
         failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 

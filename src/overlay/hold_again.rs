@@ -4,18 +4,19 @@ use std::os::fd::AsFd;
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::restore::{Coming, Plan};
 use super::review::{Reviewed, failed, refused_at};
-use super::undo::{UndoHow, already, undone_event};
+use super::undo::{UndoHow, undone_event};
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, OperationId, RelPath};
-use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
+use crate::model::{ChangeId, RelPath};
+use crate::protocol::{Action as Done, Counts, ErrorCode, Outcome};
 use crate::store::{
     self, Below, Effect, Epilogue, Fate, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
 };
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One change on its way back into the view.
-struct Returning<'a> {
+pub(super) struct Returning<'a> {
     row: &'a UpperRow,
     content: Option<&'a Version>,
     /// What lower has at its path.
@@ -31,42 +32,55 @@ struct Rest {
 }
 
 /// The same, with its content in upper again: that goes unless it is held.
-struct Returned<'a> {
+pub(super) struct Returned<'a> {
     row: UpperRow,
     below: Option<Meta>,
     content: Option<NewUpper<'a>>,
     rest: Option<Rest>,
 }
 
+impl Returning<'_> {
+    pub fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome::new(Done::Held, self.row.names[0].clone());
+        if let Some(held) = &self.row.held {
+            outcome.id = Some(held.id.clone());
+            outcome.kind = Some(held.kind);
+            outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
+        }
+        outcome
+    }
+}
+
+impl Returned<'_> {
+    /// The entry whose place it takes.
+    pub fn rest(&self) -> Option<UpperId> {
+        Some(self.rest.as_ref()?.upper)
+    }
+}
+
 impl Overlay {
-    /// All that was discarded at once is held again, or nothing of it. A change whose base has gone since would hide what
-    /// came after it: it is refused, unless somebody insists.
-    pub(super) fn hold_again(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+    /// What an operation discarded and is not held again yet. A change whose base has gone since would hide what came after
+    /// it: it is refused, unless somebody insists, or the base comes back by the same `plan`.
+    pub(super) fn returning<'a>(
+        &self,
+        operation: &'a Operation,
+        plan: &Plan<'_>,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Returning<'a>>> {
         let mut returning = Vec::new();
         for PathEffect { path, effect } in &operation.effects {
             let Effect::Discarded { row, content, rest } = effect else { continue };
             if !comes_with_its_dir(path, operation) {
                 self.check_way(path)?;
             }
-            returning.extend(self.returning(row, (content.as_ref(), rest.as_ref()), how)?);
+            returning.extend(self.returning_one(row, (content.as_ref(), rest.as_ref()), plan, how)?);
         }
-        if returning.is_empty() {
-            return Err(already(operation));
-        }
-        let mut outcomes: Vec<Outcome> = returning.iter().map(|one| held_outcome(one.row)).collect();
-        if how.review.dry_run {
-            return Ok(outcomes);
-        }
-        let refused = |err: Error| {
-            let code = if err.code() == libc::EBUSY { ErrorCode::Conflict } else { ErrorCode::WriteFailed };
-            ErrorBody::new(code, format!("nothing was undone: {err}"))
-        };
-        self.store.open_log().map_err(|err| refused(err.into()))?;
-        let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>().map_err(refused)?;
-        let rests: Vec<UpperId> = returned.iter().filter_map(|one| Some(one.rest.as_ref()?.upper)).collect();
-        let (rows, undone) = self.record_returned(returned, operation, how).map_err(refused)?;
-        for (outcome, row) in outcomes.iter_mut().zip(&rows) {
-            outcome.operation = undone.map(|undone| undone.to_string());
+        Ok(returning)
+    }
+
+    /// They are held: what their files were is what their readers go on with.
+    pub(super) fn tell_returned(&self, rows: &[UpperRow], rests: Vec<UpperId>) {
+        for row in rows {
             let path = &row.names[0];
             if row.what == What::File {
                 self.rebind(path, row.id);
@@ -74,16 +88,14 @@ impl Overlay {
             self.tell_changed(path, true);
         }
         rests.into_iter().for_each(|rest| self.store.drop_upper_file(rest));
-        // They are held by now, whatever the disk says.
-        self.store.sync().map_err(|err| failed(&rows[0].names[0], &err.into()))?;
-        Ok(outcomes)
     }
 
     /// None where it is held again already.
-    fn returning<'a>(
+    fn returning_one<'a>(
         &self,
         row: &'a UpperRow,
         (content, rest): (Option<&'a Version>, Option<&ChangeId>),
+        plan: &Plan<'_>,
         how: &UndoHow,
     ) -> Reviewed<Option<Returning<'a>>> {
         let path = &row.names[0];
@@ -102,7 +114,11 @@ impl Overlay {
             }
         };
         let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
-        let stands = self.stands(row, below.as_ref()).map_err(|err| failed(path, &err))?;
+        let coming = plan.coming(path);
+        let stands = match &coming {
+            Some(coming) => stands_on(row, coming),
+            None => self.stands(row, below.as_ref()).map_err(|err| failed(path, &err))?,
+        };
         if !stands && !how.force {
             let why = "the project has something else there since it was discarded; --force holds it all the same";
             return Err(refused_at(path, ErrorCode::Conflict, why));
@@ -110,7 +126,7 @@ impl Overlay {
         if row.what == What::Node {
             return Err(refused_at(path, ErrorCode::Conflict, "a FIFO, socket or device does not come back"));
         }
-        if row.what == What::Whiteout && below.is_none() {
+        if row.what == What::Whiteout && !coming.map_or(below.is_some(), |coming| coming.exists) {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
         Ok(Some(Returning { row, content, below, rest }))
@@ -131,7 +147,7 @@ impl Overlay {
     }
 
     /// Its content as an upper entry, on disk.
-    fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
+    pub(super) fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
         let Returning { row, content, below, rest } = returning;
         let path = &row.names[0];
         let doing = || format!("bring back {path}");
@@ -189,14 +205,14 @@ impl Overlay {
         Ok(upper.new)
     }
 
-    fn record_returned(
+    /// Has a landing hold them when it is done.
+    pub(super) fn stage_returned(
         &self,
-        returned: Vec<Returned<'_>>,
-        operation: &Operation,
-        how: &UndoHow,
-    ) -> Result<(Vec<UpperRow>, Option<OperationId>)> {
-        let mut epilogue = Epilogue::default();
-        for Returned { row, rest, .. } in &returned {
+        returned: &[Returned<'_>],
+        (operation, how): (&Operation, &UndoHow),
+        epilogue: &mut Epilogue,
+    ) -> Result<()> {
+        for Returned { row, rest, .. } in returned {
             let path = &row.names[0];
             let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
@@ -207,16 +223,18 @@ impl Overlay {
             epilogue.events.push(event.doing([PathEffect::new(path, Effect::HeldAgain { id })]));
             epilogue.save.push(row.clone());
         }
-        let mut state = self.state.lock();
-        for one in &returned {
+        Ok(())
+    }
+
+    /// Whether something else has come where they are to be held, or to what they are held over.
+    pub(super) fn is_crossed(&self, state: &State, returned: &[Returned<'_>]) -> Result<bool> {
+        for one in returned {
             let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
             if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) {
-                return Err(Error::Errno(libc::EBUSY));
+                return Ok(true);
             }
         }
-        let recorded = self.store.record_operation(&epilogue)?;
-        let rows = returned.into_iter().map(|one| state.returned(one)).collect();
-        Ok((rows, recorded))
+        Ok(false)
     }
 }
 
@@ -246,7 +264,7 @@ impl State {
         is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != rest)
     }
 
-    fn returned(&mut self, one: Returned<'_>) -> UpperRow {
+    pub(super) fn returned(&mut self, one: Returned<'_>) -> UpperRow {
         let Returned { row, below, content, rest } = one;
         self.epoch += 1;
         if let Some(rest) = rest {
@@ -264,6 +282,15 @@ impl State {
     }
 }
 
+/// Whether a change is based on what is about to come where it was.
+fn stands_on(row: &UpperRow, coming: &Coming) -> bool {
+    match (&row.base.below, coming.exists) {
+        (Below::Nothing, exists) => !exists,
+        (Below::Entry { .. }, false) => false,
+        (Below::Entry { .. }, true) => coming.content.is_some() && coming.content == row.base.content,
+    }
+}
+
 /// Whether the directory of a path is held again with it: lower need not have it.
 fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
     operation.effects.iter().any(|done| match &done.effect {
@@ -278,14 +305,4 @@ fn is_same(then: Option<&Meta>, now: Option<&Meta>) -> bool {
         (Some(then), Some(now)) => same_content_stamp(&then.stamp(), &now.stamp()),
         (None, Some(_)) | (Some(_), None) => false,
     }
-}
-
-fn held_outcome(row: &UpperRow) -> Outcome {
-    let mut outcome = Outcome::new(Done::Held, row.names[0].clone());
-    if let Some(held) = &row.held {
-        outcome.id = Some(held.id.clone());
-        outcome.kind = Some(held.kind);
-        outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
-    }
-    outcome
 }

@@ -6,7 +6,8 @@
 //! [`limits`]; what becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`])
 //! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
 //! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
-//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]). What
+//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]) by one
+//! landing ([`undo_contents`]). What
 //! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
 //! Begin with [`Overlay`].
 //!
@@ -67,6 +68,7 @@ mod structure;
 mod tests;
 mod undo;
 mod undo_attributes;
+mod undo_contents;
 mod uppers;
 mod watch;
 mod windows;

@@ -1,4 +1,5 @@
-//! Contents and directories as an operation found them: planned without the lock, then put back by one landing.
+//! Contents and directories as an operation found them: planned without the lock, and then part of a landing
+//! ([`super::undo`]).
 //!
 //! What was edited since is merged where that can be done, as a confirm merges (SPEC §9); else it is refused, or taken for
 //! a backup when somebody insists.
@@ -10,15 +11,15 @@ use std::sync::Arc;
 
 use super::error::Context;
 use super::land::{Replacement, content_effect};
-use super::review::{Reviewed, failed, not_landed, refused_at};
+use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
-use super::undo::UndoHow;
+use super::undo::{UndoHow, structure_outcome, undone_event};
 use super::{Error, Known, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, Kept, Landed, Landing,
-    Operation, PathEffect, Version,
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Landing, Operation, PathEffect,
+    UpperId, UpperRow, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -54,9 +55,15 @@ struct Restoring<'a> {
     backup: Option<Kept>,
 }
 
+/// What a file is going to be: the kept content, where it is known beforehand.
+pub(super) struct Coming {
+    pub exists: bool,
+    pub content: Option<Kept>,
+}
+
 /// All of an operation that concerns contents, on its way back.
 #[derive(Default)]
-struct Plan<'a> {
+pub(super) struct Plan<'a> {
     /// Parents first.
     dirs_made: Vec<(&'a RelPath, DirLooks)>,
     files: Vec<Restoring<'a>>,
@@ -66,47 +73,25 @@ struct Plan<'a> {
 }
 
 impl Overlay {
-    /// Files, symlinks and directories go back to what they were, all of them or none.
-    pub(super) fn restore(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
-        let mut plan = self.plan(&operation.effects, how)?;
-        if plan.is_empty() {
-            return Err(super::undo::already(operation));
-        }
-        let mut outcomes = plan.outcomes();
-        if how.review.dry_run {
-            return Ok(outcomes);
-        }
-        let landed = self.land_restored(&mut plan, operation, how);
-        let landed = landed.map_err(|err| not_landed(err, "nothing was undone"))?;
-        for outcome in &mut outcomes {
-            outcome.operation = landed.operation.map(|operation| operation.to_string());
-        }
-        let kept = plan.files.iter().zip(&mut outcomes).filter(|(file, _)| file.backup.is_some());
-        for ((_, outcome), name) in kept.zip(landed.backups) {
-            outcome.backup = Some(name);
-        }
-        for file in &plan.files {
-            self.rebase_held(file.path).map_err(|err| failed(file.path, &err))?;
-            self.tell_changed(file.path, true);
-        }
-        let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed);
-        let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
-        dirs.for_each(|dir| self.tell_changed(dir, false));
-        Ok(outcomes)
-    }
-
-    /// The last that was done is the first that is undone.
-    fn plan<'a>(&self, effects: &'a [PathEffect], how: &UndoHow) -> Reviewed<Plan<'a>> {
+    /// The last that was done is the first that is undone. Of what is `dropping` nothing will be in the way.
+    pub(super) fn plan<'a>(
+        &self,
+        effects: &'a [PathEffect],
+        dropping: &HashSet<UpperId>,
+        how: &UndoHow,
+    ) -> Reviewed<Plan<'a>> {
         let mut plan = Plan::default();
         let mut refusals = Vec::new();
         for PathEffect { path, effect } in effects.iter().rev() {
             let reversal = match effect {
+                // Those are held again, or dropped.
+                Effect::Discarded { .. } | Effect::HeldAgain { .. } => continue,
                 Effect::DirRemoved(looks) => {
                     plan.dirs_made.extend(self.missing_dir(path)?.then_some((path, *looks)));
                     continue;
                 }
                 Effect::DirMade => {
-                    plan.dirs_removed.extend(self.is_removable(path, &plan)?.then_some(path));
+                    plan.dirs_removed.extend(self.is_removable(path, &plan, dropping)?.then_some(path));
                     continue;
                 }
                 Effect::SpecialMade => {
@@ -142,9 +127,9 @@ impl Overlay {
     }
 
     /// A directory that came with what goes now. One with something else in it stays.
-    fn is_removable(&self, path: &RelPath, plan: &Plan<'_>) -> Reviewed<bool> {
+    fn is_removable(&self, path: &RelPath, plan: &Plan<'_>, dropping: &HashSet<UpperId>) -> Reviewed<bool> {
         let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
-        let held_in_it = !self.state.lock().uppers.within(path).is_empty();
+        let held_in_it = self.state.lock().uppers.within(path).iter().any(|id| !dropping.contains(id));
         if !meta.is_dir() || held_in_it {
             return Ok(false);
         }
@@ -311,9 +296,14 @@ impl Overlay {
         self.merge_texts(path, left.content, present, &new, refuse)
     }
 
-    fn land_restored(&self, plan: &mut Plan<'_>, operation: &Operation, how: &UndoHow) -> Result<Landed> {
-        let mut landing = Landing::new(&self.store, Durability::Synced);
-        let mut epilogue = Epilogue::default();
+    /// Prepares all of a plan for a landing.
+    pub(super) fn stage_plan(
+        &self,
+        plan: &mut Plan<'_>,
+        (operation, how): (&Operation, &UndoHow),
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+    ) -> Result<()> {
         for (dir, looks) in &plan.dirs_made {
             landing.make_parents(&self.lower, dir)?;
             landing.make_dir(&self.lower, dir, *looks)?;
@@ -323,10 +313,10 @@ impl Overlay {
                 landing.make_parents(&self.lower, file.path)?;
             }
             self.dress(file)?;
-            self.stage_restored(file, &mut landing, how)?;
-            let mut effects: Vec<PathEffect> = made(&mut landing);
+            self.stage_restored(file, landing, how)?;
+            let mut effects: Vec<PathEffect> = made(landing);
             effects.push(PathEffect::new(file.path, file.effect()?));
-            let event = super::undo::undone_event(self, file.path, operation, how).doing(effects).with(|event| {
+            let event = undone_event(self, file.path, operation, how).doing(effects).with(|event| {
                 event.sha256 = file.new.digest;
                 event.bytes = file.new.exists().then_some(file.new.size);
             });
@@ -336,36 +326,43 @@ impl Overlay {
         }
         for (path, meta) in &plan.specials {
             landing.remove(&self.lower, path, meta.stamp())?;
-            epilogue.events.push(super::undo::undone_event(self, path, operation, how));
+            epilogue.events.push(undone_event(self, path, operation, how));
             epilogue.anchors.extend(self.state.lock().anchor_left(path));
         }
         for dir in &plan.dirs_removed {
             landing.remove_dir(&self.lower, dir)?;
             let meta = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
             let effect = meta.map(|meta| PathEffect::new(dir, Effect::DirRemoved(DirLooks::of(&meta))));
-            let event = super::undo::undone_event(self, dir, operation, how);
-            epilogue.events.push(event.doing(effect));
+            epilogue.events.push(undone_event(self, dir, operation, how).doing(effect));
         }
         if let Some((dir, _)) = plan.dirs_made.first() {
-            let rest = made(&mut landing);
+            let rest = made(landing);
             if !rest.is_empty() {
-                epilogue.events.push(super::undo::undone_event(self, dir, operation, how).doing(rest));
+                epilogue.events.push(undone_event(self, dir, operation, how).doing(rest));
             }
         }
-        let anchors = epilogue.anchors.clone();
-        let promised = landing.promise(epilogue)?;
-        let applied = {
-            let mut state = self.state.lock();
-            if plan.files.iter().any(|file| state.open_unheld(file.path).is_some()) {
-                return Err(Error::Errno(libc::EBUSY));
+        Ok(())
+    }
+
+    /// What lower has again is what is known of it.
+    pub(super) fn note_restored(&self, state: &mut State, plan: &Plan<'_>, applied: &Applied<'_>) {
+        plan.files.iter().for_each(|file| self.note_file(state, file, applied));
+        plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
+    }
+
+    /// What is held over what has been restored goes on against that, but for what was held `again` over it.
+    pub(super) fn tell_restored(&self, plan: &Plan<'_>, again: &[UpperRow]) -> Reviewed<()> {
+        let again: HashSet<&RelPath> = again.iter().flat_map(|row| &row.names).collect();
+        for file in &plan.files {
+            if !again.contains(file.path) {
+                self.rebase_held(file.path).map_err(|err| failed(file.path, &err))?;
             }
-            let applied = promised.apply()?;
-            state.know(anchors);
-            plan.files.iter().for_each(|file| self.note_restored(&mut state, file, &applied));
-            plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
-            applied
-        };
-        Ok(applied.finish()?)
+            self.tell_changed(file.path, true);
+        }
+        let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed.iter().copied());
+        let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
+        dirs.for_each(|dir| self.tell_changed(dir, false));
+        Ok(())
     }
 
     fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {
@@ -390,7 +387,7 @@ impl Overlay {
         Ok(elsewhere.chain([Known::of(state).as_anchor(file.path)]).collect())
     }
 
-    fn note_restored(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>) {
+    fn note_file(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>) {
         let meta = applied.meta_of(file.path);
         state.restored(file.path, meta.as_ref(), file.new.digest);
         match (meta, file.present.meta) {
@@ -465,16 +462,36 @@ impl Restoring<'_> {
 }
 
 impl Plan<'_> {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let nothing_goes = self.specials.is_empty() && self.dirs_removed.is_empty();
         self.dirs_made.is_empty() && self.files.is_empty() && nothing_goes
     }
 
-    /// Files first: their backups are told by their places.
-    fn outcomes(&self) -> Vec<Outcome> {
+    /// Somebody writes to a file of it, which is not to be replaced under his hands.
+    pub fn is_busy(&self, state: &State) -> bool {
+        self.files.iter().any(|file| state.open_unheld(file.path).is_some())
+    }
+
+    /// What is going to be at a path, where that changes.
+    pub fn coming(&self, path: &RelPath) -> Option<Coming> {
+        let file = self.files.iter().find(|file| file.path == path)?;
+        let content = file.reversal.wanted.and_then(|wanted| wanted.content).filter(|_| !file.merged);
+        Some(Coming { exists: file.new.exists(), content })
+    }
+
+    /// Files first, as [`Self::note_backups`] counts on.
+    pub fn outcomes(&self) -> Vec<Outcome> {
         let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
-        let dirs = dirs.chain(self.specials.iter().map(|(path, _)| *path)).map(super::undo::structure_outcome);
+        let dirs = dirs.chain(self.specials.iter().map(|(path, _)| *path)).map(structure_outcome);
         self.files.iter().map(Restoring::outcome).chain(dirs).collect()
+    }
+
+    /// The same once it has landed: with what was kept of what was there.
+    pub fn note_backups(&self, outcomes: &mut [Outcome], names: &[String]) {
+        let kept = self.files.iter().zip(outcomes).filter(|(file, _)| file.backup.is_some());
+        for ((_, outcome), name) in kept.zip(names) {
+            outcome.backup = Some(name.clone());
+        }
     }
 }
 

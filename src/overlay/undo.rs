@@ -1,8 +1,8 @@
 //! Undoing: what an operation did is reversed as a whole, and never judged (SPEC §4.8, §9, §13).
 //!
 //! An undo is an operation itself, so it can be undone. Whether there is anything to undo the project tells, not a mark: a
-//! path that is as it was before is left alone. Contents go back by one landing ([`super::restore`]), what was discarded is
-//! held again ([`super::hold_again`]); each of the other acts is one call below, or one landing of its own.
+//! path that is as it was before is left alone. Contents and what is held go back by one landing
+//! ([`super::undo_contents`]); each of the other acts is one call below, or one landing of its own.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::fs::File;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
+use super::undo_contents::is_on_held;
 use super::{Error, Known, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
@@ -50,50 +51,41 @@ impl Reversed {
 }
 
 impl Overlay {
-    /// Reverses all of an operation, durably, or none of it.
-    pub fn undo(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
-        let effects = || operation.effects.iter().map(|done| &done.effect);
-        if effects().all(|effect| matches!(effect, Effect::Discarded { .. })) {
-            return self.hold_again(operation, how);
-        }
-        if effects().all(|effect| matches!(effect, Effect::HeldAgain { .. })) {
-            return self.discard_again(operation, how);
-        }
+    /// Reverses all of an operation, durably, or none of it. What waits for review of it goes from the view.
+    pub fn undo(&self, id: OperationId, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let held = self.held_of(id);
+        let operation = self.operation(id, &held)?;
         match operation.effects.as_slice() {
-            [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, operation, how),
-            [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, operation, how),
-            [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, operation, how),
+            effects if !held.is_empty() || effects.iter().any(|done| is_on_held(&done.effect)) => {
+                self.undo_contents(&operation, held, how)
+            }
+            [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, &operation, how),
+            [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, &operation, how),
+            [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, &operation, how),
             [PathEffect { path, effect: Effect::SpecialRemoved(looks) }] => {
-                self.undo_unlink(path, looks, operation, how)
+                self.undo_unlink(path, looks, &operation, how)
             }
             [PathEffect { path, effect: Effect::Renamed { from, onto } }] => {
-                self.undo_rename(path, from, *onto, operation, how)
+                self.undo_rename(path, from, *onto, &operation, how)
             }
-            [PathEffect { path, effect: Effect::Exchanged { with } }] => self.undo_exchange(path, with, operation, how),
-            all if all.iter().all(|done| is_on_attributes(&done.effect)) => self.undo_attributes(operation, how),
-            _ => self.restore(operation, how),
+            [PathEffect { path, effect: Effect::Exchanged { with } }] => {
+                self.undo_exchange(path, with, &operation, how)
+            }
+            all if all.iter().all(|done| is_on_attributes(&done.effect)) => self.undo_attributes(&operation, how),
+            _ => self.undo_contents(&operation, held, how),
         }
     }
 
-    fn discard_again(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
-        let ids: Vec<ChangeId> = operation
-            .effects
-            .iter()
-            .filter_map(|done| match &done.effect {
-                Effect::HeldAgain { id } => Some(id.clone()),
-                _ => None,
-            })
-            .collect();
-        let held = self.held_rows();
-        let lives = |id: &ChangeId| held.iter().any(|row| row.held.as_ref().is_some_and(|held| held.id == *id));
-        match ids.iter().filter(|id| lives(id)).count() {
-            0 => Err(already(operation)),
-            living if living < ids.len() => {
-                let gone: Vec<String> = ids.iter().filter(|id| !lives(id)).map(ToString::to_string).collect();
-                let message = format!("of {} these are not held any more: {}", operation.id, gone.join(", "));
-                Err(ErrorBody::new(ErrorCode::Conflict, message))
+    /// One of which nothing has landed did nothing but have something `held`.
+    fn operation(&self, id: OperationId, held: &[ChangeId]) -> Reviewed<Operation> {
+        let found = self.store.operation(id);
+        match found.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look up {id}: {err}")))? {
+            Some(operation) => Ok(operation),
+            None if held.is_empty() => {
+                let message = format!("{id}: there is no such operation");
+                Err(ErrorBody::new(ErrorCode::UnknownId, message).about(id.to_string()))
             }
-            _ => self.discard(&ids, &how.review),
+            None => Ok(Operation { id, events: Vec::new(), effects: Vec::new() }),
         }
     }
 

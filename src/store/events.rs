@@ -4,7 +4,7 @@
 //! an event that says what was last put at a path with backups the hash stays, in a row that is otherwise empty: a
 //! rollback is to know later whether somebody has edited that.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, Params, Transaction};
@@ -341,23 +341,40 @@ pub(super) fn put_all(
     let mut latest = tx.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?;
     let first: i64 = latest.query_row([], |row| row.get(0))?;
     let mut operation = None;
+    let mut names = Names::of(backups);
     for (seq, draft) in (first..).zip(drafts) {
         let mut draft = draft.clone();
         if !draft.effects.is_empty() && draft.event.operation.is_none() {
             let id = *operation.get_or_insert(OperationId::of_first_event(seq as u64));
             draft.event.operation = Some(id.to_string());
         }
-        put(tx, seq, draft, backups)?;
+        put(tx, seq, draft, &mut names)?;
     }
     Ok(operation)
 }
 
-fn put(tx: &Transaction<'_>, seq: i64, mut draft: EventDraft, backups: &[(&RelPath, &String)]) -> Result<()> {
+/// The names of backups by path, in the order in which they were made. Of several each event of the path tells one.
+struct Names<'a>(HashMap<&'a RelPath, VecDeque<&'a String>>);
+
+impl<'a> Names<'a> {
+    fn of(backups: &[(&'a RelPath, &'a String)]) -> Self {
+        let mut names = Self(HashMap::new());
+        backups.iter().for_each(|(path, name)| names.0.entry(path).or_default().push_back(name));
+        names
+    }
+
+    fn next(&mut self, path: &RelPath) -> Option<String> {
+        let names = self.0.get_mut(path)?;
+        let next = if names.len() > 1 { names.pop_front() } else { names.front().copied() };
+        next.cloned()
+    }
+}
+
+fn put(tx: &Transaction<'_>, seq: i64, mut draft: EventDraft, backups: &mut Names<'_>) -> Result<()> {
     let event = &mut draft.event;
     event.seq = seq as u64;
     event.time = super::now();
-    let backup = backups.iter().find(|(path, _)| Some(*path) == event.path.as_ref());
-    event.backup = event.backup.take().or_else(|| backup.map(|(_, name)| (*name).clone()));
+    event.backup = event.backup.take().or_else(|| backups.next(event.path.as_ref()?));
     let changed = !matches!(
         event.event,
         EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded | EventName::ExternalModified

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::OperationId;
-use crate::protocol::{ErrorBody, Outcome};
+use crate::protocol::{ErrorBody, ErrorCode, Outcome};
 
 /// Files `f0` to `f7`, of which five may be rewritten at once.
 fn eight() -> Bench {
@@ -22,8 +22,7 @@ fn burst() -> (Bench, OperationId) {
 
 impl Bench {
     fn undo_operation(&self, id: OperationId) -> std::result::Result<Vec<Outcome>, ErrorBody> {
-        let operation = self.view().store().operation(id).unwrap().unwrap();
-        self.view().undo(&operation, &UndoHow::default())
+        self.view().undo(id, &UndoHow::default())
     }
 
     /// Which of the eight the project has as `content`.
@@ -60,6 +59,64 @@ fn its_held_part_is_dropped_and_its_landed_part_undone_whole() {
     bench.undo_operation(operation).unwrap();
     assert_eq!(bench.below(&lines(40)).len(), 8);
     assert!(bench.held().is_empty());
+}
+
+#[test]
+fn all_of_it_is_undone_at_once_and_that_is_undone_in_its_turn() {
+    let (mut bench, operation) = burst();
+    let held: Vec<ChangeId> = bench.view().held_of(operation);
+    let outcomes = bench.undo_operation(operation).unwrap();
+    let undone = OperationId::parse(outcomes[0].operation.as_ref().unwrap()).unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome.operation == Some(undone.to_string())), "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.backup.is_some()), "{outcomes:?}");
+    assert_eq!((bench.below(&lines(40)).len(), bench.held().len()), (8, 0));
+
+    let back = bench.undo_operation(undone).unwrap();
+    assert_eq!(bench.below(&changed(40, 1)), [0, 1, 2, 3, 4]);
+    assert_eq!(bench.view().held_of(operation), held, "under their ids");
+    bench.remount();
+    assert_eq!(bench.read("f7"), Some(changed(40, 1)));
+    assert_eq!(bench.below(&lines(40)), [5, 6, 7]);
+
+    bench.undo_operation(OperationId::parse(back[0].operation.as_ref().unwrap()).unwrap()).unwrap();
+    assert_eq!((bench.below(&lines(40)).len(), bench.held().len()), (8, 0));
+}
+
+/// What landed of it first is what the rest is held over.
+#[test]
+fn a_file_that_is_held_over_what_landed_of_it_goes_back_whole_and_comes_back_whole() {
+    let bench = eight();
+    bench.save("f0", &changed(40, 1));
+    (1..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    bench.save("f0", &changed(40, 2));
+    assert_eq!((bench.lower("f0"), bench.read("f0")), (Some(changed(40, 1)), Some(changed(40, 2))));
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    let outcomes = bench.undo_operation(operation).unwrap();
+    assert_eq!((bench.lower("f0"), bench.read("f0")), (Some(lines(40)), Some(lines(40))));
+    assert!(bench.held().is_empty());
+    bench.undo_operation(OperationId::parse(outcomes[0].operation.as_ref().unwrap()).unwrap()).unwrap();
+    assert_eq!((bench.lower("f0"), bench.read("f0")), (Some(changed(40, 1)), Some(changed(40, 2))));
+    let events = bench.view().store().events_since(0).unwrap();
+    let of_it = events.iter().filter(|event| event.path.as_ref().is_some_and(|path| path.to_string() == "f0"));
+    let undone = of_it.filter(|event| event.operation == outcomes[0].operation);
+    let backups: Vec<&String> = undone.filter_map(|event| event.backup.as_ref()).collect();
+    assert!(backups.len() == 2 && backups[0] != backups[1], "each tells its own: {backups:?}");
+}
+
+#[test]
+fn what_somebody_writes_to_keeps_all_of_it_as_it_is() {
+    let bench = eight();
+    bench.save("f0", &changed(40, 1));
+    (1..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    bench.save("f0", &changed(40, 2));
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    let handle = bench.open_for_save("f0");
+    bench.view().write(handle, 0, b"half a line").unwrap();
+    let refusal = bench.undo_operation(operation).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::Busy);
+    assert_eq!(bench.below(&changed(40, 1)), [0, 1, 2, 3, 4]);
+    assert_eq!(bench.view().held_of(operation).len(), 4);
+    assert_eq!(bench.read("f7"), Some(changed(40, 1)));
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn all_hunks_are_the_change_as_a_whole() {
 fn landed_hunks_are_undone_and_the_rest_is_then_the_whole() {
     let bench = held();
     bench.confirm_hunks(&[1, 3]).unwrap();
-    bench.view().undo(&bench.latest(), &UndoHow::default()).unwrap();
+    bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap();
     assert_eq!(bench.sides(), (Some(text(&[])), Some(text(&ALL)), 5));
     bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(bench.lower("a"), Some(text(&ALL)));
@@ -135,7 +135,7 @@ fn discarded_hunks_are_held_again_with_the_rest_under_the_old_id() {
     bench.discard_hunks(&[2]).unwrap();
     let (discard, rest) = (bench.latest(), bench.only_id());
     let reader = bench.view().open(bench.node("a").unwrap(), OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
-    bench.view().undo(&discard, &UndoHow::default()).unwrap();
+    bench.view().undo(discard.id, &UndoHow::default()).unwrap();
     assert_eq!((bench.sides(), bench.only_id()), ((Some(text(&[])), Some(text(&ALL)), 5), whole.clone()));
     let read = bench.view().read(reader, 0, 1 << 20).unwrap();
     assert_eq!(String::from_utf8_lossy(&read), text(&ALL));
@@ -147,7 +147,7 @@ fn discarded_hunks_are_held_again_with_the_rest_under_the_old_id() {
     bench.discard_hunks(&[2]).unwrap();
     let discard = bench.latest();
     bench.save("a", &text(&[1, 3, 4]));
-    assert_eq!(bench.view().undo(&discard, &UndoHow::default()).unwrap_err().code, ErrorCode::Conflict);
+    assert_eq!(bench.view().undo(discard.id, &UndoHow::default()).unwrap_err().code, ErrorCode::Conflict);
     assert_eq!(bench.read("a"), Some(text(&[1, 3, 4])));
 }
 

@@ -156,7 +156,7 @@ fn unlink(bench: &Bench, path: &str) -> Acted {
 }
 
 fn undo_latest(bench: &Bench) -> Acted {
-    bench.view().undo(&bench.latest(), &crate::overlay::UndoHow::default())?;
+    bench.view().undo(bench.latest().id, &crate::overlay::UndoHow::default())?;
     Ok(())
 }
 
@@ -229,6 +229,17 @@ fn hold_many(bench: &mut Bench, count: usize) {
         std::fs::remove_dir(made).unwrap();
     }
     bench.remount();
+}
+
+/// Two files rewritten and one deleted, then one more of either, which are held.
+fn burst(bench: &mut Bench) {
+    bench.flags = vec![(Key::Burst, "3".to_owned())];
+    bench.remount();
+    ["f0", "f1", "f2"].iter().for_each(|path| bench.put(path, &lines("old", 40)));
+    ["d/gone", "d/gone_too"].iter().for_each(|path| bench.put(path, &lines("gone", 8)));
+    bench.unlink("d/gone");
+    ["f0", "f1", "f2"].iter().for_each(|path| bench.save(path, &small("old")));
+    bench.unlink("d/gone_too");
 }
 
 /// A directory in which there are files held, made and untouched, one of them in a directory of its own.
@@ -812,6 +823,23 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: undo_latest,
         precious: &["old 99\n", "new 3 99\n", "gone 99\n", "agents 2\n"],
+    },
+    Scenario {
+        name: "a burst is undone, part of which is held",
+        rule: Rule::AllOrNothing,
+        ready: burst,
+        act: undo_latest,
+        precious: &["old 7\n", "small edit\n", "gone 7\n"],
+    },
+    Scenario {
+        name: "the undo of a burst is undone, and part of it held again",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            burst(bench);
+            undo_latest(bench).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 7\n", "small edit\n", "gone 7\n"],
     },
     Scenario {
         name: "the making of a directory is undone",

@@ -182,7 +182,7 @@ fn all_are_discarded_and_held_again_together() {
     let operation = outcomes[0].operation.as_deref().and_then(crate::model::OperationId::parse).unwrap();
     assert!(bench.held().is_empty());
     let operation = bench.view().store().operation(operation).unwrap().unwrap();
-    bench.view().undo(&operation, &UndoHow::default()).unwrap();
+    bench.view().undo(operation.id, &UndoHow::default()).unwrap();
     let again: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
     assert_eq!((again, project(&bench)), (ids.clone(), before));
     assert!(bench.node("gone").is_err());

@@ -18,11 +18,11 @@ impl Bench {
     }
 
     fn undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
-        self.view().undo(operation, &UndoHow::default())
+        self.view().undo(operation.id, &UndoHow::default())
     }
 
     fn insist_on_undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
-        self.view().undo(operation, &UndoHow { force: true, ..UndoHow::default() })
+        self.view().undo(operation.id, &UndoHow { force: true, ..UndoHow::default() })
     }
 
     fn undo_latest(&self) -> Vec<Outcome> {
@@ -461,7 +461,7 @@ fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
     bench.save("a", &changed(100, 2));
     let landed = bench.latest();
     let dry = UndoHow { review: Review { dry_run: true, ..Review::default() }, force: false };
-    let outcomes = bench.view().undo(&landed, &dry).unwrap();
+    let outcomes = bench.view().undo(landed.id, &dry).unwrap();
     assert_eq!((outcomes.len(), bench.lower("a")), (1, Some(changed(100, 2))));
     assert_eq!(bench.latest(), landed);
     bench.put(".fettle.toml", "[[rule]]\nmatch = \"a\"\naction = \"freeze\"\n");

@@ -1,0 +1,153 @@
+//! The undo of what an operation did to contents, and to what is held: one landing for all of it.
+//!
+//! A burst lands in part and is held in part. Its undo puts back what landed ([`super::restore`]) and drops what is held
+//! ([`super::discard`]); the undo of that lands the one again and holds the other again ([`super::hold_again`]). Each of
+//! the three stages its part of the landing, notes it under the lock when lower is new, and tells it afterwards.
+
+use super::discard::Dropping;
+use super::hold_again::{Returned, Returning};
+use super::restore::Plan;
+use super::review::{Reviewed, not_landed};
+use super::undo::{UndoHow, already};
+use super::{Error, Overlay, Result};
+use crate::model::ChangeId;
+use crate::protocol::{ErrorBody, ErrorCode, Outcome};
+use crate::store::{Durability, Effect, Epilogue, Landed, Landing, Operation, UpperId, UpperRow};
+
+/// All that is to be done, and nothing of it begun.
+struct Undoing<'a> {
+    operation: &'a Operation,
+    how: &'a UndoHow,
+    /// What is held of it, and what it held again.
+    dropping: Dropping<'a>,
+    /// What it did to contents and directories.
+    plan: Plan<'a>,
+    /// What it discarded.
+    returning: Vec<Returning<'a>>,
+}
+
+/// What is held again, and the entries whose place it took.
+struct HeldAgain {
+    rows: Vec<UpperRow>,
+    rests: Vec<UpperId>,
+}
+
+impl Overlay {
+    /// `held` is what waits for review of the operation.
+    pub(super) fn undo_contents(
+        &self,
+        operation: &Operation,
+        mut held: Vec<ChangeId>,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Outcome>> {
+        held.extend(self.held_again(operation)?);
+        let dropping = self.dropping(&held)?;
+        let plan = self.plan(&operation.effects, &dropping.entries(), how)?;
+        let returning = self.returning(operation, &plan, how)?;
+        if dropping.is_empty() && plan.is_empty() && returning.is_empty() {
+            return Err(already(operation));
+        }
+        self.carry_out(Undoing { operation, how, dropping, plan, returning })
+    }
+
+    /// What an undo has held again and is to go once more: all of it, or nothing where nothing of it is held any more.
+    fn held_again(&self, operation: &Operation) -> Reviewed<Vec<ChangeId>> {
+        let again = operation.effects.iter().filter_map(|done| match &done.effect {
+            Effect::HeldAgain { id } => Some(id.clone()),
+            _ => None,
+        });
+        let held = self.held_rows();
+        let lives = |id: &ChangeId| held.iter().any(|row| row.held.as_ref().is_some_and(|held| held.id == *id));
+        let (living, gone): (Vec<ChangeId>, Vec<ChangeId>) = again.partition(lives);
+        if living.is_empty() || gone.is_empty() {
+            return Ok(living);
+        }
+        let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();
+        let message = format!("of {} these are not held any more: {}", operation.id, gone.join(", "));
+        Err(ErrorBody::new(ErrorCode::Conflict, message))
+    }
+
+    fn carry_out(&self, mut undoing: Undoing<'_>) -> Reviewed<Vec<Outcome>> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        if !undoing.dropping.is_empty() {
+            // What fills a disk must not be kept there by that.
+            landing = landing.vital();
+        }
+        let mut epilogue = Epilogue::default();
+        self.stage_dropped(&mut undoing.dropping, &undoing.how.review, &mut landing, &mut epilogue)?;
+        let mut restored = undoing.plan.outcomes();
+        let mut returned: Vec<Outcome> = undoing.returning.iter().map(Returning::outcome).collect();
+        if undoing.how.review.dry_run {
+            return Ok([undoing.dropping.outcomes(), &restored, &returned].concat());
+        }
+        let (landed, again) = self.land_undone(&mut undoing, landing, epilogue)?;
+        let (dropped, replaced) = landed.backups.split_at(undoing.dropping.backups());
+        undoing.plan.note_backups(&mut restored, replaced);
+        for outcome in restored.iter_mut().chain(&mut returned) {
+            outcome.operation = landed.operation.map(|operation| operation.to_string());
+        }
+        let Undoing { dropping, plan, .. } = undoing;
+        // It is done by now: what one part cannot show does not keep the others from being told.
+        let dropped = self.dropped(dropping, dropped, landed.operation);
+        let told = self.tell_restored(&plan, &again.rows);
+        self.tell_returned(&again.rows, again.rests);
+        let mut outcomes = dropped?;
+        told?;
+        outcomes.extend(restored.into_iter().chain(returned));
+        Ok(outcomes)
+    }
+
+    fn land_undone<'a>(
+        &'a self,
+        undoing: &mut Undoing<'_>,
+        mut landing: Landing<'a>,
+        mut epilogue: Epilogue,
+    ) -> Reviewed<(Landed, HeldAgain)> {
+        let Undoing { operation, how, dropping, plan, returning } = undoing;
+        let of = (*operation, *how);
+        self.stage_plan(plan, of, &mut landing, &mut epilogue).map_err(nothing_undone)?;
+        self.look_below(dropping)?;
+        let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>();
+        let returned = returned.map_err(nothing_undone)?;
+        self.stage_returned(&returned, of, &mut epilogue).map_err(nothing_undone)?;
+        self.apply_undone(landing, epilogue, (dropping, plan, returned)).map_err(nothing_undone)
+    }
+
+    /// Lower and what is known of it change together; `EBUSY` where somebody came between.
+    fn apply_undone(
+        &self,
+        landing: Landing<'_>,
+        epilogue: Epilogue,
+        (dropping, plan, returned): (&mut Dropping<'_>, &Plan<'_>, Vec<Returned<'_>>),
+    ) -> Result<(Landed, HeldAgain)> {
+        let rests = returned.iter().filter_map(Returned::rest).collect();
+        let anchors = epilogue.anchors.clone();
+        let promised = landing.promise(epilogue)?;
+        let (applied, rows) = {
+            let mut state = self.state.lock();
+            if plan.is_busy(&state) || self.is_crossed(&state, &returned)? {
+                return Err(Error::Errno(libc::EBUSY));
+            }
+            let applied = promised.apply()?;
+            state.know(anchors);
+            self.note_restored(&mut state, plan, &applied);
+            dropping.note_applied(&applied);
+            let rows = returned.into_iter().map(|one| state.returned(one)).collect();
+            (applied, rows)
+        };
+        Ok((applied.finish()?, HeldAgain { rows, rests }))
+    }
+}
+
+pub(super) fn is_on_held(effect: &Effect) -> bool {
+    matches!(effect, Effect::Discarded { .. } | Effect::HeldAgain { .. })
+}
+
+fn nothing_undone(err: Error) -> ErrorBody {
+    match err {
+        Error::Errno(libc::EBUSY) => {
+            ErrorBody::new(ErrorCode::Conflict, "nothing was undone: somebody wrote there at this very moment")
+        }
+        other => not_landed(other, "nothing was undone"),
+    }
+}
