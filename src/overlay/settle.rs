@@ -5,6 +5,7 @@
 //! read and compared: an entry is claimed instead. What was judged is what lands: when a write came in between, the entry
 //! stays as it is until that writer is done.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,12 +13,17 @@ use super::compare::Old;
 use super::deny::Denial;
 use super::error::Context;
 use super::handles::OpenFile;
+use super::land::backup_of;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::hooks::Answer;
-use crate::model::{ChangeId, Reason, RelPath, Stamp};
-use crate::store::{self, Below, Durability, Epilogue, Fate, Landing, UpperId, UpperRow, Writer};
+use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
+use crate::protocol::EventName;
+use crate::store::{
+    self, Below, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landing, PathEffect, UpperId, UpperRow, Writer,
+};
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::xattr;
 
 /// What became of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +191,7 @@ impl Overlay {
         let present = self.present_side(path)?;
         let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
         if is_same && !leaves_other_names(job, &present) {
-            return self.end_unchanged(job, &new, &present);
+            return self.end_unchanged(job, &new, &present, actor);
         }
         let (old, is_lost) = match self.old_side(job, &present)? {
             Old::Known(side) => (*side, false),
@@ -210,13 +216,14 @@ impl Overlay {
             }
         }
         if is_same {
-            return self.end_unchanged(job, &comparison.new, &comparison.present);
+            return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         self.hold(job, &mut comparison, actor)
     }
 
-    /// Lower has these bytes already: nothing to write, nothing to keep, but the times a program saw stay (SPEC §4.10).
-    fn end_unchanged(&self, job: &Job, new: &Side, present: &Side) -> Result<Settled> {
+    /// Lower has these bytes already: nothing to write, nothing to keep, but the times a program saw stay (SPEC §4.10), and
+    /// what was renamed here brings its attributes.
+    fn end_unchanged(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
         if let (Some(FileKind::Regular), Some(ours), Some(theirs)) = (new.kind, new.meta, present.meta) {
             let place = self.lower.place(path)?;
@@ -226,6 +233,9 @@ impl Overlay {
             }
             if ours.mode != theirs.mode {
                 place.set_mode(ours.mode).doing(doing)?;
+            }
+            if let (Some(_), Some(ours), Some(theirs)) = (&job.takes_along, &new.file, &present.file) {
+                xattr::replace(ours.as_fd(), theirs.as_fd()).doing(doing)?;
             }
             place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime)).doing(doing)?;
         }
@@ -242,7 +252,7 @@ impl Overlay {
             self.store.open_log()?;
         }
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        self.remove_along(job)?;
+        self.remove_along(job, new, actor)?;
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);
@@ -271,8 +281,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// The source of a rename goes with what it was renamed over.
-    fn remove_along(&self, job: &Job) -> Result<()> {
+    /// The source of a rename goes with what it was renamed over, which has the same content. Of one that is older than the
+    /// session that is told, and can be undone.
+    fn remove_along(&self, job: &Job, new: &Side, actor: &Writer) -> Result<()> {
         let Some((source, stamp)) = &job.takes_along else { return Ok(()) };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
@@ -282,10 +293,12 @@ impl Overlay {
             let carried = there.map(|meta| state.anchors_carried(source, path, &meta)).unwrap_or_default();
             carried.into_iter().chain(state.anchor_taken_over(source, path)).collect()
         };
+        let is_older = !self.state.lock().is_fresh(source);
+        let gone = is_older.then(|| self.stage_deletion(source, new, &mut landing, actor)).transpose()?;
         let epilogue = {
             let state = self.state.lock();
             let drop = state.uppers.at(source).into_iter().collect();
-            Epilogue { anchors: anchors(&state), drop, ..Epilogue::default() }
+            Epilogue { anchors: anchors(&state), drop, events: gone.into_iter().collect(), ..Epilogue::default() }
         };
         let mut applied = landing.promise(epilogue)?.apply()?;
         let mut state = self.state.lock();
@@ -307,6 +320,25 @@ impl Overlay {
         drop(state);
         applied.finish()?;
         Ok(())
+    }
+
+    /// Keeps what goes; gives the event that tells it.
+    fn stage_deletion(
+        &self,
+        path: &RelPath,
+        side: &Side,
+        landing: &mut Landing<'_>,
+        actor: &Writer,
+    ) -> Result<EventDraft> {
+        let content = side.stage(&self.store)?;
+        let kept = content.as_ref().map(|content| Kept { digest: content.digest, symlink: side.is_symlink() });
+        if let Some(content) = content {
+            let backup = backup_of(path, side, &content, BackupKind::Deleted, actor);
+            landing.keep(content, backup);
+        }
+        let effect = Effect::Content { before: side.version(kept), after: None, shared: false };
+        let event = self.event(EventName::WriteLanded, path).with(|event| event.message = Some("[deleted]".to_owned()));
+        Ok(event.by(actor).doing([PathEffect::new(path, effect)]))
     }
 
     /// Nobody wrote to, renamed or removed the entry since it was taken.

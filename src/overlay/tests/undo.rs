@@ -372,6 +372,25 @@ fn a_rename_over_an_older_file_brings_both_back() {
 }
 
 #[test]
+fn a_rename_over_an_older_file_of_the_same_bytes_brings_its_attributes_and_is_undone() {
+    let mut bench = Bench::new();
+    ["a", "b"].iter().for_each(|path| bench.put(path, &lines(100)));
+    let name = OsStr::new("user.colour");
+    let colour = |bench: &Bench, path: &str| {
+        let file = std::fs::File::open(bench.lower_path(path)).unwrap();
+        crate::sys::xattr::find(file.as_fd(), name).unwrap()
+    };
+    let file = std::fs::File::open(bench.lower_path("b")).unwrap();
+    crate::sys::xattr::set(file.as_fd(), name, b"red", XattrFlags::empty()).unwrap();
+    bench.rename("b", "a");
+    assert_eq!((colour(&bench, "a"), bench.lower("b")), (Some(b"red".to_vec()), None));
+    assert_eq!(bench.view().store().backups().unwrap()[0].path.to_string(), "b");
+    bench.undo_latest();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(lines(100))));
+    bench.assert_sound();
+}
+
+#[test]
 fn a_temporary_file_that_was_renamed_over_another_does_not_come_back() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
