@@ -23,6 +23,8 @@ use crate::sys::file::{FileKind, Meta};
 struct GivenAway<'a> {
     overlay: &'a Overlay,
     entries: Vec<(UpperId, Digest)>,
+    /// They are backups, and their entries gone.
+    is_done: bool,
 }
 
 impl GivenAway<'_> {
@@ -50,7 +52,9 @@ impl GivenAway<'_> {
 impl Drop for GivenAway<'_> {
     fn drop(&mut self) {
         for (id, digest) in &self.entries {
-            if let Err(err) = self.overlay.store.unstage(*digest) {
+            if !self.is_done
+                && let Err(err) = self.overlay.store.unstage(*id, *digest)
+            {
                 log::error!("take back what was to be a backup: {err}");
             }
             if let Some(upper) = self.overlay.state.lock().uppers.get_mut(*id) {
@@ -113,12 +117,12 @@ impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
         let mut dropping = self.dropping(ids)?;
-        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
-        let mut epilogue = Epilogue::default();
-        self.stage_dropped(&mut dropping, review, &mut landing, &mut epilogue)?;
         if review.dry_run {
             return Ok(dropping.outcomes);
         }
+        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
+        let mut epilogue = Epilogue::default();
+        self.stage_dropped(&mut dropping, review, &mut landing, &mut epilogue)?;
         self.look_below(&mut dropping)?;
         let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
         let landed = done.map_err(|err| not_landed(err.into(), "nothing was discarded"))?;
@@ -130,8 +134,9 @@ impl Overlay {
         let ids = self.with_hidden_parents(self.with_contents(ids)?);
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
-        let given_away = GivenAway { overlay: self, entries: Vec::new() };
-        Ok(Dropping { given_away, reviewing, outcomes: Vec::new(), kept: Vec::new(), shown: Vec::new() })
+        let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };
+        let outcomes = reviewing.taken.iter().map(outcome).collect();
+        Ok(Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() })
     }
 
     /// What is there again is in directories that are there again: their removal is not waited for any more.
@@ -164,8 +169,8 @@ impl Overlay {
         landing: &mut Landing<'_>,
         epilogue: &mut Epilogue,
     ) -> Reviewed<()> {
-        let Dropping { given_away, reviewing, outcomes, kept, .. } = dropping;
-        for change in &reviewing.taken {
+        let Dropping { given_away, reviewing, kept, .. } = dropping;
+        for (index, change) in reviewing.taken.iter().enumerate() {
             let path = &change.row.names[0];
             let fault = |err: Error| failed(path, &err);
             let mut side = self.row_side(&change.row).map_err(fault)?;
@@ -178,12 +183,8 @@ impl Overlay {
             if let Some(content) = content {
                 let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
-                kept.push(outcomes.len());
+                kept.push(index);
             }
-            let mut outcome = Outcome::new(Done::Discarded, path.clone());
-            outcome.id = Some(change.held.id.clone());
-            outcome.kind = Some(change.held.kind);
-            outcomes.push(outcome);
             epilogue.drop.push(change.row.id);
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
             let event = self.event(EventName::Discarded, path).with(|event| {
@@ -214,7 +215,8 @@ impl Overlay {
         backups: &[String],
         operation: Option<OperationId>,
     ) -> Reviewed<Vec<Outcome>> {
-        let Dropping { given_away, reviewing, mut outcomes, kept, shown } = dropping;
+        let Dropping { mut given_away, reviewing, mut outcomes, kept, shown } = dropping;
+        given_away.is_done = true;
         for (index, name) in kept.into_iter().zip(backups) {
             outcomes[index].backup = Some(name.clone());
         }
@@ -325,6 +327,13 @@ impl Overlay {
         (upper.dirty, upper.saved) = (true, true);
         Ok(self.store.save_upper(&upper.row)?)
     }
+}
+
+fn outcome(change: &Taken) -> Outcome {
+    let mut outcome = Outcome::new(Done::Discarded, change.row.names[0].clone());
+    outcome.id = Some(change.held.id.clone());
+    outcome.kind = Some(change.held.kind);
+    outcome
 }
 
 /// What a discard does, for who undoes it.

@@ -1,14 +1,18 @@
 //! Held again: changes that were discarded come back to the view as they were, under their ids.
 
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::handles::Backing;
 use super::restore::{Coming, Plan};
 use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, undone_event};
+use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath};
+use crate::model::{ChangeId, RelPath, Stamp};
 use crate::protocol::{Action as Done, Counts, ErrorCode, Outcome};
 use crate::store::{
     self, Below, Effect, Epilogue, Fate, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
@@ -35,8 +39,21 @@ struct Rest {
 pub(super) struct Returned<'a> {
     row: UpperRow,
     below: Option<Meta>,
-    content: Option<NewUpper<'a>>,
+    content: Option<Content<'a>>,
     rest: Option<Rest>,
+}
+
+/// What stands in upper for it.
+struct Content<'a> {
+    new: NewUpper<'a>,
+    /// Of a file: what its readers go on with.
+    file: Option<File>,
+}
+
+/// What is held again, and the entries whose place it took.
+pub(super) struct HeldAgain {
+    pub rows: Vec<UpperRow>,
+    pub rests: Vec<UpperId>,
 }
 
 impl Returning<'_> {
@@ -52,6 +69,10 @@ impl Returning<'_> {
 }
 
 impl Returned<'_> {
+    pub fn path(&self) -> &RelPath {
+        &self.row.names[0]
+    }
+
     /// The entry whose place it takes.
     pub fn rest(&self) -> Option<UpperId> {
         Some(self.rest.as_ref()?.upper)
@@ -78,16 +99,9 @@ impl Overlay {
         Ok(returning)
     }
 
-    /// They are held: what their files were is what their readers go on with.
-    pub(super) fn tell_returned(&self, rows: &[UpperRow], rests: Vec<UpperId>) {
-        for row in rows {
-            let path = &row.names[0];
-            if row.what == What::File {
-                self.rebind(path, row.id);
-            }
-            self.tell_changed(path, true);
-        }
-        rests.into_iter().for_each(|rest| self.store.drop_upper_file(rest));
+    pub(super) fn tell_returned(&self, again: HeldAgain) {
+        again.rows.iter().for_each(|row| self.tell_changed(&row.names[0], true));
+        again.rests.into_iter().for_each(|rest| self.store.drop_upper_file(rest));
     }
 
     /// None where it is held again already.
@@ -137,6 +151,8 @@ impl Overlay {
         match (&row.base.below, below) {
             (Below::Nothing, None) => Ok(true),
             (Below::Nothing, Some(_)) | (Below::Entry { .. }, None) => Ok(false),
+            // What is in it is other entries' matter.
+            (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
             (Below::Entry { stamp, .. }, Some(meta)) if same_content_stamp(stamp, &meta.stamp()) => Ok(true),
             (Below::Entry { .. }, Some(_)) => {
                 let mut present = self.present_side(&row.names[0])?;
@@ -156,7 +172,9 @@ impl Overlay {
         let mut row = UpperRow { held, ..(*row).clone() };
         let new = match (&row.what, *content) {
             (What::Whiteout, _) => None,
-            (What::Dir, Some(version)) => Some(self.make_upper_dir(version).doing_in(doing)?),
+            (What::Dir, Some(version)) => {
+                Some(Content { new: self.make_upper_dir(version).doing_in(doing)?, file: None })
+            }
             (What::File | What::Symlink, Some(version)) => {
                 let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
                 let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
@@ -164,7 +182,7 @@ impl Overlay {
             }
             (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
         };
-        row.id = new.as_ref().map_or_else(|| self.store.reserve_upper(), NewUpper::id);
+        row.id = new.as_ref().map_or_else(|| self.store.reserve_upper(), |content| content.new.id());
         // The base may have been let go of with the change.
         if let Some(content) = self.present_side(path)?.stage(&self.store)? {
             self.store.keep_content(&content)?;
@@ -182,7 +200,7 @@ impl Overlay {
         Ok(new)
     }
 
-    fn write_upper(&self, content: &std::fs::File, version: &Version, what: &What) -> Result<NewUpper<'_>> {
+    fn write_upper(&self, content: &File, version: &Version, what: &What) -> Result<Content<'_>> {
         use std::os::unix::ffi::OsStrExt;
         let owner = (Some(version.uid), Some(version.gid));
         if *what == What::Symlink {
@@ -192,7 +210,7 @@ impl Overlay {
             place.set_owner(owner.0, owner.1)?;
             place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
             place.sync_dir()?;
-            return Ok(new);
+            return Ok(Content { new, file: None });
         }
         let upper = self.store.create_upper()?;
         let fd = upper.file.as_fd();
@@ -202,7 +220,7 @@ impl Overlay {
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
         self.store.upper_place(upper.new.id())?.sync_dir()?;
-        Ok(upper.new)
+        Ok(Content { new: upper.new, file: Some(upper.file) })
     }
 
     /// Has a landing hold them when it is done.
@@ -264,21 +282,36 @@ impl State {
         is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != rest)
     }
 
-    pub(super) fn returned(&mut self, one: Returned<'_>) -> UpperRow {
-        let Returned { row, below, content, rest } = one;
+    /// It is held again, over what the same landing has `put` there, if anything. It is claimed: until that is recorded
+    /// nobody else may end it.
+    pub(super) fn returned(&mut self, one: Returned<'_>, put: Option<Meta>) -> UpperRow {
+        let Returned { mut row, below, content, rest } = one;
         self.epoch += 1;
         if let Some(rest) = rest {
             self.uppers.remove(rest.upper);
+        }
+        if let Some(meta) = put {
+            row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         }
         match (&row.what, below) {
             (What::Whiteout, Some(was)) => self.unnamed_at(&row.names[0], &was),
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
         }
-        self.uppers.restore(row.clone());
-        if let Some(content) = content {
-            content.keep();
+        self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });
+        if let Some(Content { new, file }) = content {
+            self.read_on_in(&row.names[0], new.keep(), file);
         }
         row
+    }
+
+    /// Who has a file open goes on with what is held of it now, and writes there.
+    fn read_on_in(&mut self, path: &RelPath, id: UpperId, file: Option<File>) {
+        let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
+        self.nodes.set_lower(node, None);
+        let open = self.nodes.get(node).ok().and_then(|node| node.open.as_ref());
+        if let Some(open) = open.filter(|open| !open.backing().is_orphan()) {
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
+        }
     }
 }
 
@@ -287,7 +320,11 @@ fn stands_on(row: &UpperRow, coming: &Coming) -> bool {
     match (&row.base.below, coming.exists) {
         (Below::Nothing, exists) => !exists,
         (Below::Entry { .. }, false) => false,
-        (Below::Entry { .. }, true) => coming.content.is_some() && coming.content == row.base.content,
+        (Below::Entry { stamp, .. }, true) => {
+            let as_judged = coming.content.is_some() && coming.content == row.base.content;
+            // It may have been judged against something older than what it was held over.
+            as_judged || coming.looks == Some((stamp.size, stamp.mtime))
+        }
     }
 }
 
@@ -302,7 +339,12 @@ fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
 fn is_same(then: Option<&Meta>, now: Option<&Meta>) -> bool {
     match (then, now) {
         (None, None) => true,
+        (Some(then), Some(now)) if now.is_dir() => is_inode(&then.stamp(), now),
         (Some(then), Some(now)) => same_content_stamp(&then.stamp(), &now.stamp()),
         (None, Some(_)) | (Some(_), None) => false,
     }
+}
+
+fn is_inode(stamp: &Stamp, meta: &Meta) -> bool {
+    (stamp.device, stamp.inode) == (meta.device, meta.inode)
 }

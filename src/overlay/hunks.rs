@@ -14,6 +14,7 @@ use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, backup_of, content_effect};
 use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at, reviewed};
+use super::settle::Claim;
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Known, Overlay, Result, State};
@@ -283,7 +284,10 @@ impl Overlay {
             state.trimmed(change, rest.clone(), upper);
             applied
         };
+        // Until it is recorded nobody else may end it.
+        let claim = Claim { overlay: self, id: rest.id, judged: true };
         let finished = applied.finish().map_err(|err| nothing(err.into()))?;
+        drop(claim);
         self.store.drop_upper_file(change.row.id);
         outcome.backup = finished.backups.into_iter().next();
         outcome.operation = finished.operation.map(|operation| operation.to_string());
@@ -316,13 +320,13 @@ impl Overlay {
 }
 
 impl State {
-    /// Another entry has what stays of a change. Who has it open to read goes on with that.
+    /// Another entry has what stays of a change, and is claimed. Who has it open to read goes on with that.
     fn trimmed(&mut self, change: &Taken, rest: UpperRow, upper: UpperFile<'_>) {
         let path = rest.names[0].clone();
         self.epoch += 1;
         self.uppers.remove(change.row.id);
         let id = upper.new.keep();
-        self.uppers.insert(Upper { dirty: false, synced: true, ..Upper::written(rest) });
+        self.uppers.insert(Upper { dirty: false, synced: true, busy: true, ..Upper::written(rest) });
         let node = self.nodes.at(&path).and_then(|node| self.nodes.get(node).ok());
         if let Some(open) = node.and_then(|node| node.open.as_ref()).filter(|open| open.upper() == Some(change.row.id))
         {

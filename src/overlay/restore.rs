@@ -1,5 +1,5 @@
 //! Contents and directories as an operation found them: planned without the lock, and then part of a landing
-//! ([`super::undo`]).
+//! ([`super::undo_contents`]).
 //!
 //! What was edited since is merged where that can be done, as a confirm merges (SPEC §9); else it is refused, or taken for
 //! a backup when somebody insists.
@@ -15,7 +15,7 @@ use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
 use super::undo::{UndoHow, structure_outcome, undone_event};
 use super::{Error, Known, Overlay, Result, State};
-use crate::model::{BackupKind, ChangeKind, RelPath};
+use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
     self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Landing, Operation, PathEffect,
@@ -59,6 +59,8 @@ struct Restoring<'a> {
 pub(super) struct Coming {
     pub exists: bool,
     pub content: Option<Kept>,
+    /// The size and time that it had.
+    pub looks: Option<(u64, Timestamp)>,
 }
 
 /// All of an operation that concerns contents, on its way back.
@@ -106,7 +108,7 @@ impl Overlay {
                 Effect::Linked { of } => Reversal { path, wanted: None, left: Left::Link(of), shared: false, effects },
                 _ => return Err(refused_at(path, ErrorCode::Conflict, "it was done with more than can be undone")),
             };
-            match self.reverse(reversal, how) {
+            match self.reverse(reversal, dropping, how) {
                 Ok(restoring) => plan.files.extend(restoring),
                 Err(refusal) => refusals.push(refusal),
             }
@@ -141,7 +143,12 @@ impl Overlay {
     }
 
     /// None where it is as it was already.
-    fn reverse<'a>(&self, reversal: Reversal<'a>, how: &UndoHow) -> Reviewed<Option<Restoring<'a>>> {
+    fn reverse<'a>(
+        &self,
+        reversal: Reversal<'a>,
+        dropping: &HashSet<UpperId>,
+        how: &UndoHow,
+    ) -> Reviewed<Option<Restoring<'a>>> {
         let path = reversal.path;
         let fault = |err: Error| failed(path, &err);
         self.check_may_land(path, &how.review.by)?;
@@ -150,7 +157,7 @@ impl Overlay {
         if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
             return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
         }
-        if self.is_as(reversal.wanted, &mut present).map_err(fault)? {
+        if self.is_as(reversal.wanted, &mut present).map_err(fault)? && has_looks_back(&reversal, &present) {
             return Ok(None);
         }
         let as_left = match &reversal.left {
@@ -158,7 +165,7 @@ impl Overlay {
             Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
         };
         if reversal.wanted.is_some() {
-            if self.is_in_held_dir(path) {
+            if self.state.lock().uppers.held_dirs_above(path).any(|dir| !dropping.contains(&dir)) {
                 return Err(refused_at(path, ErrorCode::Conflict, "its directory waits for review"));
             }
             self.check_way(path)?;
@@ -420,6 +427,13 @@ fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Vers
     }
 }
 
+/// Whether mode and owner are what they were, too, as far as the operation has changed them.
+fn has_looks_back(reversal: &Reversal<'_>, present: &Side) -> bool {
+    let (Some(wanted), Some(present)) = (reversal.wanted, present.meta.filter(Meta::is_file)) else { return true };
+    let back = looks_back(wanted, &reversal.left, Some(&present));
+    (back.mode & 0o7777, back.uid, back.gid) == (present.mode & 0o7777, present.uid, present.gid)
+}
+
 /// The first refusal, which names the other paths, too.
 fn all_of(mut refusals: Vec<ErrorBody>) -> ErrorBody {
     let mut first = refusals.remove(0);
@@ -475,8 +489,9 @@ impl Plan<'_> {
     /// What is going to be at a path, where that changes.
     pub fn coming(&self, path: &RelPath) -> Option<Coming> {
         let file = self.files.iter().find(|file| file.path == path)?;
-        let content = file.reversal.wanted.and_then(|wanted| wanted.content).filter(|_| !file.merged);
-        Some(Coming { exists: file.new.exists(), content })
+        let wanted = file.reversal.wanted.filter(|_| !file.merged);
+        let looks = wanted.map(|wanted| (wanted.size, wanted.mtime));
+        Some(Coming { exists: file.new.exists(), content: wanted.and_then(|wanted| wanted.content), looks })
     }
 
     /// Files first, as [`Self::note_backups`] counts on.

@@ -225,19 +225,8 @@ impl Overlay {
     /// what was renamed here brings its attributes.
     fn end_unchanged(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
-        if let (Some(FileKind::Regular), Some(ours), Some(theirs)) = (new.kind, new.meta, present.meta) {
-            let place = self.lower.place(path)?;
-            let doing = || format!("change attributes of {path}");
-            if (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
-                place.set_owner(Some(ours.uid), Some(ours.gid)).doing(doing)?;
-            }
-            if ours.mode != theirs.mode {
-                place.set_mode(ours.mode).doing(doing)?;
-            }
-            if let (Some(_), Some(ours), Some(theirs)) = (&job.takes_along, &new.file, &present.file) {
-                xattr::replace(ours.as_fd(), theirs.as_fd()).doing(doing)?;
-            }
-            place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime)).doing(doing)?;
+        if !self.brings_older(job) {
+            self.give_looks(path, new, present)?;
         }
         if let (true, Some(below)) = (job.synced, &present.file) {
             // What landed before was perhaps never synced, and this was.
@@ -252,7 +241,7 @@ impl Overlay {
             self.store.open_log()?;
         }
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        self.remove_along(job, new, actor)?;
+        self.remove_along(job, new, present, actor)?;
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);
@@ -281,9 +270,30 @@ impl Overlay {
         Ok(())
     }
 
-    /// The source of a rename goes with what it was renamed over, which has the same content. Of one that is older than the
-    /// session that is told, and can be undone.
-    fn remove_along(&self, job: &Job, new: &Side, actor: &Writer) -> Result<()> {
+    /// Owner, mode and times of what has the same bytes.
+    fn give_looks(&self, path: &RelPath, new: &Side, present: &Side) -> Result<()> {
+        let (Some(FileKind::Regular), Some(ours), Some(theirs)) = (new.kind, new.meta, present.meta) else {
+            return Ok(());
+        };
+        let place = self.lower.place(path)?;
+        let doing = || format!("change attributes of {path}");
+        if (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
+            place.set_owner(Some(ours.uid), Some(ours.gid)).doing(doing)?;
+        }
+        if ours.mode != theirs.mode {
+            place.set_mode(ours.mode).doing(doing)?;
+        }
+        place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime)).doing(doing)
+    }
+
+    /// Whether a file from before the session goes by being renamed here.
+    fn brings_older(&self, job: &Job) -> bool {
+        job.takes_along.as_ref().is_some_and(|(source, _)| !self.state.lock().is_fresh(source))
+    }
+
+    /// The source of a rename goes with what it was renamed over, which has the same content. One that is older than the
+    /// session leaves its attributes there; its going is told, and can be undone.
+    fn remove_along(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<()> {
         let Some((source, stamp)) = &job.takes_along else { return Ok(()) };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
@@ -293,14 +303,23 @@ impl Overlay {
             let carried = there.map(|meta| state.anchors_carried(source, path, &meta)).unwrap_or_default();
             carried.into_iter().chain(state.anchor_taken_over(source, path)).collect()
         };
-        let is_older = !self.state.lock().is_fresh(source);
-        let gone = is_older.then(|| self.stage_deletion(source, new, &mut landing, actor)).transpose()?;
+        let is_older = self.brings_older(job);
+        let gone =
+            is_older.then(|| self.stage_twin((source, path), (new, present), &mut landing, actor)).transpose()?;
         let epilogue = {
             let state = self.state.lock();
             let drop = state.uppers.at(source).into_iter().collect();
             Epilogue { anchors: anchors(&state), drop, events: gone.into_iter().collect(), ..Epilogue::default() }
         };
-        let mut applied = landing.promise(epilogue)?.apply()?;
+        let promised = landing.promise(epilogue)?;
+        if is_older {
+            // Nothing but the disk is in the way any more.
+            self.give_looks(path, new, present)?;
+            if let (Some(ours), Some(theirs)) = (&new.file, &present.file) {
+                xattr::replace(ours.as_fd(), theirs.as_fd()).doing(|| format!("change attributes of {path}"))?;
+            }
+        }
+        let mut applied = promised.apply()?;
         let mut state = self.state.lock();
         let taken_over = state.anchor_taken_over(source, path);
         let mut anchors = match there {
@@ -322,23 +341,27 @@ impl Overlay {
         Ok(())
     }
 
-    /// Keeps what goes; gives the event that tells it.
-    fn stage_deletion(
+    /// Keeps what goes; gives the event that tells it, and what its target has of it then.
+    fn stage_twin(
         &self,
-        path: &RelPath,
-        side: &Side,
+        (source, path): (&RelPath, &RelPath),
+        (new, present): (&Side, &Side),
         landing: &mut Landing<'_>,
         actor: &Writer,
     ) -> Result<EventDraft> {
-        let content = side.stage(&self.store)?;
-        let kept = content.as_ref().map(|content| Kept { digest: content.digest, symlink: side.is_symlink() });
+        let content = new.stage(&self.store)?;
+        let kept = content.as_ref().map(|content| Kept { digest: content.digest, symlink: new.is_symlink() });
         if let Some(content) = content {
-            let backup = backup_of(path, side, &content, BackupKind::Deleted, actor);
+            let backup = backup_of(source, new, &content, BackupKind::Deleted, actor);
             landing.keep(content, backup);
         }
-        let effect = Effect::Content { before: side.version(kept), after: None, shared: false };
-        let event = self.event(EventName::WriteLanded, path).with(|event| event.message = Some("[deleted]".to_owned()));
-        Ok(event.by(actor).doing([PathEffect::new(path, effect)]))
+        let effect = |path: &RelPath, before: &Side, after: Option<&Side>| {
+            let (before, after) = (before.version(kept), after.and_then(|side| side.version(kept)));
+            PathEffect::new(path, Effect::Content { before, after, shared: false })
+        };
+        let event = self.event(EventName::WriteLanded, source);
+        let event = event.with(|event| event.message = Some("[deleted]".to_owned())).by(actor);
+        Ok(event.doing([effect(path, present, Some(new)), effect(source, new, None)]))
     }
 
     /// Nobody wrote to, renamed or removed the entry since it was taken.

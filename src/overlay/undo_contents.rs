@@ -5,14 +5,15 @@
 //! the three stages its part of the landing, notes it under the lock when lower is new, and tells it afterwards.
 
 use super::discard::Dropping;
-use super::hold_again::{Returned, Returning};
+use super::hold_again::{HeldAgain, Returned, Returning};
 use super::restore::Plan;
 use super::review::{Reviewed, not_landed};
+use super::settle::Claim;
 use super::undo::{UndoHow, already};
 use super::{Error, Overlay, Result};
 use crate::model::ChangeId;
 use crate::protocol::{ErrorBody, ErrorCode, Outcome};
-use crate::store::{Durability, Effect, Epilogue, Landed, Landing, Operation, UpperId, UpperRow};
+use crate::store::{Durability, Effect, Epilogue, Landed, Landing, Operation, UpperRow};
 
 /// All that is to be done, and nothing of it begun.
 struct Undoing<'a> {
@@ -24,12 +25,6 @@ struct Undoing<'a> {
     plan: Plan<'a>,
     /// What it discarded.
     returning: Vec<Returning<'a>>,
-}
-
-/// What is held again, and the entries whose place it took.
-struct HeldAgain {
-    rows: Vec<UpperRow>,
-    rests: Vec<UpperId>,
 }
 
 impl Overlay {
@@ -68,19 +63,12 @@ impl Overlay {
     }
 
     fn carry_out(&self, mut undoing: Undoing<'_>) -> Reviewed<Vec<Outcome>> {
-        let mut landing = Landing::new(&self.store, Durability::Synced);
-        if !undoing.dropping.is_empty() {
-            // What fills a disk must not be kept there by that.
-            landing = landing.vital();
-        }
-        let mut epilogue = Epilogue::default();
-        self.stage_dropped(&mut undoing.dropping, &undoing.how.review, &mut landing, &mut epilogue)?;
         let mut restored = undoing.plan.outcomes();
         let mut returned: Vec<Outcome> = undoing.returning.iter().map(Returning::outcome).collect();
         if undoing.how.review.dry_run {
             return Ok([undoing.dropping.outcomes(), &restored, &returned].concat());
         }
-        let (landed, again) = self.land_undone(&mut undoing, landing, epilogue)?;
+        let (landed, again) = self.land_undone(&mut undoing)?;
         let (dropped, replaced) = landed.backups.split_at(undoing.dropping.backups());
         undoing.plan.note_backups(&mut restored, replaced);
         for outcome in restored.iter_mut().chain(&mut returned) {
@@ -90,21 +78,23 @@ impl Overlay {
         // It is done by now: what one part cannot show does not keep the others from being told.
         let dropped = self.dropped(dropping, dropped, landed.operation);
         let told = self.tell_restored(&plan, &again.rows);
-        self.tell_returned(&again.rows, again.rests);
+        self.tell_returned(again);
         let mut outcomes = dropped?;
         told?;
         outcomes.extend(restored.into_iter().chain(returned));
         Ok(outcomes)
     }
 
-    fn land_undone<'a>(
-        &'a self,
-        undoing: &mut Undoing<'_>,
-        mut landing: Landing<'a>,
-        mut epilogue: Epilogue,
-    ) -> Reviewed<(Landed, HeldAgain)> {
+    fn land_undone(&self, undoing: &mut Undoing<'_>) -> Reviewed<(Landed, HeldAgain)> {
         let Undoing { operation, how, dropping, plan, returning } = undoing;
         let of = (*operation, *how);
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        if !dropping.is_empty() {
+            // What fills a disk must not be kept there by that.
+            landing = landing.vital();
+        }
+        let mut epilogue = Epilogue::default();
+        self.stage_dropped(dropping, &how.review, &mut landing, &mut epilogue)?;
         self.stage_plan(plan, of, &mut landing, &mut epilogue).map_err(nothing_undone)?;
         self.look_below(dropping)?;
         let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>();
@@ -128,14 +118,20 @@ impl Overlay {
             if plan.is_busy(&state) || self.is_crossed(&state, &returned)? {
                 return Err(Error::Errno(libc::EBUSY));
             }
-            let applied = promised.apply()?;
+            let mut applied = promised.apply()?;
             state.know(anchors);
             self.note_restored(&mut state, plan, &applied);
             dropping.note_applied(&applied);
-            let rows = returned.into_iter().map(|one| state.returned(one)).collect();
+            let put = |one: &Returned<'_>| applied.meta_of(one.path());
+            let rows: Vec<UpperRow> =
+                returned.into_iter().map(|one| (put(&one), one)).map(|(put, one)| state.returned(one, put)).collect();
+            applied.epilogue().save = rows.clone();
             (applied, rows)
         };
-        Ok((applied.finish()?, HeldAgain { rows, rests }))
+        let claims: Vec<Claim<'_>> = rows.iter().map(|row| Claim { overlay: self, id: row.id, judged: true }).collect();
+        let landed = applied.finish()?;
+        drop(claims);
+        Ok((landed, HeldAgain { rows, rests }))
     }
 }
 

@@ -124,7 +124,11 @@ impl Uppers {
 
     /// Whether such a directory is above `path`.
     pub fn is_in_held_dir(&self, path: &RelPath) -> bool {
-        self.dirs > 0 && std::iter::successors(path.parent(), RelPath::parent).any(|dir| self.held_dir(&dir).is_some())
+        self.dirs > 0 && self.held_dirs_above(path).next().is_some()
+    }
+
+    pub fn held_dirs_above(&self, path: &RelPath) -> impl Iterator<Item = UpperId> {
+        std::iter::successors(path.parent(), RelPath::parent).filter_map(|dir| self.held_dir(&dir))
     }
 
     /// How many directories the view has in `dir` and lower has not, and how many it hides of lower's.

@@ -59,12 +59,29 @@ impl super::Store {
         Ok(StagedContent { digest, size, inline: None })
     }
 
-    /// Takes back [`Self::stage_by_name`], unless a row has come to tell of the content.
-    pub fn unstage(&self, digest: Digest) -> Result<()> {
-        match self.has_content(digest)? {
-            true => Ok(()),
-            false => remove_file(&self.dirs, &digest.to_string()),
+    /// Takes back [`Self::stage_by_name`], with the row of a landing that was promised and has not come to pass. What a
+    /// backup tells of stays, and so does what was kept before, which is a file of its own.
+    pub fn unstage(&self, id: UpperId, digest: Digest) -> Result<()> {
+        let doing = || "take back content kept by name".to_owned();
+        let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
+        let inode = |place: &Place| -> Result<Option<(u64, u64)>> {
+            Ok(place.stat().doing(doing)?.map(|meta| (meta.device, meta.inode)))
+        };
+        let ours = inode(&upper)?;
+        if self.is_halted() || ours.is_none() || inode(&kept)? != ours {
+            return Ok(());
         }
+        let needed = self.vitally(|| {
+            self.database.lock().write(|tx| {
+                let hex = digest.to_string();
+                let needed = tx.prepare("SELECT 1 FROM backup WHERE sha256 = ?1")?.exists([&hex])?;
+                if !needed {
+                    tx.execute("DELETE FROM content WHERE sha256 = ?1 AND bytes IS NULL", [&hex])?;
+                }
+                Ok(needed)
+            })
+        })?;
+        if needed { Ok(()) } else { remove_file(&self.dirs, &digest.to_string()) }
     }
 
     fn stage_large(&self, source: &File, size: u64) -> Result<StagedContent> {

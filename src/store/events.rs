@@ -4,16 +4,17 @@
 //! an event that says what was last put at a path with backups the hash stays, in a row that is otherwise empty: a
 //! rollback is to know later whether somebody has edited that.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, Params, Transaction};
 
+use super::backups::Backup;
 use super::database::Database;
 use super::operations::{Effect, PathEffect};
 use super::upper::{Writer, parse_row, to_row};
 use super::{Result, Store};
-use crate::model::{Digest, OperationId, RelPath};
+use crate::model::{BackupKind, Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
 use crate::protocol::EventName;
 
@@ -303,26 +304,36 @@ impl Store {
         let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
         let is_of = |event: &&Event| {
             let since = event.path.as_ref().and_then(|path| since.get(path));
-            let is_ours = event.event != EventName::ExternalModified;
-            is_ours && since.is_some_and(|since| event.time.as_millisecond() >= *since)
+            // What a person did to them in between is not the writer's doing.
+            let is_written = matches!(event.event, EventName::WriteLanded | EventName::WriteHeld);
+            is_written && since.is_some_and(|since| event.time.as_millisecond() >= *since)
         };
-        let seqs: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
-        let Some(operation) = seqs.iter().min().map(|first| OperationId::of_first_event(*first)) else {
-            return Ok(None);
-        };
-        self.database.lock().write(|tx| seqs.iter().try_for_each(|seq| self.join(tx, *seq, operation)))?;
-        Ok(Some(operation))
+        self.database.lock().write(|tx| {
+            let mut operation = None;
+            let mut seqs: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
+            seqs.sort_unstable();
+            for seq in seqs {
+                let draft = self.draft(tx, seq)?;
+                if draft.effects.iter().all(|done| done.effect.is_on_entry()) {
+                    let operation = *operation.get_or_insert(OperationId::of_first_event(seq));
+                    join(tx, seq, draft, operation)?;
+                }
+            }
+            Ok(operation)
+        })
     }
 
-    fn join(&self, tx: &Transaction<'_>, seq: u64, operation: OperationId) -> Result<()> {
-        let seq = seq as i64;
+    fn draft(&self, tx: &Transaction<'_>, seq: u64) -> Result<EventDraft> {
         let row: String =
-            tx.prepare_cached("SELECT row FROM event WHERE seq = ?1")?.query_row([seq], |row| row.get(0))?;
-        let mut draft: EventDraft = parse_row(&row, self.dirs.describe())?;
-        draft.event.operation = Some(operation.to_string());
-        tx.prepare_cached("UPDATE event SET row = ?2 WHERE seq = ?1")?.execute((seq, to_row(&draft)?))?;
-        Ok(())
+            tx.prepare_cached("SELECT row FROM event WHERE seq = ?1")?.query_row([seq as i64], |row| row.get(0))?;
+        parse_row(&row, self.dirs.describe())
     }
+}
+
+fn join(tx: &Transaction<'_>, seq: u64, mut draft: EventDraft, operation: OperationId) -> Result<()> {
+    draft.event.operation = Some(operation.to_string());
+    tx.prepare_cached("UPDATE event SET row = ?2 WHERE seq = ?1")?.execute((seq as i64, to_row(&draft)?))?;
+    Ok(())
 }
 
 /// How many events of others may come with each of those that are gathered.
@@ -333,7 +344,7 @@ const EVENTS_BETWEEN: usize = 8;
 pub(super) fn put_all(
     tx: &Transaction<'_>,
     drafts: &[EventDraft],
-    backups: &[(&RelPath, &String)],
+    backups: &[(&Backup, &String)],
 ) -> Result<Option<OperationId>> {
     if drafts.is_empty() {
         return Ok(None);
@@ -341,40 +352,40 @@ pub(super) fn put_all(
     let mut latest = tx.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?;
     let first: i64 = latest.query_row([], |row| row.get(0))?;
     let mut operation = None;
-    let mut names = Names::of(backups);
+    let names = Names::of(backups);
     for (seq, draft) in (first..).zip(drafts) {
         let mut draft = draft.clone();
         if !draft.effects.is_empty() && draft.event.operation.is_none() {
             let id = *operation.get_or_insert(OperationId::of_first_event(seq as u64));
             draft.event.operation = Some(id.to_string());
         }
-        put(tx, seq, draft, &mut names)?;
+        put(tx, seq, draft, &names)?;
     }
     Ok(operation)
 }
 
-/// The names of backups by path, in the order in which they were made. Of several each event of the path tells one.
-struct Names<'a>(HashMap<&'a RelPath, VecDeque<&'a String>>);
+/// The names that backups got, by path, and apart those of what was discarded.
+struct Names<'a>(HashMap<(&'a RelPath, bool), &'a String>);
 
 impl<'a> Names<'a> {
-    fn of(backups: &[(&'a RelPath, &'a String)]) -> Self {
-        let mut names = Self(HashMap::new());
-        backups.iter().for_each(|(path, name)| names.0.entry(path).or_default().push_back(name));
-        names
+    fn of(backups: &[(&'a Backup, &'a String)]) -> Self {
+        let key = |backup: &'a Backup| (&backup.path, backup.kind == BackupKind::Discarded);
+        Self(backups.iter().map(|(backup, name)| (key(backup), *name)).collect())
     }
 
-    fn next(&mut self, path: &RelPath) -> Option<String> {
-        let names = self.0.get_mut(path)?;
-        let next = if names.len() > 1 { names.pop_front() } else { names.front().copied() };
-        next.cloned()
+    /// The one that an event tells: of what it replaced, or of what it discarded.
+    fn told_by(&self, draft: &EventDraft) -> Option<String> {
+        let is_held_again = draft.effects.iter().any(|done| matches!(done.effect, Effect::HeldAgain { .. }));
+        let path = draft.event.path.as_ref().filter(|_| !is_held_again)?;
+        self.0.get(&(path, draft.event.event == EventName::Discarded)).map(|name| (*name).clone())
     }
 }
 
-fn put(tx: &Transaction<'_>, seq: i64, mut draft: EventDraft, backups: &mut Names<'_>) -> Result<()> {
+fn put(tx: &Transaction<'_>, seq: i64, mut draft: EventDraft, backups: &Names<'_>) -> Result<()> {
+    draft.event.backup = draft.event.backup.take().or_else(|| backups.told_by(&draft));
     let event = &mut draft.event;
     event.seq = seq as u64;
     event.time = super::now();
-    event.backup = event.backup.take().or_else(|| backups.next(event.path.as_ref()?));
     let changed = !matches!(
         event.event,
         EventName::WriteHeld | EventName::WriteDenied | EventName::Discarded | EventName::ExternalModified

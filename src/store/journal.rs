@@ -71,7 +71,7 @@ pub struct Epilogue {
 impl Epilogue {
     /// `backups` are the names that content replaced on the way got; events of these paths tell them. Gives the operation
     /// that the events are.
-    pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&RelPath, &String)]) -> Result<Option<OperationId>> {
+    pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&Backup, &String)]) -> Result<Option<OperationId>> {
         self.drop.iter().try_for_each(|id| upper::delete(tx, *id))?;
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
@@ -258,7 +258,7 @@ pub struct Landed {
 /// Records what the intent promised.
 pub(super) fn fulfil(tx: &Transaction<'_>, id: i64, intent: &Intent) -> Result<Landed> {
     let names = intent.backups.iter().map(|backup| backups::put(tx, backup)).collect::<Result<Vec<_>>>()?;
-    let named: Vec<_> = intent.backups.iter().map(|backup| &backup.path).zip(&names).collect();
+    let named: Vec<_> = intent.backups.iter().zip(&names).collect();
     let operation = intent.epilogue.write(tx, &named)?;
     intent.emptied.iter().try_for_each(|dir| recovery::doom_dir(tx, dir))?;
     intent.made.iter().try_for_each(|dir| recovery::spare_dir(tx, dir))?;

@@ -1093,7 +1093,7 @@ fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Re
     store.database.lock().write(|tx| {
         content.commit(tx)?;
         let name = backups::put(tx, &backup)?;
-        events::put_all(tx, &[event], &[(path, &name)]).map(|_| ())
+        events::put_all(tx, &[event], &[(&backup, &name)]).map(|_| ())
     })
 }
 

@@ -146,6 +146,16 @@ pub struct Operation {
     pub effects: Vec<PathEffect>,
 }
 
+impl Effect {
+    /// Whether it is on what stands at a path, and not on its looks or its place: what a landing reverses with others.
+    pub(super) fn is_on_entry(&self) -> bool {
+        matches!(
+            self,
+            Self::Content { .. } | Self::Linked { .. } | Self::DirMade | Self::DirRemoved(_) | Self::SpecialMade
+        )
+    }
+}
+
 impl Operation {
     /// What came of a path one after the other is what came of it in all.
     fn add(&mut self, done: PathEffect) {

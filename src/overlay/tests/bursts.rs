@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::OperationId;
-use crate::protocol::{ErrorBody, ErrorCode, Outcome};
+use crate::protocol::{ErrorBody, ErrorCode, EventName, Outcome};
 
 /// Files `f0` to `f7`, of which five may be rewritten at once.
 fn eight() -> Bench {
@@ -101,6 +101,82 @@ fn a_file_that_is_held_over_what_landed_of_it_goes_back_whole_and_comes_back_who
     let undone = of_it.filter(|event| event.operation == outcomes[0].operation);
     let backups: Vec<&String> = undone.filter_map(|event| event.backup.as_ref()).collect();
     assert!(backups.len() == 2 && backups[0] != backups[1], "each tells its own: {backups:?}");
+}
+
+impl Bench {
+    fn undo_told(&self, outcomes: &[Outcome]) -> Vec<Outcome> {
+        self.undo_operation(OperationId::parse(outcomes[0].operation.as_ref().unwrap()).unwrap()).unwrap()
+    }
+}
+
+/// What is held is judged against what the file had first, and is held over what landed of it since.
+#[test]
+fn a_file_that_is_held_over_a_slice_of_the_same_window_comes_back_whole() {
+    let bench = Bench::with(&[(Key::Burst, "5")]);
+    (0..8).for_each(|number| bench.put(&format!("f{number}"), &lines(40)));
+    bench.save("f0", &changed(40, 1));
+    (1..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    bench.save("f0", &changed(40, 2));
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    let undone = bench.undo_operation(operation).unwrap();
+    assert_eq!((bench.lower("f0"), bench.read("f0")), (Some(lines(40)), Some(lines(40))));
+    bench.undo_told(&undone);
+    assert_eq!((bench.lower("f0"), bench.read("f0")), (Some(changed(40, 1)), Some(changed(40, 2))));
+    bench.confirm(&bench.view().held_of(operation)).unwrap();
+    assert_eq!(bench.lower("f0"), Some(changed(40, 2)), "it is based on what the project has");
+}
+
+#[test]
+fn a_removed_directory_comes_back_and_goes_again() {
+    let mut bench = Bench::with(&[(Key::Burst, "5")]);
+    (0..8).for_each(|number| bench.put(&format!("d/f{number}"), &lines(8)));
+    (0..8).for_each(|number| bench.unlink(&format!("d/f{number}")));
+    bench.rmdir("d").unwrap();
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    let undone = bench.undo_operation(operation).unwrap();
+    assert_eq!((bench.names("d").len(), bench.held().len()), (8, 0));
+    let again = bench.undo_told(&undone);
+    assert_eq!((bench.names(""), bench.held().len()), (vec![], 4));
+    let told = bench.view().store().events_since(0).unwrap();
+    let dropped = told.iter().filter(|event| event.event == EventName::Discarded);
+    assert!(
+        dropped.clone().count() == 4 && dropped.clone().all(|event| event.backup.is_none()),
+        "nothing was kept of them"
+    );
+    bench.remount();
+    bench.undo_told(&again);
+    assert_eq!((bench.names("d").len(), bench.held().len()), (8, 0));
+}
+
+#[test]
+fn what_is_held_again_takes_the_next_write_of_who_has_it_open() {
+    let bench = eight();
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    let undone = bench.undo_operation(operation).unwrap();
+    let node = bench.node("f7").unwrap();
+    let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle;
+    bench.undo_told(&undone);
+    bench.view().write(handle, 0, b"LINE").unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+    bench.view().release(handle).unwrap();
+    assert!(bench.read("f7").unwrap().starts_with("LINE"));
+    assert_eq!(bench.lower("f7"), Some(lines(40)));
+    assert_eq!(bench.view().held_of(operation).len(), 3);
+}
+
+/// A program that sets modes as it goes does nothing that its burst could not be undone with.
+#[test]
+fn new_modes_in_between_do_not_keep_a_burst_from_being_undone() {
+    let bench = eight();
+    for number in 0..8 {
+        let path = format!("f{number}");
+        bench.save(&path, &changed(40, 1));
+        scenarios::chmod(&bench, &path, 0o755);
+    }
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    bench.undo_operation(operation).unwrap();
+    assert_eq!(bench.below(&lines(40)).len(), 8);
 }
 
 #[test]

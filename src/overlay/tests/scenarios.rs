@@ -280,7 +280,7 @@ fn hold_dir_for_file(bench: &mut Bench) {
     chmod(bench, "f/sub", 0o555);
 }
 
-fn chmod(bench: &Bench, path: &str, mode: u32) {
+pub(super) fn chmod(bench: &Bench, path: &str, mode: u32) {
     let keep = SetTime::Keep;
     let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
     bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();

@@ -374,19 +374,23 @@ fn a_rename_over_an_older_file_brings_both_back() {
 #[test]
 fn a_rename_over_an_older_file_of_the_same_bytes_brings_its_attributes_and_is_undone() {
     let mut bench = Bench::new();
-    ["a", "b"].iter().for_each(|path| bench.put(path, &lines(100)));
     let name = OsStr::new("user.colour");
-    let colour = |bench: &Bench, path: &str| {
+    let looks = |bench: &Bench, path: &str| {
         let file = std::fs::File::open(bench.lower_path(path)).unwrap();
-        crate::sys::xattr::find(file.as_fd(), name).unwrap()
+        let mode = file.metadata().unwrap().mode() & 0o777;
+        (mode, crate::sys::xattr::find(file.as_fd(), name).unwrap())
     };
-    let file = std::fs::File::open(bench.lower_path("b")).unwrap();
-    crate::sys::xattr::set(file.as_fd(), name, b"red", XattrFlags::empty()).unwrap();
+    for (path, colour, mode) in [("a", "blue", 0o644), ("b", "red", 0o755)] {
+        bench.put(path, &lines(100));
+        let file = std::fs::File::open(bench.lower_path(path)).unwrap();
+        file.set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+        crate::sys::xattr::set(file.as_fd(), name, colour.as_bytes(), XattrFlags::empty()).unwrap();
+    }
     bench.rename("b", "a");
-    assert_eq!((colour(&bench, "a"), bench.lower("b")), (Some(b"red".to_vec()), None));
-    assert_eq!(bench.view().store().backups().unwrap()[0].path.to_string(), "b");
+    assert_eq!((looks(&bench, "a"), bench.lower("b")), ((0o755, Some(b"red".to_vec())), None));
     bench.undo_latest();
     assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(lines(100))));
+    assert_eq!((looks(&bench, "a").0, looks(&bench, "b").0), (0o644, 0o755));
     bench.assert_sound();
 }
 
