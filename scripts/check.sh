@@ -39,6 +39,10 @@ losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
+systemd-analyze systemd
+man          man-db
+groff        groff
+zsh          zsh
 inotifywait  inotify-tools
 chattr       e2fsprogs
 ps           procps
