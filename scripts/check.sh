@@ -41,8 +41,9 @@ setfacl      acl
 unshare      util-linux
 systemd-analyze systemd
 man          man-db
-groff        groff
+groff        groff-base
 zsh          zsh
+fish         fish
 inotifywait  inotify-tools
 chattr       e2fsprogs
 ps           procps

@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use super::desk::Format;
 use super::mount::{Audience, Ground, MountArgs, SettingFlags};
@@ -22,7 +22,7 @@ const NOT_MOUNTED: u8 = 32;
 
 /// Mount a project's view, as mount(8) asks for it
 #[derive(Parser)]
-#[command(version, disable_help_subcommand = true)]
+#[command(name = NAMES[0], version, disable_help_subcommand = true)]
 struct Arguments {
     /// The project's directory
     project: PathBuf,
@@ -58,6 +58,11 @@ struct Arguments {
 pub fn is_called(argv: &[OsString]) -> bool {
     let name = argv.first().and_then(|program| Path::new(program).file_name());
     name.is_some_and(|name| NAMES.iter().any(|own| name == OsStr::new(own)))
+}
+
+/// For its manual page.
+pub fn described() -> clap::Command {
+    Arguments::command()
 }
 
 /// The status to end with, as mount(8) has it.

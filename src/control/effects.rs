@@ -10,8 +10,9 @@ use crate::protocol::{ErrorBody, Event, EventName};
 /// Paths that are named one by one; `log` has the rest.
 const PATHS_MAX: usize = 20;
 
-/// Sourced by every bash that a run starts.
-pub const SCRIPT: &str = include_str!("shell/effects.bash");
+/// Sourced by every bash that a run starts, and by every zsh.
+pub const BASH: &str = include_str!("shell/effects.bash");
+pub const ZSH: &str = include_str!("shell/effects.zsh");
 
 /// The asker is a shell, and begins.
 pub fn begin(project: &Project, asker: &Asker) -> Result<(), ErrorBody> {

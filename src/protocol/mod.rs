@@ -52,7 +52,9 @@ pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
 /// What shells read by themselves, in the view.
 pub const SHELL_DIRECTORY: &str = "shell";
-pub const SHELL_SCRIPT: &str = "effects.bash";
+pub const BASH_SCRIPT: &str = "effects.bash";
+/// The name under which zsh looks for it where `ZDOTDIR` is that directory.
+pub const ZSH_SCRIPT: &str = ".zshenv";
 
 /// A symbolic link in a state directory outside the project, which names the project. Without it a client below a
 /// subdirectory of the project could not tell what its relative paths are relative to.
