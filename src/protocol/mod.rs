@@ -23,7 +23,7 @@ mod words;
 pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
 pub use check::{CheckPhase, CheckReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
-pub use event::{Event, EventName, Program};
+pub use event::{Event, EventName, Program, tells_of_removal};
 pub use op::Op;
 pub use page::{Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};

@@ -225,3 +225,17 @@ fn a_denied_write_is_told_with_its_reason() {
     let output = shell(&scratch, "echo x > no; mv /dev/null/x y 2>/dev/null; exit 0").ok();
     assert!(output.stderr.contains("[fettlefs] denied no"), "{}", output.stderr);
 }
+
+#[test]
+fn a_temporary_file_that_was_renamed_over_another_is_not_told_of() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = "sed -i 's/line 5$/line five/' a; awk '{ print } NR == 9 { print \"more\" }' a > a.tmp; mv a.tmp a; \
+                  echo stays > b.tmp";
+    let output = agent(&scratch, &["bash", "-c", script]).ok();
+    assert_eq!(output.stderr, "[fettlefs] landed a (+2 -1)\n[fettlefs] landed b.tmp (+1 -0) [new file]\n");
+    let summary = run(&scratch, &["--json"], "sed -i 's/line 6$/line six/' a").ok();
+    let summary: serde_json::Value = serde_json::from_str(&summary.stderr).expect("a summary");
+    let landed: Vec<_> = summary["landed"].as_array().expect("landed").iter().map(|it| &it["path"]).collect();
+    assert_eq!(landed, ["a"]);
+}
