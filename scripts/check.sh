@@ -44,6 +44,7 @@ systemd-analyze systemd
 man          man-db
 groff        groff-base
 zsh          zsh
+yamllint     yamllint
 fish         fish
 inotifywait  inotify-tools
 chattr       e2fsprogs
