@@ -172,6 +172,8 @@ say "scripts/reading --smoke"
 scripts/reading --smoke --bin "$target/debug/fettlefs"
 say "scripts/endtoend"
 scripts/endtoend --bin "$target/debug/fettlefs"
+say "scripts/session --check"
+scripts/session --check --bin "$target/debug/fettlefs"
 if ((EUID == 0)); then
     say "scripts/package --check"
     # Beside what it builds, so that cargo-deb is built once for it.
