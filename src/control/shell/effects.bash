@@ -8,7 +8,7 @@ fi
 
 # The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end.
 # One that has become another program (`exec`) tells no more.
-__fettle_other=${FETTLE_TELLS-}
+{ __fettle_other=${FETTLE_TELLS-}; } 2> /dev/null
 if [[ -n $__fettle_other && ${__fettle_other%%:*} != "$$" && /proc/${__fettle_other%%:*}/exe -ef ${__fettle_other#*:} ]]; then
     :
 elif [[ ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]; then
@@ -27,4 +27,4 @@ elif [[ ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]; then
         trap __fettle_tell EXIT
     fi
 fi 2> /dev/null
-unset __fettle_other
+{ unset __fettle_other; } 2> /dev/null
