@@ -96,10 +96,8 @@ fn mount(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.verbose {
         let (project, point) = (arguments.project.display(), arguments.mountpoint.display());
-        mount_start::say(format_args!(
-            "{project} mounted on {point}{}",
-            if arguments.fake { ", had it been" } else { "" }
-        ));
+        let is = if arguments.fake { "could be" } else { "is" };
+        mount_start::say(format_args!("{project} {is} mounted on {point}"));
     }
     Ok(())
 }
