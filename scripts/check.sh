@@ -24,6 +24,7 @@ ed           ed
 emacs        emacs-nox
 node         nodejs
 patch        patch
+make         make
 rsync        rsync
 unzip        unzip
 sqlite3      sqlite3
@@ -39,6 +40,12 @@ losetup      mount
 setfattr     attr
 setfacl      acl
 unshare      util-linux
+systemd-analyze systemd
+man          man-db
+groff        groff-base
+zsh          zsh
+yamllint     yamllint
+fish         fish
 inotifywait  inotify-tools
 chattr       e2fsprogs
 ps           procps
@@ -163,6 +170,15 @@ say "scripts/conformance --quick"
 scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
 say "scripts/reading --smoke"
 scripts/reading --smoke --bin "$target/debug/fettlefs"
+say "scripts/endtoend"
+scripts/endtoend --bin "$target/debug/fettlefs"
+say "scripts/session --check"
+scripts/session --check --bin "$target/debug/fettlefs"
+if ((EUID == 0)); then
+    say "scripts/package --check"
+    # Beside what it builds, so that cargo-deb is built once for it.
+    scripts/package --profile dev --no-build --check
+fi
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"

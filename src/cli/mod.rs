@@ -29,6 +29,7 @@ mod log;
 mod man;
 mod meter;
 pub mod mount;
+mod mount_helper;
 mod mount_start;
 mod offline;
 mod outcome;
@@ -118,6 +119,9 @@ enum Command {
 
 /// Runs one command line, its first word the program's name, and answers with its exit status (SPEC §12).
 pub fn run(argv: Vec<OsString>) -> ExitCode {
+    if mount_helper::is_called(&argv) {
+        return ExitCode::from(mount_helper::run(&argv));
+    }
     ExitCode::from(match completions::answered(&argv) {
         Ok(true) => Exit::Done as u8,
         Ok(false) => run_command(&argv),

@@ -25,6 +25,8 @@ use crate::sys::keeper::Keeper;
 use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
 use daemon::Daemon;
+use options::Options;
+pub use options::is_known as is_known_option;
 use plan::Plan;
 pub use plan::{directory, take_away};
 
@@ -39,6 +41,7 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
             let daemon = begin(&plan, guard, None)?;
             below.iter().for_each(say);
+            tell_systemd();
             daemon.serve_until_the_end(termination).map_err(Failure::from)
         }
         Ground::Background => match fork().map_err(|err| told("fork", &err))? {
@@ -52,6 +55,20 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
             Forked::Child(signal) => be_the_watchdog(&plan, signal),
         },
     }
+}
+
+/// Whoever started this process as a service waits for the word that the view answers. Elsewhere nobody is told.
+fn tell_systemd() {
+    if let Err(err) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        say(format_args!("tell the service manager: {err}"));
+    }
+}
+
+/// Finds what is wrong with a mount by its arguments alone, and does nothing.
+pub fn rehearse(arguments: &MountArgs) -> Result<(), Failure> {
+    Options::parse(&arguments.options)?;
+    directory(&arguments.project, "project")?;
+    arguments.mountpoint.as_deref().map_or(Ok(()), |point| directory(point, "mountpoint").map(|_| ()))
 }
 
 /// Never returns to what the caller has yet to do.

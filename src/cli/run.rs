@@ -98,7 +98,7 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
         directory,
         command: arguments.command.clone(),
         session: membership.session().to_owned(),
-        shells: (!arguments.no_effects).then(|| membership.shell_script()),
+        shells: (!arguments.no_effects).then(|| membership.shell_directory()),
     };
     let foreground = Foreground::prepare().map_err(|err| told("prepare to wait for the command", &err))?;
     let front = foreground.start(|| inside.be_the_command(&foreground));

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use super::answers::held_rows;
 use super::{Asker, Project};
 use crate::model::{RelPath, escape_name};
-use crate::protocol::{ErrorBody, Event, EventName};
+use crate::protocol::{ErrorBody, Event, EventName, tells_of_removal};
 
 /// Paths that are named one by one; `log` has the rest.
 const PATHS_MAX: usize = 20;
 
-/// Sourced by every bash that a run starts.
-pub const SCRIPT: &str = include_str!("shell/effects.bash");
+/// Sourced by every bash that a run starts, and by every zsh.
+pub const BASH: &str = include_str!("shell/effects.bash");
+pub const ZSH: &str = include_str!("shell/effects.zsh");
 
 /// The asker is a shell, and begins.
 pub fn begin(project: &Project, asker: &Asker) -> Result<(), ErrorBody> {
@@ -23,7 +24,16 @@ pub fn end(project: &Project, asker: &Asker) -> Result<String, ErrorBody> {
     let events = project.overlay.shell_ends(asker.pid).map_err(|err| failed_at("end", &err))?;
     // The last of each path: within a window it tells of those before it, too.
     let named = events.into_iter().filter_map(|event| Some((event.path.clone()?, event)));
-    Ok(told(&named.collect(), project))
+    let mut effects: BTreeMap<RelPath, Event> = named.collect();
+    effects.retain(|path, last| !has_passed(path, last, project));
+    Ok(told(&effects, project))
+}
+
+/// What is gone without having been removed was renamed, as careful programs save: the other name is told of. What
+/// cannot be looked at is told of, too.
+fn has_passed(path: &RelPath, last: &Event, project: &Project) -> bool {
+    let is_removal = last.message.as_deref().is_some_and(tells_of_removal);
+    last.event == EventName::WriteLanded && !is_removal && matches!(project.overlay.lower().stat(path), Ok(None))
 }
 
 /// None for what says nothing of a command's own writes.

@@ -7,7 +7,7 @@ use super::desk::VirtualMeta;
 use super::effects;
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, ChangeKind, Timestamp};
-use crate::protocol::{CONTROL_FILE, ErrorBody, ErrorCode, SHELL_DIRECTORY, SHELL_SCRIPT};
+use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
 use crate::store::{self, now_millis};
 
 /// One entry, told apart by what it is and not by where the kernel keeps it.
@@ -30,7 +30,8 @@ pub enum Item {
 /// What a shell reads by itself, so that nobody has to be started for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShellFile {
-    Script,
+    Bash,
+    Zsh,
     /// Opened by a shell that begins.
     Begin,
     /// Opened by one that ends: what it has done.
@@ -38,7 +39,8 @@ pub enum ShellFile {
 }
 
 impl ShellFile {
-    const ALL: [(Self, &str); 3] = [(Self::Script, SHELL_SCRIPT), (Self::Begin, "begin"), (Self::End, "end")];
+    const ALL: [(Self, &str); 4] =
+        [(Self::Bash, BASH_SCRIPT), (Self::Zsh, ZSH_SCRIPT), (Self::Begin, "begin"), (Self::End, "end")];
 }
 
 /// A file of one held change.
@@ -126,7 +128,8 @@ fn size_and_time(item: &Item, project: &Project) -> Result<(u64, i64), i32> {
     match item {
         Item::Root | Item::Control | Item::Status | Item::Events | Item::Held | Item::Backups => Ok((0, now_millis())),
         Item::Shell | Item::ShellFile(ShellFile::Begin | ShellFile::End) => Ok((0, now_millis())),
-        Item::ShellFile(ShellFile::Script) => Ok((effects::SCRIPT.len() as u64, now_millis())),
+        Item::ShellFile(ShellFile::Bash) => Ok((effects::BASH.len() as u64, now_millis())),
+        Item::ShellFile(ShellFile::Zsh) => Ok((effects::ZSH.len() as u64, now_millis())),
         Item::Notice => Ok((NOTICE.len() as u64, now_millis())),
         Item::Change(id) => Ok((0, held(project, id)?.held.created)),
         Item::Part(id, part) => {
@@ -207,7 +210,8 @@ fn events(project: &Project) -> Result<Vec<u8>, i32> {
 
 fn shell_file(file: ShellFile, project: &Project, asker: &Asker) -> Result<Vec<u8>, i32> {
     let told = match file {
-        ShellFile::Script => Ok(effects::SCRIPT.to_owned()),
+        ShellFile::Bash => Ok(effects::BASH.to_owned()),
+        ShellFile::Zsh => Ok(effects::ZSH.to_owned()),
         // A line, for who reads one to know that it was heard.
         ShellFile::Begin => effects::begin(project, asker).map(|()| "\n".to_owned()),
         ShellFile::End => effects::end(project, asker),

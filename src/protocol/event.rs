@@ -105,6 +105,11 @@ impl EventName {
     ];
 }
 
+/// Whether the note of a landing says that something is gone.
+pub fn tells_of_removal(note: &str) -> bool {
+    note == "[deleted]" || note.ends_with(" removed]")
+}
+
 impl Event {
     /// An event with nothing but its name; the caller fills in what is known.
     pub fn new(seq: u64, time: jiff::Timestamp, event: EventName) -> Self {

@@ -23,7 +23,7 @@ mod words;
 pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
 pub use check::{CheckPhase, CheckReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
-pub use event::{Event, EventName, Program};
+pub use event::{Event, EventName, Program, tells_of_removal};
 pub use op::Op;
 pub use page::{Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};
@@ -52,7 +52,9 @@ pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
 /// What shells read by themselves, in the view.
 pub const SHELL_DIRECTORY: &str = "shell";
-pub const SHELL_SCRIPT: &str = "effects.bash";
+pub const BASH_SCRIPT: &str = "effects.bash";
+/// The name under which zsh looks for it where `ZDOTDIR` is that directory.
+pub const ZSH_SCRIPT: &str = ".zshenv";
 
 /// A symbolic link in a state directory outside the project, which names the project. Without it a client below a
 /// subdirectory of the project could not tell what its relative paths are relative to.

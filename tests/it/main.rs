@@ -6,7 +6,7 @@
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
 //! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks`
 //! permission programs, `run` commands in a view of their own, `security` what is a boundary, `damage` what programs do
-//! by accident and one command undoes, `fuzz` what others may have written.
+//! by accident and one command undoes, `mount_helper` and `service` who else starts a mount, `containers` what those let through, `fuzz` what others may have written.
 
 mod around;
 mod attribution;
@@ -15,6 +15,7 @@ mod blame;
 mod check;
 mod cli;
 mod concurrency;
+mod containers;
 mod control;
 mod damage;
 mod durability;
@@ -24,6 +25,7 @@ mod fuzz;
 mod harness;
 mod hooks;
 mod limits;
+mod mount_helper;
 mod mounts;
 mod outside;
 mod passthrough;
@@ -37,6 +39,7 @@ mod run;
 mod save_patterns;
 mod security;
 mod semantics;
+mod service;
 mod structure;
 mod tidy;
 mod tiers;

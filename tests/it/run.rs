@@ -175,6 +175,7 @@ fn a_run_ends_with_the_status_of_its_command_or_a_shells_or_its_own() {
     for (arguments, want, said) in [
         (&["run", "--", "no-such-command"][..], 127, "no-such-command: No such file"),
         (&["run", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+        (&["run", "--", ""], 127, "the command's name is empty"),
         (&["run"], 125, "<CMD>"),
         (&["run", "--no-such-flag", "--", "true"], 125, "--no-such-flag"),
         (&["run", "--on-exit", "ask", "--", "touch", "b"], 125, "needs a terminal"),

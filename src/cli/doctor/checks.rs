@@ -21,6 +21,9 @@ const WATCHES_MIN: usize = 16 << 10;
 /// The kernel that reads and writes passing files by itself.
 const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
 
+/// The check of who may mount.
+pub const MOUNTING: &str = "mounting";
+
 pub fn all(project: &Path) -> Vec<Finding> {
     let mut findings = vec![device(), privilege(), kernel()];
     findings.extend(settings(project));
@@ -51,7 +54,7 @@ fn privilege() -> Finding {
 }
 
 fn root_privilege() -> Finding {
-    const CHECK: &str = "mounting";
+    const CHECK: &str = MOUNTING;
     match rustix::thread::capabilities(None) {
         Ok(sets) if sets.effective.contains(CapabilitySet::SYS_ADMIN) => Finding::ok(CHECK, "as root"),
         Ok(_) => {
@@ -66,7 +69,7 @@ fn root_privilege() -> Finding {
 }
 
 fn helper() -> Finding {
-    const CHECK: &str = "mounting";
+    const CHECK: &str = MOUNTING;
     let install = "as root: apt-get install fuse3";
     let Some((program, meta)) = find_helper() else {
         return Finding::fault(CHECK, "there is no fusermount3, by which ordinary users mount", install);

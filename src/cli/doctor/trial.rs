@@ -119,6 +119,35 @@ fn change_scratch(scratch: &Path) -> Finding {
     }
 }
 
+/// A command in a view of its own, as whoever may not mount runs it: by a user namespace.
+pub fn run() -> Finding {
+    const CHECK: &str = "trial of a run";
+    let told = |err: io::Error| format!("make a scratch project: {err}");
+    let tried = tempfile::Builder::new().prefix("fettle-doctor.").tempdir().map_err(told).and_then(|scratch| {
+        let project = scratch.path().join("project");
+        fs::create_dir(&project).map_err(told)?;
+        let view = View {
+            // None: it is over the project, where only the command sees it.
+            mountpoint: project.clone(),
+            environment: vec![("XDG_CONFIG_HOME", scratch.path().join("config").into_os_string())],
+            unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
+        };
+        in_time(&project.clone(), move || view.ask(&["run", "--", "mkdir", "made"]))?;
+        let made = project.join("made");
+        if made.is_dir() { Ok(()) } else { Err("what a command made in its view did not land".to_owned()) }
+    });
+    match tried {
+        Ok(()) => Finding::ok(CHECK, "by a user namespace; what it made landed"),
+        Err(message) => {
+            let remedy = match in_container() {
+                true => "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
+                false => "allow user namespaces, or mount as root",
+            };
+            Finding::fault(CHECK, message, remedy)
+        }
+    }
+}
+
 fn fault(check: &'static str, message: String) -> Finding {
     let refused = ["not permitted", "Permission denied"].iter().any(|words| message.contains(words));
     let remedy = match refused && in_container() {

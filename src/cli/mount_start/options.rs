@@ -7,8 +7,13 @@ use crate::sys::mount::{FuseMount, kernel_option};
 use std::ffi::OsStr;
 
 /// Options that mount(8) or fstab(5) handle themselves and pass on all the same.
-const FOR_OTHERS: [&str; 10] =
-    ["defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "_netdev", "rw"];
+const FOR_OTHERS: [&str; 16] = [
+    "defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "nousers", "owner", "noowner", "group",
+    "nogroup", "_netdev", "silent", "loud", "async",
+];
+
+/// What begins so is for others, too: `x-` for whoever reads fstab(5), `user=` is what mount(8) makes of `user`.
+const FOR_OTHERS_BEGIN: [&str; 4] = ["x-", "X-", "comment=", "user="];
 
 /// What was asked for; the later word wins, as in mount(8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,16 +31,30 @@ pub struct Options {
     pub extra: Vec<String>,
 }
 
+/// Whether a word means anything here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Some,
+    None,
+}
+
+/// Whether a word has a meaning here; one that has may still be wrong.
+pub fn is_known(word: &str) -> bool {
+    !matches!(Options::default().take(word), Ok(Meaning::None))
+}
+
 impl Options {
     pub fn parse(words: &[String]) -> Result<Self, Failure> {
         let mut options = Self::default();
         for word in words.iter().filter(|word| !word.is_empty()) {
-            options.take(word)?;
+            if options.take(word)? == Meaning::None {
+                return Err(Failure::usage(format!("unknown mount option {word:?}")));
+            }
         }
         Ok(options)
     }
 
-    fn take(&mut self, word: &str) -> Result<(), Failure> {
+    fn take(&mut self, word: &str) -> Result<Meaning, Failure> {
         match word {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
@@ -52,15 +71,15 @@ impl Options {
             "nowatch" => self.watching = Watching::AtMost(0),
             // Always so.
             "default_permissions" => {}
-            _ if FOR_OTHERS.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") => {}
+            _ if FOR_OTHERS.contains(&word) || FOR_OTHERS_BEGIN.iter().any(|begin| word.starts_with(begin)) => {}
             _ if let Some(max) = word.strip_prefix("watches=") => {
                 let max = max.parse().map_err(|_| Failure::usage(format!("not a number of directories: {word:?}")))?;
                 self.watching = Watching::AtMost(max);
             }
             _ if kernel_option(word).is_some() => self.extra.push(word.to_owned()),
-            _ => return Err(Failure::usage(format!("unknown mount option {word:?}"))),
+            _ => return Ok(Meaning::None),
         }
-        Ok(())
+        Ok(Meaning::Some)
     }
 
     pub fn grants(&self) -> Grants {
@@ -115,6 +134,7 @@ mod tests {
             ("nowatch,watch", Ok(none.clone())),
             ("watches=all", Err("not a number of directories: \"watches=all\"".to_owned())),
             ("defaults,nofail,x-systemd.automount,default_permissions", Ok(none.clone())),
+            ("noauto,user=alice,_netdev,X-mount.mkdir,comment=mine", Ok(none.clone())),
             ("noexec,allow_other", Ok(Options { noexec: true, allow_other: true, ..none.clone() })),
             ("noatime,sync", Ok(Options { extra: vec!["noatime".into(), "sync".into()], ..none })),
             ("ro,nonsense", Err("unknown mount option \"nonsense\"".to_owned())),

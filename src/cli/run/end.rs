@@ -56,8 +56,9 @@ fn conclude(client: &mut Client, sessions: &Sessions, on_exit: OnExit, desk: &De
     let ours = status(client)?.held.into_iter().filter(is_ours).collect();
     let outcomes = decide(client, on_exit, ours, desk)?;
     let status = status(client)?;
-    let (landed, denied) =
+    let (mut landed, denied) =
         (Touched::all(&events, EventName::WriteLanded), Touched::all(&events, EventName::WriteDenied));
+    landed.retain(|touched| !touched.has_passed(&client.place().root));
     Ok(Summary { sessions: told, landed, denied, outcomes, held: status.held })
 }
 

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use super::OWN_FAILURE;
 use crate::cli::mount_start::say;
+use crate::protocol::BASH_SCRIPT;
 use crate::sys::foreground::{Foreground, Happened};
 use crate::sys::isolation;
 use crate::sys::namespace;
@@ -24,9 +25,9 @@ const NOT_FOUND: i32 = 127;
 /// By which a command knows the run it is in.
 const RUN_VARIABLE: &str = "FETTLE_RUN";
 
-/// Names of variables that shells are told by: see `control/shell/effects.bash`.
-const BASH_VARIABLE: &str = "BASH_ENV";
-const OWN_BASH_VARIABLE: &str = "FETTLE_BASH_ENV";
+/// Names of variables that shells are told by: see `control/shell`. Each is kept under the other name.
+const BASH_VARIABLES: [&str; 2] = ["BASH_ENV", "FETTLE_BASH_ENV"];
+const ZSH_VARIABLES: [&str; 2] = ["ZDOTDIR", "FETTLE_ZDOTDIR"];
 const COMMAND_VARIABLE: &str = "FETTLE_COMMAND";
 const TELLS_VARIABLE: &str = "FETTLE_TELLS";
 
@@ -110,6 +111,10 @@ impl Inside {
             return Err(io::Error::new(err.kind(), format!("go to {directory} in the view: {err}")));
         }
         foreground.hand_signals_back()?;
+        if program.is_empty() {
+            say("the command's name is empty: there is no such command");
+            return Ok(NOT_FOUND);
+        }
         let mut command = Command::new(program);
         command.args(arguments).env(RUN_VARIABLE, &self.session);
         self.have_shells_tell(&mut command);
@@ -120,15 +125,22 @@ impl Inside {
 }
 
 impl Inside {
-    /// Every bash that is not interactive reads the file that this variable names. The user's own is read by ours.
+    /// Every bash that is not interactive reads the file that this variable names, every zsh one in the directory of the
+    /// other. The user's own are read by ours.
     fn have_shells_tell(&self, command: &mut Command) {
-        let Some(script) = &self.shells else { return };
+        let Some(directory) = &self.shells else { return };
         command.env(COMMAND_VARIABLE, std::process::id().to_string()).env_remove(TELLS_VARIABLE);
-        if let Some(own) = std::env::var_os(BASH_VARIABLE).filter(|own| own != script) {
-            command.env(OWN_BASH_VARIABLE, own);
-        }
-        command.env(BASH_VARIABLE, script);
+        put_before(command, BASH_VARIABLES, directory.join(BASH_SCRIPT));
+        put_before(command, ZSH_VARIABLES, directory.clone());
     }
+}
+
+fn put_before(command: &mut Command, [variable, kept]: [&str; 2], value: PathBuf) {
+    match std::env::var_os(variable) {
+        Some(own) if own != *value => command.env(kept, own),
+        Some(_) | None => command.env_remove(kept),
+    };
+    command.env(variable, value);
 }
 
 /// A status of the command's, or our own failure, told.

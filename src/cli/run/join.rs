@@ -11,9 +11,7 @@ use super::project_of;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
 use crate::cli::{Failure, mount_start, offline, sources};
 use crate::client::{Client, ClientError, Reach};
-use crate::protocol::{
-    ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, SHELL_SCRIPT, STATE_DIRECTORY,
-};
+use crate::protocol::{ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::store::holder_note;
 use crate::sys::namespace::pidfd_of;
 use crate::sys::process;
@@ -86,9 +84,9 @@ impl Membership {
         self.sessions.own.last().map_or("", String::as_str)
     }
 
-    /// As programs in the run see it.
-    pub fn shell_script(&self) -> PathBuf {
-        self.project.join(STATE_DIRECTORY).join(SHELL_DIRECTORY).join(SHELL_SCRIPT)
+    /// What shells read, as programs in the run see it.
+    pub fn shell_directory(&self) -> PathBuf {
+        self.project.join(STATE_DIRECTORY).join(SHELL_DIRECTORY)
     }
 
     /// Readable when the daemon has died. None: it has.

@@ -1,7 +1,8 @@
 //! What a run has done to the project, for whoever started it. On standard error, for standard output is the command's.
 
 use std::collections::BTreeMap;
-use std::io::{Write, stderr};
+use std::io::{ErrorKind, Write, stderr};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -11,7 +12,7 @@ use crate::cli::text::Text;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, held};
 use crate::model::RelPath;
-use crate::protocol::{Event, EventName, Held, Outcome};
+use crate::protocol::{Event, EventName, Held, Outcome, tells_of_removal};
 
 /// Paths that are named one by one; `log` has the rest.
 const NAMED_MAX: usize = 20;
@@ -65,6 +66,13 @@ impl Touched {
             paths.insert(path.clone(), touched);
         }
         paths.into_values().collect()
+    }
+
+    /// What is gone without having been removed was renamed, as careful programs save: the other name is told of.
+    pub fn has_passed(&self, project: &Path) -> bool {
+        let looked_at = project.join(self.path.as_os_str()).symlink_metadata();
+        let is_gone = looked_at.is_err_and(|err| err.kind() == ErrorKind::NotFound);
+        is_gone && !self.note.as_deref().is_some_and(tells_of_removal)
     }
 
     fn render(&self, verb: &str, text: &mut Text) {

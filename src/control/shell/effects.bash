@@ -7,10 +7,14 @@ if [[ -n ${FETTLE_BASH_ENV-} && -r $FETTLE_BASH_ENV ]]; then
 fi
 
 # The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end.
-if [[ -z ${FETTLE_TELLS-} && ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]; then
+# One that has become another program (`exec`) tells no more.
+{ __fettle_other=${FETTLE_TELLS-}; } 2> /dev/null
+if [[ -n $__fettle_other && ${__fettle_other%%:*} != "$$" && /proc/${__fettle_other%%:*}/exe -ef ${__fettle_other#*:} ]]; then
+    :
+elif [[ ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]; then
     # Opened by this very process: by that the daemon knows which shell asks. No program is started.
     if read -r _ < "${BASH_SOURCE[0]%/*}/begin"; then
-        export FETTLE_TELLS=$$
+        export FETTLE_TELLS=$$:$BASH
         __fettle_at="${BASH_SOURCE[0]%/*}/end"
         __fettle_tell() {
             { local - line; set +xeu; } 2> /dev/null
@@ -23,3 +27,4 @@ if [[ -z ${FETTLE_TELLS-} && ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]
         trap __fettle_tell EXIT
     fi
 fi 2> /dev/null
+{ unset __fettle_other; } 2> /dev/null

@@ -1,4 +1,4 @@
-//! Completions in a real bash, and manual pages.
+//! Completions in a real bash, zsh and fish, and manual pages.
 
 use super::{id_of, small, work};
 use crate::harness::{Scratch, View, mounted_scratch};
@@ -41,6 +41,94 @@ fn bash_completes_commands_ids_backups_and_operations() {
     view.unmount();
     let refused = scratch.cli(&["completions", "tcsh"]).exits(2);
     assert!(refused.stderr.contains("tcsh"), "{}", refused.stderr);
+}
+
+/// The line that a real zsh at a prompt makes of `line` by the Tab key, which has `fettlefs` on its path.
+fn completed_by_zsh(view: &View, scratch: &Scratch, line: &str) -> String {
+    let (home, bin) = (scratch.root().join("zsh"), scratch.root().join("bin"));
+    std::fs::create_dir_all(&home).expect("a home");
+    if !bin.exists() {
+        std::fs::create_dir(&bin).expect("a directory for programs");
+        std::os::unix::fs::symlink(scratch.fettlefs().get_program(), bin.join("fettlefs")).expect("a link");
+    }
+    const STARTUP: &str = r#"
+        autoload -Uz compinit; compinit -u -D
+        source <(fettlefs completions zsh)
+        tell() { print -r -- "$BUFFER" > $TOLD; exit }
+        zle -N tell; bindkey '^X' tell; bindkey '^I' complete-word; unsetopt list_beep"#;
+    std::fs::write(home.join(".zshrc"), STARTUP).expect("a startup file");
+    const PRESS: &str = r#"
+        zmodload zsh/zpty
+        zpty prompt 'zsh -i'
+        zpty -w -n prompt "$LINE"$'\t\x18'
+        while zpty -r prompt rest; do :; done"#;
+    let told = scratch.root().join("told");
+    let mut command = scratch.command("zsh");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a path"));
+    command.args(["-fc", PRESS]).current_dir(view.root()).env("ZDOTDIR", &home).env("PATH", path);
+    let out = command.env("LINE", line).env("TOLD", &told).env("TERM", "xterm").output().expect("zsh runs");
+    let text = std::fs::read_to_string(&told);
+    text.unwrap_or_else(|err| panic!("{err}: {}", String::from_utf8_lossy(&out.stderr))).trim_end().to_owned()
+}
+
+#[test]
+fn zsh_completes_commands_flags_and_ids() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    let id = id_of(&view, "src/a.rs");
+    for (typed, want) in [
+        ("fettlefs conf", "fettlefs confirm".to_owned()),
+        ("fettlefs confirm --forc", "fettlefs confirm --force".to_owned()),
+        (&format!("fettlefs diff {}", &id[..6]), format!("fettlefs diff {id}")),
+        (&format!("fettlefs confirm --yes {}", &id[..6]), format!("fettlefs confirm --yes {id}")),
+        ("fettlefs diff nosuch", "fettlefs diff nosuch".to_owned()),
+    ] {
+        assert_eq!(completed_by_zsh(&view, &scratch, typed), want, "{typed}");
+    }
+}
+
+#[test]
+fn fish_completes_commands_and_ids() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    let id = id_of(&view, "src/a.rs");
+    let offered = |line: &str| {
+        let script = "function fettlefs; $PROGRAM $argv; end; fettlefs completions fish | source; complete -C $LINE";
+        let mut command = scratch.command("fish");
+        command.env("PROGRAM", scratch.fettlefs().get_program()).env("LINE", line).current_dir(view.root());
+        let out = command.args(["--no-config", "-c", script]).output().expect("fish runs");
+        let text = String::from_utf8(out.stdout).expect("text");
+        text.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered("fettlefs conf"), ["confirm"]);
+    assert_eq!(offered(&format!("fettlefs discard {}", &id[..6])), [id]);
+}
+
+#[test]
+fn every_manual_page_is_rendered_without_a_warning() {
+    let scratch = Scratch::new();
+    let pages = scratch.root().join("pages");
+    scratch.cli(&["man", pages.to_str().expect("text")]).ok();
+    let render = |program: &str, args: &[&str], page: &std::path::Path| {
+        let output = scratch.command(program).args(args).arg(page).env("MANWIDTH", "80").output();
+        crate::harness::Output::from(output.expect("it runs"))
+    };
+    let mut count = 0;
+    for page in std::fs::read_dir(&pages).expect("pages") {
+        let page = page.expect("a page").path();
+        let output = render("groff", &["-man", "-ww", "-z", "-Tutf8"], &page).ok();
+        assert_eq!(output.stderr, "", "{}", page.display());
+        let output = render("man", &["--warnings", "-E", "UTF-8", "-l"], &page).ok();
+        let name = page.file_stem().expect("a name").to_string_lossy().into_owned();
+        assert!(output.stdout.contains(&name) && output.stderr.is_empty(), "{name}: {}", output.stderr);
+        count += 1;
+    }
+    assert!(count > 30 && pages.join("mount.fuse.fettlefs.8").exists(), "{count} pages");
+    // groff would have said something.
+    std::fs::write(pages.join("wrong.1"), ".TH wrong 1\n.nosuchmacro\n").expect("a page");
+    assert_ne!(render("groff", &["-man", "-ww", "-z", "-Tutf8"], &pages.join("wrong.1")).stderr, "");
 }
 
 #[test]

@@ -63,18 +63,41 @@ fn each_fault_is_named_with_its_remedy() {
     let scratch = mounted_scratch!();
     let no_device = r#"unshare -m sh -c 'mount -t tmpfs none /dev && "$FETTLE" doctor --json'"#;
     finds(&scratch, no_device, "/dev/fuse", "fuse");
-    let no_privilege = r#"setpriv --bounding-set -sys_admin "$FETTLE" doctor --json"#;
-    finds(&scratch, no_privilege, "mounting", "SYS_ADMIN");
     let as_nobody = r#"setpriv --reuid 65534 --clear-groups "$FETTLE" doctor --json"#;
     let open_to = |mode| format!("mknod fuse c 10 229; chmod {mode} fuse; mount --bind fuse /dev/fuse; rm fuse");
     let no_access = format!("unshare -m sh -ec '{}; {as_nobody}'", open_to("600"));
     finds(&scratch, &no_access, "/dev/fuse", "chmod 666 /dev/fuse");
-    let no_helper = r#"mount --bind /dev/null "$(command -v fusermount3)""#;
-    let no_helper = format!("unshare -m sh -ec '{}; {no_helper}; {as_nobody}'", open_to("666"));
-    finds(&scratch, &no_helper, "mounting", "apt-get install fuse3");
     scratch.write(".fettle.toml", "florr = 3\n");
     finds(&scratch, r#""$FETTLE" doctor --json"#, "settings", "docs/SETTINGS.md");
     assert_eq!(scratch.cli(&["doctor", "nowhere", "--json"]).exits(4).error_code(), "unknown_path");
+}
+
+#[test]
+fn who_may_not_mount_and_may_run_is_told_both() {
+    let scratch = mounted_scratch!();
+    let no_privilege = r#"setpriv --bounding-set -sys_admin --inh-caps=-sys_admin "$FETTLE" doctor --json"#;
+    let no_helper = r#"mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; rm fuse
+        mount --bind /dev/null "$(command -v fusermount3)"
+        HOME=/ XDG_CONFIG_HOME=/ setpriv --reuid 65534 --clear-groups "$FETTLE" doctor --json"#;
+    for (script, words) in [(no_privilege, "SYS_ADMIN"), (no_helper, "apt-get install fuse3")] {
+        let mut shell = scratch.command("unshare");
+        shell.args(["-m", "sh", "-ec", script]).current_dir(scratch.project());
+        let output = shell.env("FETTLE", scratch.fettlefs().get_program()).output().expect("unshare");
+        let found = found(&Output::from(output).ok().json());
+        let of = |name: &str| found.iter().find(|(check, ..)| check == name).unwrap_or_else(|| panic!("{found:?}"));
+        assert_eq!((of("mounting").1.as_str(), of("trial of a run").1.as_str()), ("note", "ok"), "{found:?}");
+        assert!(of("mounting").2.as_ref().is_some_and(|remedy| remedy.contains(words)), "{found:?}");
+    }
+    // Namespaces refused, too: in a changed root the kernel makes none for users.
+    let neither = r#"mkdir jail; mount --rbind / jail; exec chroot jail setpriv --bounding-set -sys_admin \
+        --inh-caps=-sys_admin "$FETTLE" doctor --json"#;
+    let mut shell = scratch.command("unshare");
+    shell.args(["-m", "--propagation", "private", "sh", "-ec", neither]).current_dir(scratch.root());
+    let output = shell.env("FETTLE", scratch.fettlefs().get_program()).output().expect("unshare");
+    let found = found(&Output::from(output).exits(1).json());
+    let faults: Vec<_> =
+        found.iter().filter(|(_, state, _)| state == "fault").map(|(check, ..)| check.as_str()).collect();
+    assert_eq!(faults, ["mounting", "trial of a run"]);
 }
 
 #[test]

@@ -101,14 +101,121 @@ fn options_traps_and_startup_files_of_the_user_stay_theirs() {
 }
 
 #[test]
+fn zsh_tells_once_whatever_ends_it_and_status_and_output_stay() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let landed = |name: &str| format!("[fettlefs] landed {name} (+1 -0) [new file]\n");
+    for (script, status, out, err) in [
+        ("echo x > z1; echo said; exit 9", 9, "said\n", landed("z1")),
+        // zsh would become its last command.
+        ("echo x > z2; /bin/false", 1, "", landed("z2")),
+        ("set -eu; echo x > z3; false; echo never", 1, "", landed("z3")),
+        ("trap 'echo mine; exit 4' EXIT; echo x > z4", 4, "mine\n", landed("z4")),
+        ("(echo x > z5; true); y=$(/bin/echo y); echo $y; (exit 6)", 6, "y\n", landed("z5")),
+        ("setopt ksh_arrays noclobber; echo x > z6", 0, "", landed("z6")),
+        ("zsh -c 'echo x > z7; zsh -c true'; bash -c 'echo x > z8'", 0, "", landed("z7") + &landed("z8")),
+        ("python3 -c 'open(\"z9\",\"w\").write(\"z\\n\")'", 0, "", landed("z9")),
+        ("exit 3", 3, "", String::new()),
+        ("echo x > z10; kill -TERM $$", -15, "", String::new()),
+        ("echo x > z11; exec true", 0, "", String::new()),
+    ] {
+        let output = agent(&scratch, &["zsh", "-c", script]);
+        assert_eq!((output.stdout.as_str(), output.stderr.as_str()), (out, err.as_str()), "{script}");
+        // A signal's is what Python makes of it.
+        assert!(output.status == status || status == -15 && output.status == 256 - 15, "{script}: {}", output.status);
+    }
+    let held = agent(&scratch, &["zsh", "-lc", REWRITE]).ok();
+    assert!(held.stderr.starts_with("[fettlefs] held ") && held.stderr.lines().count() == 1, "{}", held.stderr);
+    let inner = agent(&scratch, &["bash", "-c", "zsh -c 'echo x > inner'; true"]).ok();
+    assert_eq!(inner.stderr, landed("inner"));
+}
+
+#[test]
+fn shells_below_one_that_became_another_program_tell() {
+    let scratch = mounted_scratch!();
+    // Not zsh below zsh: the outer one has given `ZDOTDIR` back.
+    for (outer, inner) in [("bash", "zsh"), ("zsh", "bash"), ("bash", "bash")] {
+        let name = format!("{outer}-{inner}");
+        let become_other = format!("exec env {inner} -c 'echo x > {name}; {outer} -c true'");
+        // As programs do that are started by a script: it becomes a shell once more, and then something else.
+        let twice = format!("exec {outer} -c 'exec env {inner} -c \"echo x > {name}2; true\"'");
+        for (script, name) in [(become_other, name.clone()), (twice, format!("{name}2"))] {
+            let output = agent(&scratch, &[outer, "-c", &script]).ok();
+            assert_eq!(output.stderr, format!("[fettlefs] landed {name} (+1 -0) [new file]\n"), "{script}");
+        }
+    }
+}
+
+/// In a home with startup files of its own, each of which says that it was read.
+fn with_startup_files(scratch: &Scratch, directory: &str) -> std::path::PathBuf {
+    let home = scratch.root().join(directory);
+    std::fs::create_dir_all(&home).expect("a directory");
+    for (name, word) in [(".zshenv", "env"), (".zprofile", "profile"), (".zshrc", "rc"), (".zlogin", "login")] {
+        std::fs::write(home.join(name), format!("print {word} ${{ZDOTDIR-none}}\n")).expect("a startup file");
+    }
+    home
+}
+
+#[test]
+fn startup_files_of_a_zsh_user_are_read_as_ever() {
+    let scratch = mounted_scratch!();
+    let home = with_startup_files(&scratch, "home");
+    let own = with_startup_files(&scratch, "own");
+    let start = |flags: &str, own: Option<&std::path::Path>| {
+        let script = format!("import subprocess; subprocess.run(['zsh', '{flags}', 'echo x >> n'])");
+        let mut command = scratch.fettlefs();
+        command.current_dir(scratch.project()).args(["run", "--", "python3", "-c", &script]);
+        match own {
+            Some(own) => command.env("ZDOTDIR", own),
+            None => command.env_remove("ZDOTDIR"),
+        };
+        let output = Output::from(command.env("HOME", &home).output().expect("it runs")).ok();
+        assert!(output.stderr.contains("[fettlefs] landed n"), "{flags}: {}", output.stderr);
+        output.stdout
+    };
+    assert_eq!(start("-c", None), "env none\n");
+    assert_eq!(start("-lc", None), "env none\nprofile none\nlogin none\n");
+    assert_eq!(start("-ic", None), "env none\nrc none\n");
+    let named = own.display();
+    assert_eq!(start("-lc", Some(&own)), format!("env {named}\nprofile {named}\nlogin {named}\n"));
+}
+
+#[test]
+fn what_a_person_starts_at_a_prompt_of_zsh_tells_and_the_prompt_is_theirs() {
+    let scratch = mounted_scratch!();
+    with_startup_files(&scratch, "home");
+    // A terminal from zsh's own library: the first zsh is nobody's command, the second has a prompt.
+    let script = r#"
+        zmodload zsh/zpty
+        zpty prompt 'zsh -i'
+        zpty -w prompt "python3 -c 'import subprocess; subprocess.run([\"zsh\", \"-c\", \"echo x > n\"])' 2> $ROOT/told"
+        zpty -w prompt "fc -W $ROOT/history; exit"
+        while zpty -r prompt line; do print -rn -- $line; done"#;
+    let mut command = scratch.fettlefs();
+    command.current_dir(scratch.project()).args(["run", "--", "zsh", "-fc", script]).env("ROOT", scratch.root());
+    let output = Output::from(command.env_remove("ZDOTDIR").output().expect("it runs")).ok();
+    assert!(output.stdout.contains("rc none"), "{}", output.stdout);
+    let told = std::fs::read_to_string(scratch.root().join("told")).expect("what it told");
+    assert_eq!(told, "[fettlefs] landed n (+1 -0) [new file]\n");
+}
+
+#[test]
 fn a_run_can_do_without_and_other_shells_say_nothing() {
     let scratch = mounted_scratch!();
-    let tell = "python3 -c 'import subprocess; subprocess.run([\"SHELL\",\"-c\",\"echo x > a\"])'";
+    let tell = "python3 -c 'import subprocess; subprocess.run([\"SHELL\",\"-c\",\"echo x >> a\"])'";
     let told = |flags: &[&str], shell| {
         let output = run(&scratch, flags, &tell.replace("SHELL", shell)).ok();
         output.stderr.contains("[fettlefs]")
     };
-    assert_eq!([told(&[], "bash"), told(&["--no-effects"], "bash"), told(&[], "dash")], [true, false, false]);
+    for (flags, shell, want) in [
+        (&[][..], "bash", true),
+        (&["--no-effects"], "bash", false),
+        (&[], "zsh", true),
+        (&["--no-effects"], "zsh", false),
+        (&[], "dash", false),
+    ] {
+        assert_eq!(told(flags, shell), want, "{shell} {flags:?}");
+    }
 }
 
 #[test]
@@ -117,4 +224,18 @@ fn a_denied_write_is_told_with_its_reason() {
     scratch.write(".fettle.toml", "[[rule]]\nmatch = \"no\"\naction = \"deny\"\n");
     let output = shell(&scratch, "echo x > no; mv /dev/null/x y 2>/dev/null; exit 0").ok();
     assert!(output.stderr.contains("[fettlefs] denied no"), "{}", output.stderr);
+}
+
+#[test]
+fn a_temporary_file_that_was_renamed_over_another_is_not_told_of() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = "sed -i 's/line 5$/line five/' a; awk '{ print } NR == 9 { print \"more\" }' a > a.tmp; mv a.tmp a; \
+                  echo stays > b.tmp";
+    let output = agent(&scratch, &["bash", "-c", script]).ok();
+    assert_eq!(output.stderr, "[fettlefs] landed a (+2 -1)\n[fettlefs] landed b.tmp (+1 -0) [new file]\n");
+    let summary = run(&scratch, &["--json"], "sed -i 's/line 6$/line six/' a").ok();
+    let summary: serde_json::Value = serde_json::from_str(&summary.stderr).expect("a summary");
+    let landed: Vec<_> = summary["landed"].as_array().expect("landed").iter().map(|it| &it["path"]).collect();
+    assert_eq!(landed, ["a"]);
 }

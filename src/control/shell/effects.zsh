@@ -1,0 +1,53 @@
+# fettlefs: read by every zsh under `fettlefs run` as its .zshenv, for ZDOTDIR leads here. What a shell's command has
+# changed is told on standard error when it ends; its exit status and its standard output stay as they are.
+# `fettlefs run --no-effects` goes without.
+__fettle_at=$ZDOTDIR
+
+# Your own startup files, this one to begin with, as if nothing stood before them.
+if (( ${+FETTLE_ZDOTDIR} )); then
+    ZDOTDIR=$FETTLE_ZDOTDIR
+else
+    unset ZDOTDIR
+fi
+if [[ -r ${ZDOTDIR:-$HOME}/.zshenv ]]; then
+    . "${ZDOTDIR:-$HOME}/.zshenv"
+fi
+
+# The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end, and
+# at a prompt sits a person. The shells that these two start are to tell: they find the way here by ZDOTDIR, which is
+# lent to them alone, and not at all where it is yours or where startup files of yours are still to be read.
+# A shell that has become another program (`exec`) tells no more.
+__fettle_other=${FETTLE_TELLS-}
+if [[ -n $__fettle_other && ${__fettle_other%%:*} != $$ && /proc/${__fettle_other%%:*}/exe -ef ${__fettle_other#*:} ]]; then
+    :
+elif [[ -o interactive && -z ${ZSH_EXECUTION_STRING-} ]]; then
+    if (( ! ${+ZDOTDIR} )); then
+        __fettle_lend() { export ZDOTDIR=$__fettle_at }
+        __fettle_take_back() { unset ZDOTDIR }
+        preexec_functions+=(__fettle_lend)
+        precmd_functions=(__fettle_take_back $precmd_functions)
+    fi
+elif [[ ${FETTLE_COMMAND-} == $$ ]]; then
+    if (( ! ${+ZDOTDIR} )) && [[ ! -o login && ! -o interactive ]]; then
+        export ZDOTDIR=$__fettle_at
+    fi
+# Opened by this very process: by that the daemon knows which shell asks. No program is started.
+elif { read -r __fettle_line < $__fettle_at/begin } 2> /dev/null; then
+    __fettle_line=/proc/$$/exe
+    export FETTLE_TELLS=$$:${__fettle_line:A}
+    __fettle_tell() {
+        { emulate -L zsh; setopt no_xtrace } 2> /dev/null
+        (( ZSH_SUBSHELL || __fettle_told++ )) && return
+        local line
+        trap '' PIPE
+        while IFS= read -r line; do
+            print -r -u 2 -- $line
+        done < $__fettle_at/end
+    }
+    integer -g __fettle_told=0
+    # A trap, for without one zsh becomes its last command, and with `set -e` it calls no function. The function, for the
+    # trap may be yours.
+    trap __fettle_tell EXIT
+    zshexit_functions+=(__fettle_tell)
+fi
+unset __fettle_line __fettle_other
