@@ -188,7 +188,8 @@ fn told(event: &Event) -> Option<String> {
         EventName::SessionStarted | EventName::SessionEnded | EventName::Recovered => {
             return Some("the daemon was started anew".to_owned());
         }
-        EventName::WriteDenied | EventName::RequestRefused | EventName::ConfirmFailed | EventName::Expired => {
+        EventName::WriteDenied | EventName::RequestRefused | EventName::ReviewRequested => return None,
+        EventName::ConfirmFailed | EventName::Expired => {
             return None;
         }
         EventName::CheckStarted | EventName::CheckPassed | EventName::CheckFailed => return None,

@@ -11,11 +11,11 @@ use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, CheckPhase, DiffReply, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply,
-    FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response,
-    Target, UnmountReply, VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, CheckPhase, DiffReply, ErrorBody, ErrorCode, Event, EventName, EventsReply,
+    ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request,
+    Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
-use crate::store::{Backup, Fault, Verdict, Writer};
+use crate::store::{Backup, EventDraft, Fault, Verdict, Writer};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -27,6 +27,11 @@ const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Events that one answer tells at most: some 2 MiB of the 8 that fit.
 const EVENTS_MAX: u64 = 2000;
+
+/// Held changes that the answer to a request for review tells of; all are `status`'s to tell.
+const HELD_TOLD_MAX: usize = 200;
+/// Characters of such a request that an event repeats.
+const REVIEW_CHARS_MAX: usize = 1000;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -53,7 +58,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
-        Op::Reload | Op::Read | Op::Meter | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
+        Op::Reload | Op::Read | Op::Meter | Op::RequestReview | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
         Op::Check => request.phase == Some(CheckPhase::Promote),
     };
     match project.overlay.fault().filter(|_| acts) {
@@ -87,6 +92,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Meter => read::meter(request, asker, project),
         Op::Patch => patch::patch(request, asker, project),
         Op::Check => check::check(request, asker, project),
+        Op::RequestReview => request_review(request, asker, project),
         Op::Read => unreachable!("`serve` answers it, for it has a receipt"),
     }
 }
@@ -140,6 +146,42 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
             None => act(chosen, |ids| project.overlay.confirm(ids, &how)),
         }
     })
+}
+
+/// Tells who follows the events that somebody waits for a decision. Nothing changes by it, so it is anybody's who could
+/// make an event by writing a file.
+fn request_review(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    if !rights::may_record(asker, project) {
+        let message = "request_review: only who may write in the project asks for a review of it";
+        return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
+    }
+    project.overlay.settle_pending();
+    let rows = answers::held_rows(project);
+    let chosen = chosen(request, &rows, project, Unnamed::All)?;
+    if !chosen.is_empty() {
+        note_review_requested(request, &chosen, asker, project)?;
+    }
+    let held_count = chosen.len() as u64;
+    let held = chosen.iter().take(HELD_TOLD_MAX).map(|row| answers::held(project, row)).collect::<Result<_>>()?;
+    Ok(Reply::RequestReview(ReviewReply { held, held_count, may_confirm: rights::may_change(asker, project) }))
+}
+
+fn note_review_requested(request: &Request, chosen: &[&HeldRow], asker: &Asker, project: &Project) -> Result<()> {
+    let what = match chosen.len() {
+        1 => "1 held change".to_owned(),
+        count => format!("{count} held changes"),
+    };
+    let why = request.name.iter().flat_map(|why| [": ", why.as_str()]).flat_map(str::chars);
+    let message: String = what.chars().chain(why).take(REVIEW_CHARS_MAX).collect();
+    let event = EventDraft::new(EventName::ReviewRequested).with(|event| {
+        event.session = Some(project.overlay.session().to_owned());
+        if let [row] = chosen {
+            (event.id, event.path) = (Some(row.id().to_string()), row.row.names.first().cloned());
+        }
+        event.message = Some(message);
+        (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
+    });
+    project.overlay.store().record(&event).map_err(failed)
 }
 
 fn review(request: &Request, asker: &Asker) -> Review {
