@@ -25,7 +25,7 @@ const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long `events` waits at most for one to happen. Then the asker asks again, and who has gone holds no thread of ours.
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Events that one answer tells at most: some 2 MiB of the 8 that fit.
+/// Events that one answer tells at most, where they fit: some 2 MiB of the 8, unless paths are long.
 const EVENTS_MAX: u64 = 2000;
 
 /// Held changes that the answer to a request for review tells of; all are `status`'s to tell.
@@ -80,7 +80,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
         Op::Blame => blame::blame(request, asker, project),
-        Op::Events => events(request, project),
+        Op::Events => events(request, asker, project),
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),
         Op::Reload => reload(request, project),
@@ -451,7 +451,7 @@ fn log(request: &Request, project: &Project) -> Result<Reply> {
     Ok(Reply::Log(LogReply { events: page.entries, next: page.next }))
 }
 
-fn events(request: &Request, project: &Project) -> Result<Reply> {
+fn events(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     if request.wait && project.mounted.is_none() {
         return Err(ErrorBody::new(
             ErrorCode::NotMounted,
@@ -464,10 +464,19 @@ fn events(request: &Request, project: &Project) -> Result<Reply> {
     };
     let since = request.since.unwrap_or_default();
     let limit = request.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let found = project.overlay.store().events_after(since, limit, wait).map_err(failed)?;
+    let store = project.overlay.store();
+    // Before and after: what comes between is not let go either.
+    let note = |told| {
+        if request.wait {
+            store.note_follower(asker.pid, since, told)
+        }
+    };
+    note(since);
+    let found = store.events_after(since, limit, wait).map_err(failed)?;
     let over = found.is_none();
     let mut events = found.unwrap_or_default();
     let seq = events.last().map_or(since, |event| event.seq);
+    note(seq);
     events.retain(|event| request.session.is_none() || request.session == event.session);
     Ok(Reply::Events(EventsReply { events, seq, over }))
 }

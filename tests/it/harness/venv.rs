@@ -7,6 +7,9 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
+/// A package that brings `jsonschema`; the one that the tests of MCP have anyhow.
+pub const WITH_JSON_SCHEMA: &str = "mcp==2.3.0";
+
 /// One at a time: tests run side by side, and each environment is made once.
 static MAKING: Mutex<()> = Mutex::new(());
 
