@@ -17,7 +17,7 @@ mod tests;
 pub use ask::{Client, ClientError, Offline};
 pub use check::{Check, Checked};
 pub use command::{Group, PROGRESS_EVERY, Ran};
-pub use mounts::{DeadMount, fettle_mounts};
+pub use mounts::{DeadMount, fettle_mounts, projects_elsewhere};
 pub use place::{Place, find};
 pub use reach::{Reach, reach};
 pub use target::{OutsideProject, path_of, target};
