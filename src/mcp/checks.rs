@@ -21,12 +21,15 @@ const ENDED_BY_US: i32 = 128 + libc::SIGTERM;
 /// Characters of the command's last line that a message of progress repeats.
 const LINE_CHARS_MAX: usize = 200;
 
+/// Takes the seconds that a command has run, and what to say of them.
+pub type Tell = Box<dyn Fn(f64, String) -> io::Result<()> + Send>;
+
 /// Who waits for the answer to one call.
 pub struct Waiting {
     pub cancelled: CancellationToken,
     pub gone: CancellationToken,
-    /// Takes the seconds and what to say of them. None: nobody wants to know.
-    pub tell: Option<Box<dyn Fn(f64, String) -> io::Result<()> + Send>>,
+    /// None: nobody wants to know.
+    pub tell: Option<Tell>,
 }
 
 impl Waiting {
@@ -69,7 +72,7 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
 }
 
 /// An error once nobody waits any more; else tells now and then.
-fn progress(waiting: &Waiting) -> impl FnMut(Duration, &[u8]) -> io::Result<()> {
+pub(super) fn progress(waiting: &Waiting) -> impl FnMut(Duration, &[u8]) -> io::Result<()> {
     let mut told = Duration::ZERO;
     move |took, line| match &waiting.tell {
         _ if waiting.is_over() => Err(io::ErrorKind::Interrupted.into()),

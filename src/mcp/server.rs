@@ -14,10 +14,11 @@ use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::Desk;
 use super::acts;
+use super::checks::{Tell, Waiting};
 use super::tools::{self, Tool};
 use super::wire::Watched;
-use super::{Desk, checks::Waiting};
 
 /// What a model is told of all tools together.
 const INSTRUCTIONS: &str = "This project is behind fettlefs. Files are written as always; small changes land in the \
@@ -129,7 +130,7 @@ impl Server {
                 let told = ProgressNotificationParam::new(token.clone(), seconds).with_message(message);
                 runtime.block_on(peer.notify_progress(told)).map_err(io::Error::other)
             };
-            Box::new(tell) as Box<dyn Fn(f64, String) -> io::Result<()> + Send>
+            Box::new(tell) as Tell
         });
         Waiting { cancelled: context.ct.clone(), gone: self.gone.clone(), tell }
     }

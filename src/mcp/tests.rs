@@ -1,9 +1,13 @@
 //! What is offered, by itself.
 
 use std::collections::HashSet;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
+use super::checks::{Waiting, progress};
 use super::tools::{Tool, all};
 use crate::protocol::{Acted, Reply, Response, ReviewReply};
 
@@ -46,4 +50,21 @@ fn the_op_of_an_answer_is_the_tools_name() {
     assert_eq!(op(Reply::Confirm(Acted::default())), Tool::Confirm.name());
     assert_eq!(op(Reply::Discard(Acted::default())), Tool::Discard.name());
     assert_eq!(op(Reply::RequestReview(ReviewReply::default())), Tool::RequestReview.name());
+}
+
+#[test]
+fn who_waits_is_told_now_and_then_and_who_does_not_is_noticed() {
+    let (told, heard) = channel();
+    let tell = move |seconds, line| told.send((seconds, line)).map_err(std::io::Error::other);
+    let (cancelled, gone) = (CancellationToken::new(), CancellationToken::new());
+    let waiting = Waiting { cancelled, gone: gone.clone(), tell: Some(Box::new(tell)) };
+    let mut progress = progress(&waiting);
+    for tenths in 1..=120 {
+        progress(Duration::from_millis(100 * tenths), b"a line of its output").unwrap();
+    }
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [5.0, 10.0].map(|at| (at, "a line of its output".to_owned())));
+    progress(Duration::from_secs(20), &[b'x'; 1000]).unwrap();
+    assert_eq!(heard.try_iter().map(|(_, line)| line.len()).collect::<Vec<_>>(), [200]);
+    gone.cancel();
+    assert!(progress(Duration::from_secs(21), b"").is_err());
 }
