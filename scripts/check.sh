@@ -61,6 +61,10 @@ missing_packages() {
             printf '%s\n' "$package"
         fi
     done <<<"$needs"
+    # No program of its own: the client of the MCP tests is installed into an environment that it makes.
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        printf 'python3-venv\n'
+    fi
 }
 
 install_missing() {

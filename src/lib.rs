@@ -25,4 +25,6 @@ pub mod fuse;
 
 pub mod client;
 
+pub mod mcp;
+
 pub mod cli;

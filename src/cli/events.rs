@@ -35,6 +35,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         let Reply::Events(EventsReply { events, seq, over }) = client.ask(&request)? else {
             return Err(Failure::other_answer());
         };
+        if let (Some(since), Some(first), None) = (request.since, events.first(), &request.session) {
+            tell_gap(since, first.seq, desk)?;
+        }
         desk.stream(&events, log::render)?;
         let is_all = request.since.unwrap_or_default() == seq;
         if over || (is_all && !arguments.follow) {
@@ -42,6 +45,16 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         }
         request.since = Some(seq);
     }
+}
+
+/// Numbers count up by one, so a gap is what the log has let go before it was read.
+fn tell_gap(since: u64, first: u64, desk: &Desk) -> Result<(), Failure> {
+    if first <= since + 1 {
+        return Ok(());
+    }
+    desk.remark(|text| {
+        text.put(format!("fettlefs: the events {} to {} are not kept any more\n", since + 1, first - 1));
+    })
 }
 
 /// The number after which the latest few events come.

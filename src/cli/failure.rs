@@ -2,7 +2,7 @@
 
 use super::terminal::{Ink, Style};
 use super::text::Text;
-use crate::client::{ClientError, OutsideProject};
+use crate::client::{ClientError, OTHER_ANSWER, OutsideProject};
 use crate::protocol::{ErrorBody, ErrorCode, Exit, ProtocolError, Response};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ impl Failure {
 
     /// The daemon answered another question than was asked.
     pub fn other_answer() -> Self {
-        Self::new(ErrorCode::Io, "the daemon answered another question; are its version and this program's the same?")
+        Self::new(ErrorCode::Io, OTHER_ANSWER)
     }
 
     /// For another sentence than its own.

@@ -97,6 +97,7 @@ fn name(event: EventName) -> &'static str {
         EventName::WriteHeld => "write held",
         EventName::WriteDenied => "write denied",
         EventName::RequestRefused => "request refused",
+        EventName::ReviewRequested => "review requested",
         EventName::Confirmed => "confirmed",
         EventName::ConfirmFailed => "confirm failed",
         EventName::Discarded => "discarded",

@@ -27,6 +27,7 @@ mod held;
 mod init;
 mod log;
 mod man;
+mod mcp;
 mod meter;
 pub mod mount;
 mod mount_helper;
@@ -112,6 +113,7 @@ enum Command {
     Fsck(fsck::Arguments),
     Doctor(doctor::Arguments),
     Init(init::Arguments),
+    Mcp(mcp::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
     Version(version::Arguments),
@@ -172,6 +174,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Fsck(arguments) => fsck::run(arguments, desk),
         Command::Doctor(arguments) => doctor::run(arguments, desk),
         Command::Init(arguments) => init::run(arguments, desk),
+        Command::Mcp(arguments) => mcp::run(arguments, desk),
         Command::Completions(arguments) => completions::run(arguments, desk),
         Command::Man(arguments) => man::run(arguments, desk),
         Command::Version(arguments) => version::run(arguments, desk),

@@ -93,6 +93,7 @@ fn asks_rules(op: Op) -> bool {
         | Op::Blame
         | Op::Events
         | Op::External
+        | Op::RequestReview
         | Op::Fsck => false,
         Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Unmount | Op::Run | Op::Leave | Op::Version => false,
     }

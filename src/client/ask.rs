@@ -47,6 +47,11 @@ impl Client {
         Ok(Self { place, reach, offline })
     }
 
+    /// What [`Client::open`] takes to find whoever answers later.
+    pub(super) fn way(&self) -> (PathBuf, Offline) {
+        (self.place.start.clone(), self.offline)
+    }
+
     pub fn place(&self) -> &Place {
         &self.place
     }

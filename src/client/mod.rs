@@ -1,10 +1,12 @@
 //! Finds the daemon that answers for a project, and asks it.
 //!
 //! Owns how requests travel: through the view's control file, through the socket in the state directory, or, with
-//! no mount, through a function that works on the state directory itself. Never decides what a request means and
-//! prints nothing. Begin with [`Client::open`].
+//! no mount, through a function that works on the state directory itself. Runs what a check runs, which is more than one
+//! question ([`Check`]). Never decides what a request means and prints nothing. Begin with [`Client::open`].
 
 mod ask;
+mod check;
+mod command;
 mod mounts;
 mod place;
 mod reach;
@@ -13,7 +15,12 @@ mod target;
 mod tests;
 
 pub use ask::{Client, ClientError, Offline};
-pub use mounts::{DeadMount, fettle_mounts};
+pub use check::{Check, Checked};
+pub use command::{Group, PROGRESS_EVERY, Ran};
+pub use mounts::{DeadMount, fettle_mounts, projects_elsewhere};
 pub use place::{Place, find};
 pub use reach::{Reach, reach};
 pub use target::{OutsideProject, path_of, target};
+
+/// What is said of a reply that does not go with its request.
+pub const OTHER_ANSWER: &str = "the daemon answered another question; are its version and this program's the same?";

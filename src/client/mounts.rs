@@ -1,7 +1,8 @@
-//! The mounts of fettlefs that this process can see.
+//! The mounts of fettlefs that this process can see, and the projects of those that only others can.
 
 use super::{ClientError, place::io_error};
 use crate::sys::mount::{self, FS_TYPE, MountEntry};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,13 @@ pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     let mounts =
         mount::mounts().map_err(|cause| io_error("read the mount table of", Path::new("this process"), cause))?;
     Ok(mounts.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
+}
+
+/// The projects of which there is a view in a namespace that is not ours: those of runs.
+pub fn projects_elsewhere() -> Result<BTreeSet<PathBuf>, ClientError> {
+    let mounts = mount::mounts_elsewhere()
+        .map_err(|cause| io_error("read the mount tables of", Path::new("other processes"), cause))?;
+    Ok(mounts.into_iter().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.source.into()).collect())
 }
 
 /// A mount whose daemon is gone.

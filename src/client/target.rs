@@ -12,10 +12,17 @@ use std::path::{Component, Path, PathBuf};
 
 /// An argument that can only name something outside the project.
 #[derive(Debug, thiserror::Error)]
-#[error("{} is outside the project {}", argument.display(), root.display())]
+#[error("{}", told(argument, root))]
 pub struct OutsideProject {
     argument: PathBuf,
     root: PathBuf,
+}
+
+fn told(argument: &Path, root: &Path) -> String {
+    match argument.as_os_str().is_empty() {
+        true => format!("an empty argument names nothing in the project {}", root.display()),
+        false => format!("{} is outside the project {}", argument.display(), root.display()),
+    }
 }
 
 /// Every reading of one argument.
@@ -36,8 +43,12 @@ pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, OutsideProjec
     project_path(place, argument).ok_or_else(outside)
 }
 
-/// The argument as a path below the project; none when it leads out of it, or is no path at all.
+/// The argument as a path below the project; none when it leads out of it, or is no path at all. Nothing is not the working
+/// directory: a variable that is not set must not name everything.
 fn project_path(place: &Place, argument: &OsStr) -> Option<RelPath> {
+    if argument.is_empty() {
+        return None;
+    }
     let lexical = normalize(&place.start.join(argument));
     let relative = match lexical.strip_prefix(&place.root) {
         Ok(relative) => relative.to_owned(),

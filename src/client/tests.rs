@@ -160,3 +160,12 @@ fn a_version_reply_needs_no_paging() {
     assert_eq!(Client::open(scratch.path(), nobody).unwrap().ask(&Request::new(Op::Version)), Ok(version));
     asked.join().unwrap();
 }
+
+#[test]
+fn nothing_is_no_argument_and_does_not_mean_all_that_is_here() {
+    let place = place("/p");
+    let told = target(&place, OsStr::new("")).unwrap_err().to_string();
+    assert!(told.starts_with("an empty argument names nothing"), "{told}");
+    assert!(path_of(&place, OsStr::new("")).is_err());
+    assert!(target(&place, OsStr::new(".")).unwrap().path.unwrap().is_root());
+}

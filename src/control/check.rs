@@ -159,7 +159,7 @@ fn moved(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<Vec<Str
     Ok(lines)
 }
 
-/// What all events after one say has moved. The last page is the one that is not full.
+/// What all events after one say has moved.
 fn told_since(seq: u64, project: &Project) -> Result<Vec<String>> {
     let (mut lines, mut since) = (Vec::new(), seq);
     loop {
@@ -167,8 +167,8 @@ fn told_since(seq: u64, project: &Project) -> Result<Vec<String>> {
         let page = page.map_err(failed)?.unwrap_or_default();
         lines.extend(page.iter().filter_map(told));
         match page.last() {
-            Some(last) if page.len() as u64 >= EVENTS_PAGE => since = last.seq,
-            Some(_) | None => return Ok(lines),
+            Some(last) => since = last.seq,
+            None => return Ok(lines),
         }
     }
 }
@@ -188,7 +188,8 @@ fn told(event: &Event) -> Option<String> {
         EventName::SessionStarted | EventName::SessionEnded | EventName::Recovered => {
             return Some("the daemon was started anew".to_owned());
         }
-        EventName::WriteDenied | EventName::RequestRefused | EventName::ConfirmFailed | EventName::Expired => {
+        EventName::WriteDenied | EventName::RequestRefused | EventName::ReviewRequested => return None,
+        EventName::ConfirmFailed | EventName::Expired => {
             return None;
         }
         EventName::CheckStarted | EventName::CheckPassed | EventName::CheckFailed => return None,

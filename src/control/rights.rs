@@ -102,7 +102,7 @@ fn need(op: Op) -> Need {
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External => Need::Look,
         Op::Read | Op::Meter | Op::Flush | Op::Version => Need::Look,
         // A write as any program's, and a record of a command: asked of each file, and of the project.
-        Op::Patch | Op::Check => Need::Look,
+        Op::Patch | Op::Check | Op::RequestReview => Need::Look,
         // Who begins a run gains nothing by it, and only its own can be left.
         Op::Run | Op::Leave => Need::Look,
     }
@@ -369,6 +369,7 @@ mod tests {
             (Op::Meter, Need::Look),
             (Op::Patch, Need::Look),
             (Op::Check, Need::Look),
+            (Op::RequestReview, Need::Look),
             (Op::Confirm, Need::Change),
             (Op::Discard, Need::Change),
             (Op::Rollback, Need::Change),

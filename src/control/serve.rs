@@ -11,11 +11,11 @@ use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, CheckPhase, DiffReply, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply,
-    FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response,
-    Target, UnmountReply, VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, CheckPhase, DiffReply, ErrorBody, ErrorCode, Event, EventName, EventsReply,
+    ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request,
+    Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
-use crate::store::{Backup, Fault, Verdict, Writer};
+use crate::store::{Backup, EventDraft, Fault, Verdict, Writer};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -25,8 +25,13 @@ const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long `events` waits at most for one to happen. Then the asker asks again, and who has gone holds no thread of ours.
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Events that one answer tells at most: some 2 MiB of the 8 that fit.
+/// Events that one answer tells at most, where they fit: some 2 MiB of the 8, unless paths are long.
 const EVENTS_MAX: u64 = 2000;
+
+/// Held changes that the answer to a request for review tells of; all are `status`'s to tell.
+const HELD_TOLD_MAX: usize = 200;
+/// Characters of such a request that an event repeats.
+const REVIEW_CHARS_MAX: usize = 1000;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -53,7 +58,7 @@ fn check_writable(request: &Request, project: &Project) -> Result<()> {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
-        Op::Reload | Op::Read | Op::Meter | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
+        Op::Reload | Op::Read | Op::Meter | Op::RequestReview | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
         Op::Check => request.phase == Some(CheckPhase::Promote),
     };
     match project.overlay.fault().filter(|_| acts) {
@@ -75,7 +80,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Backups => backups(request, project),
         Op::Log => log(request, project),
         Op::Blame => blame::blame(request, asker, project),
-        Op::Events => events(request, project),
+        Op::Events => events(request, asker, project),
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),
         Op::Reload => reload(request, project),
@@ -87,6 +92,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::Meter => read::meter(request, asker, project),
         Op::Patch => patch::patch(request, asker, project),
         Op::Check => check::check(request, asker, project),
+        Op::RequestReview => request_review(request, asker, project),
         Op::Read => unreachable!("`serve` answers it, for it has a receipt"),
     }
 }
@@ -140,6 +146,42 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
             None => act(chosen, |ids| project.overlay.confirm(ids, &how)),
         }
     })
+}
+
+/// Tells who follows the events that somebody waits for a decision. Nothing changes by it, so it is anybody's who could
+/// make an event by writing a file.
+fn request_review(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    if !rights::may_record(asker, project) {
+        let message = "request_review: only who may write in the project asks for a review of it";
+        return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
+    }
+    project.overlay.settle_pending();
+    let rows = answers::held_rows(project);
+    let chosen = chosen(request, &rows, project, Unnamed::All)?;
+    if !chosen.is_empty() {
+        note_review_requested(request, &chosen, asker, project)?;
+    }
+    let held_count = chosen.len() as u64;
+    let held = chosen.iter().take(HELD_TOLD_MAX).map(|row| answers::held(project, row)).collect::<Result<_>>()?;
+    Ok(Reply::RequestReview(ReviewReply { held, held_count, may_confirm: rights::may_change(asker, project) }))
+}
+
+fn note_review_requested(request: &Request, chosen: &[&HeldRow], asker: &Asker, project: &Project) -> Result<()> {
+    let what = match chosen.len() {
+        1 => "1 held change".to_owned(),
+        count => format!("{count} held changes"),
+    };
+    let why = request.name.iter().flat_map(|why| [": ", why.as_str()]).flat_map(str::chars);
+    let message: String = what.chars().chain(why).take(REVIEW_CHARS_MAX).collect();
+    let event = EventDraft::new(EventName::ReviewRequested).with(|event| {
+        event.session = Some(project.overlay.session().to_owned());
+        if let [row] = chosen {
+            (event.id, event.path) = (Some(row.id().to_string()), row.row.names.first().cloned());
+        }
+        event.message = Some(message);
+        (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
+    });
+    project.overlay.store().record(&event).map_err(failed)
 }
 
 fn review(request: &Request, asker: &Asker) -> Review {
@@ -396,7 +438,7 @@ fn log(request: &Request, project: &Project) -> Result<Reply> {
     Ok(Reply::Log(LogReply { events: page.entries, next: page.next }))
 }
 
-fn events(request: &Request, project: &Project) -> Result<Reply> {
+fn events(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     if request.wait && project.mounted.is_none() {
         return Err(ErrorBody::new(
             ErrorCode::NotMounted,
@@ -409,10 +451,19 @@ fn events(request: &Request, project: &Project) -> Result<Reply> {
     };
     let since = request.since.unwrap_or_default();
     let limit = request.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let found = project.overlay.store().events_after(since, limit, wait).map_err(failed)?;
+    let store = project.overlay.store();
+    // Before and after: what comes between is not let go either.
+    let note = |told| {
+        if request.wait {
+            store.note_follower(asker.pid, since, told)
+        }
+    };
+    note(since);
+    let found = store.events_after(since, limit, wait).map_err(failed)?;
     let over = found.is_none();
     let mut events = found.unwrap_or_default();
     let seq = events.last().map_or(since, |event| event.seq);
+    note(seq);
     events.retain(|event| request.session.is_none() || request.session == event.session);
     Ok(Reply::Events(EventsReply { events, seq, over }))
 }

@@ -46,6 +46,9 @@ pub enum BackupKind {
 macro_rules! named {
     ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
         impl $type {
+            /// Every one, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }

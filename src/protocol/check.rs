@@ -16,6 +16,16 @@ pub enum CheckPhase {
     Promote,
 }
 
+/// What a review was asked for.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct ReviewReply {
+    /// The first few; `held_count` is of all.
+    pub held: Vec<Held>,
+    pub held_count: u64,
+    /// Whether who asked may decide without anybody.
+    pub may_confirm: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckReply {
     pub phase: CheckPhase,

@@ -13,6 +13,8 @@ pub enum EventName {
     WriteDenied,
     /// Somebody asked for what they may not.
     RequestRefused,
+    /// Somebody asks for a decision about what is held.
+    ReviewRequested,
     Confirmed,
     ConfirmFailed,
     Discarded,
@@ -81,12 +83,13 @@ pub struct Event {
 
 impl EventName {
     /// Every name, in the order of the contract.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::SessionStarted,
         Self::WriteLanded,
         Self::WriteHeld,
         Self::WriteDenied,
         Self::RequestRefused,
+        Self::ReviewRequested,
         Self::Confirmed,
         Self::ConfirmFailed,
         Self::Discarded,

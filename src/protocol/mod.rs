@@ -21,7 +21,7 @@ pub(crate) mod tests;
 mod words;
 
 pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
-pub use check::{CheckPhase, CheckReply};
+pub use check::{CheckPhase, CheckReply, ReviewReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
 pub use event::{Event, EventName, Program, tells_of_removal};
 pub use op::Op;

@@ -20,6 +20,8 @@ pub enum Op {
     Meter,
     Patch,
     Check,
+    /// Somebody who may not decide asks somebody who may.
+    RequestReview,
     Flush,
     Unmount,
     /// What the asker starts from here on is a run.
@@ -31,7 +33,7 @@ pub enum Op {
 
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
-const OPS: [(Op, &str, &[&str]); 22] = [
+const OPS: [(Op, &str, &[&str]); 23] = [
     (Op::Status, "status", &["offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
@@ -53,6 +55,7 @@ const OPS: [(Op, &str, &[&str]); 22] = [
     (Op::Meter, "meter", &["session", "reset"]),
     (Op::Patch, "patch", &["files", "session", "dry_run"]),
     (Op::Check, "check", &["phase", "name", "tested", "status"]),
+    (Op::RequestReview, "request_review", &["ids", "paths", "args", "all", "name"]),
     (Op::Flush, "flush", &["wait", "timeout"]),
     (Op::Unmount, "unmount", &["held", "timeout", "force", "dry_run"]),
     (Op::Run, "run", &["name"]),

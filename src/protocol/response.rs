@@ -2,8 +2,8 @@
 
 use super::{
     Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, RunReply, Status,
-    UnmountReply, VersionReply,
+    FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, ReviewReply, RunReply,
+    Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,7 @@ pub enum Reply {
     Meter(MeterReply),
     Patch(PatchReply),
     Check(Box<CheckReply>),
+    RequestReview(ReviewReply),
     Flush(FlushReply),
     Unmount(UnmountReply),
     Run(RunReply),
@@ -148,7 +149,7 @@ impl Reply {
             Self::External(reply) => reply.next,
             Self::Fsck(reply) => reply.next,
             Self::Read(reply) => reply.next,
-            Self::Meter(_) | Self::Patch(_) | Self::Check(_) => None,
+            Self::Meter(_) | Self::Patch(_) | Self::Check(_) | Self::RequestReview(_) => None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
             Self::Run(_) | Self::Leave(_) => None,
@@ -202,7 +203,7 @@ impl Reply {
             Self::External(reply) => reply.next = None,
             Self::Fsck(reply) => reply.next = None,
             Self::Read(reply) => reply.next = None,
-            Self::Meter(_) | Self::Patch(_) | Self::Check(_) => {}
+            Self::Meter(_) | Self::Patch(_) | Self::Check(_) | Self::RequestReview(_) => {}
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
             Self::Run(_) | Self::Leave(_) => {}

@@ -323,7 +323,7 @@ fn event_names_are_those_of_the_contract() {
         EventName::ALL.iter().map(|name| serde_json::to_value(name).unwrap().as_str().unwrap().to_owned()).collect();
     assert_eq!(
         names.join(" "),
-        "session_started write_landed write_held write_denied request_refused confirmed confirm_failed discarded rolled_back undone \
+        "session_started write_landed write_held write_denied request_refused review_requested confirmed confirm_failed discarded rolled_back undone \
          expired external_modified check_started check_passed check_failed promote_started promote_succeeded \
          promote_failed recovered session_ended"
     );
@@ -453,6 +453,41 @@ fn the_schema_of_a_patch_is_what_is_accepted() {
     for closed in [&schema, file, hunk] {
         assert_eq!(closed["additionalProperties"], false);
     }
+}
+
+#[test]
+fn the_schema_of_an_event_names_all_that_there_is() {
+    let schema: serde_json::Value = serde_json::from_str(include_str!("../../docs/events.schema.json")).unwrap();
+    assert_eq!(schema["properties"]["event"]["enum"], json!(EventName::ALL));
+    assert_eq!(schema["properties"]["reason"]["enum"], json!(Reason::ALL));
+    let program = Program { pid: 1, uid: 0, exe: None, cmdline: None };
+    let event = Event {
+        path: Some(RelPath::parse(b"\xff").unwrap()),
+        id: Some("a1b2c3d4".into()),
+        operation: Some("op1".into()),
+        session: Some("s".into()),
+        reason: Some(Reason::Size),
+        sha256: Some(Digest::of(b"")),
+        bytes: Some(0),
+        insertions: Some(0),
+        deletions: Some(0),
+        backup: Some("b".into()),
+        message: Some("m".into()),
+        pid: Some(1),
+        uid: Some(0),
+        opened_by: Some(program.clone()),
+        written_by: Some(program),
+        ..Event::new(1, time(), EventName::Confirmed)
+    };
+    let names = |object: &serde_json::Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let told = serde_json::to_value(&event).unwrap();
+    assert_eq!(names(&told), names(&schema["properties"]));
+    let program = &schema["$defs"]["program"]["oneOf"][1]["properties"];
+    assert_eq!(names(&told["opened_by"]), names(program));
+    let least = serde_json::to_value(Event::new(1, time(), EventName::Confirmed)).unwrap();
+    let mut required: Vec<String> = serde_json::from_value(schema["required"].clone()).unwrap();
+    required.sort_unstable();
+    assert_eq!(names(&least), required, "what is always there");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! The log is bounded: past [`LOG_BYTES_MAX`] the oldest events go, a quarter of the log at a time, and numbers go on. Of
 //! an event that says what was last put at a path with backups the hash stays, in a row that is otherwise empty: a
-//! rollback is to know later whether somebody has edited that.
+//! rollback is to know later whether somebody has edited that. What somebody who follows has not read stays
+//! (`followers.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,15 +12,20 @@ use rusqlite::{OptionalExtension, Params, Transaction};
 
 use super::backups::Backup;
 use super::database::Database;
+use super::followers::FOLLOWED_TIMES_MAX;
 use super::operations::{Effect, PathEffect};
 use super::upper::{Writer, parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{BackupKind, Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
-use crate::protocol::EventName;
+use crate::protocol::{EventName, REPLY_BYTES_MAX};
 
 /// The log holds no more than this, but for what comes until the next purge.
 pub const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// What is read of the log at once, but for one event that is larger: half of what an answer has room for. Paths may have
+/// four thousand bytes, and an event two of them.
+const PAGE_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 
 /// Events deleted in one transaction; who commits waits for one at most.
 const BATCH: usize = 1024;
@@ -90,13 +96,13 @@ impl Store {
         self.read_events(&self.database.lock(), "seq > ?1 ORDER BY seq", [after as i64])
     }
 
-    /// At most `limit` of them. Where there is none yet, waits for one: None when none will come, for the mount goes.
+    /// At most `limit` of them, and no more than an answer has room for: only where there are none, there are no more. Where there is none yet, waits for one: None when none will come, for the mount goes.
     pub fn events_after(&self, after: u64, limit: u64, wait: Duration) -> Result<Option<Vec<Event>>> {
         let until = Instant::now() + wait;
         let mut database = self.database.lock();
         let committed = database.committed();
         loop {
-            let events = self.read_events(&database, "seq > ?1 ORDER BY seq LIMIT ?2", [after as i64, limit as i64])?;
+            let events = self.read_page(&database, after, limit)?;
             if events.is_empty() && database.is_ending() {
                 return Ok(None);
             }
@@ -106,9 +112,31 @@ impl Store {
         }
     }
 
+    /// A process that follows has read up to one event, and is told up to another.
+    pub fn note_follower(&self, pid: u32, read: u64, told: u64) {
+        self.followers.note(pid, read, told);
+    }
+
     /// Answers all who wait for an event.
     pub fn end_waits(&self) {
         self.database.lock().end_waits();
+    }
+
+    fn read_page(&self, database: &Database, after: u64, limit: u64) -> Result<Vec<Event>> {
+        let mut statement = database
+            .reader()
+            .prepare_cached("SELECT row FROM event WHERE row != '' AND seq > ?1 ORDER BY seq LIMIT ?2")?;
+        let mut rows = statement.query([after as i64, limit as i64])?;
+        let (mut bytes, mut page) = (0, Vec::new());
+        while let Some(row) = rows.next()? {
+            let row: String = row.get(0)?;
+            bytes += row.len();
+            if bytes > PAGE_BYTES_MAX && !page.is_empty() {
+                break;
+            }
+            page.push(parse_row(&row, self.dirs.describe())?);
+        }
+        Ok(page)
     }
 
     fn read_events(&self, database: &Database, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
@@ -199,13 +227,13 @@ impl Store {
 
 /// Letting the oldest events go.
 impl Store {
-    /// Lets the oldest go if all events are more than `bytes_max`; what stays is three quarters of that. Gives how many
-    /// went. A crash in the middle leaves some of them, all newer than those that are gone.
+    /// Lets the oldest go if all events are more than `bytes_max`; what stays is three quarters of that, and what somebody
+    /// who follows has not read yet, up to four times as much. Gives how many went. A crash in the middle leaves some of them, all newer than those that are gone.
     pub fn rotate_events(&self, bytes_max: u64) -> Result<u64> {
         if self.measure_events()? <= bytes_max {
             return Ok(0);
         }
-        let beyond = self.events_beyond(bytes_max / 4 * 3)?;
+        let beyond = self.events_beyond(bytes_max / 4 * 3, bytes_max.saturating_mul(FOLLOWED_TIMES_MAX))?;
         let needed = self.last_landings_needed()?;
         let mut gone = 0;
         for batch in beyond.chunks(BATCH) {
@@ -228,9 +256,10 @@ impl Store {
         Ok(measured.bytes)
     }
 
-    /// Numbers of the events that are too many when those after them are to be `bytes_kept` at most, oldest first. The
-    /// latest of all stays: by it the next gets its number.
-    fn events_beyond(&self, bytes_kept: u64) -> Result<Vec<i64>> {
+    /// Numbers of the events that are too many when those after them are to be `bytes_kept` at most, oldest first; of those
+    /// that are yet to be read, `unread_kept`. The latest of all stays: by it the next gets its number.
+    fn events_beyond(&self, bytes_kept: u64, unread_kept: u64) -> Result<Vec<i64>> {
+        let read = self.followers.have_read().map_or(i64::MAX, |read| read as i64);
         let database = self.database.lock();
         let mut statement = database.reader().prepare("SELECT seq, OCTET_LENGTH(row) FROM event ORDER BY seq DESC")?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
@@ -238,7 +267,7 @@ impl Store {
         for row in rows.skip(1) {
             let (seq, length) = row?;
             bytes += length as u64;
-            if bytes > bytes_kept {
+            if bytes > if seq > read { unread_kept } else { bytes_kept } {
                 beyond.push(seq);
             }
         }

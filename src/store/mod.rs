@@ -17,6 +17,7 @@ mod checkpoint;
 mod content;
 mod database;
 mod events;
+mod followers;
 mod halt;
 mod journal;
 mod landing;
@@ -60,6 +61,7 @@ pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;
 use database::Database;
+use followers::Followers;
 use halt::Halt;
 use purge::Purging;
 use reserve::Reserve;
@@ -130,6 +132,8 @@ pub struct Store {
     left_over: Mutex<Vec<UpperId>>,
     /// What a purge while others work must know. Its locks are taken before `database`.
     purging: Purging,
+    /// A leaf.
+    followers: Followers,
     room: Arc<Room>,
     /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
@@ -152,6 +156,7 @@ impl Store {
             database,
             announced: Mutex::default(),
             purging: Purging::default(),
+            followers: Followers::default(),
             room: Arc::default(),
             boot_noted: Mutex::default(),
             left_over: Mutex::default(),

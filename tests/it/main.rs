@@ -5,8 +5,9 @@
 //! `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
 //! they do at the worst moment, `read`, `patch` and `check` the commands of these names, `faults` disks that fail, `hooks`
-//! permission programs, `run` commands in a view of their own, `security` what is a boundary, `damage` what programs do
-//! by accident and one command undoes, `mount_helper` and `service` who else starts a mount, `containers` what those let through, `fuzz` what others may have written.
+//! permission programs, `mcp` agents with tools, `run` commands in a view of their own, `security` what is a boundary,
+//! `damage` what programs do by accident and one command undoes, `mount_helper` and `service` who else starts a mount,
+//! `containers` what those let through, `fuzz` what others may have written.
 
 mod around;
 mod attribution;
@@ -25,6 +26,7 @@ mod fuzz;
 mod harness;
 mod hooks;
 mod limits;
+mod mcp;
 mod mount_helper;
 mod mounts;
 mod outside;

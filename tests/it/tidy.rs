@@ -21,11 +21,12 @@ const PURE_LAYERS: [&str; 4] = ["model", "diff", "policy", "protocol"];
 const WORLD: [&str; 7] =
     ["std::fs", "std::net", "std::process", "std::env", "std::time::SystemTime", "std::time::Instant", "rustix"];
 
-const CHECKS: [fn(&Tree) -> Vec<String>; 10] = [
+const CHECKS: [fn(&Tree) -> Vec<String>; 11] = [
     layers_name_only_what_lies_below,
     unsafe_lives_in_sys,
     fuser_stays_in_fuse,
     rusqlite_stays_in_store_and_sys,
+    the_runtime_stays_in_mcp,
     files_begin_with_a_head,
     pure_layers_stay_out_of_the_world,
     nothing_unwraps,
@@ -78,6 +79,11 @@ fn fuser_stays_in_fuse(tree: &Tree) -> Vec<String> {
 
 fn rusqlite_stays_in_store_and_sys(tree: &Tree) -> Vec<String> {
     word_only_in(tree, "rusqlite", &["store", "sys"])
+}
+
+/// A daemon, and a command that only asks, have threads that a reader can count.
+fn the_runtime_stays_in_mcp(tree: &Tree) -> Vec<String> {
+    ["tokio", "tokio_util", "rmcp"].iter().flat_map(|word| word_only_in(tree, word, &["mcp"])).collect()
 }
 
 fn files_begin_with_a_head(tree: &Tree) -> Vec<String> {
@@ -522,6 +528,8 @@ fn a_library_named_outside_its_room_is_reported() {
     check_bad(rusqlite_stays_in_store_and_sys, "src/control/mod.rs", "type E = rusqlite::Error;");
     check_good(rusqlite_stays_in_store_and_sys, "src/store/mod.rs", "use rusqlite::Connection;");
     check_good(rusqlite_stays_in_store_and_sys, "src/sys/vfs.rs", "use rusqlite::ffi;");
+    check_bad(the_runtime_stays_in_mcp, "src/cli/mcp.rs", "use tokio::runtime::Runtime;");
+    check_good(the_runtime_stays_in_mcp, "src/mcp/server.rs", "use rmcp::ServerHandler;");
 }
 
 #[test]

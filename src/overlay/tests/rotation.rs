@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::overlay::RollbackHow;
-use crate::protocol::Event;
+use crate::protocol::{Event, EventName};
+use crate::store::EventDraft;
 
 const WAIT: Duration = Duration::ZERO;
 
@@ -67,6 +68,47 @@ fn a_reader_in_the_middle_loses_nothing_of_what_is_left_and_is_told_nothing_twic
     let rest = after(half.last().unwrap().seq);
     assert_eq!(rest, bench.events());
     assert_eq!(after(all.last().unwrap().seq).len(), 1);
+}
+
+#[test]
+fn what_a_follower_has_yet_to_read_stays_up_to_four_times_as_much() {
+    let bench = Bench::new();
+    bench.fill_log(8 << 10);
+    let store = bench.view().store();
+    store.note_follower(std::process::id(), 2, 4);
+    store.rotate_events(8 << 10).unwrap();
+    assert_eq!(bench.events()[0].seq, 3, "told is not read");
+    assert_eq!(store.rotate_events(8 << 10).unwrap(), 0);
+    // It stands still, and the log grows.
+    for _ in 0..48 {
+        let draft = EventDraft::new(EventName::CheckPassed);
+        store.record(&draft.with(|event| event.message = Some("x".repeat(1 << 10)))).unwrap();
+    }
+    store.rotate_events(8 << 10).unwrap();
+    // The latest, which always stays, is not counted.
+    let left = (bench.events()[0].seq, bench.log_bytes());
+    assert!(left.0 > 3 && left.1 > 8 << 10 && left.1 <= 34 << 10, "{left:?}");
+    // It has read all, and is as any other.
+    let last = store.last_seq().unwrap();
+    store.note_follower(std::process::id(), last, last);
+    store.note_follower(std::process::id(), 4, last);
+    store.note_follower(std::process::id(), last, last);
+    store.rotate_events(8 << 10).unwrap();
+    assert!(bench.log_bytes() <= 8 << 10, "{}", bench.log_bytes());
+}
+
+#[test]
+fn events_come_in_pages_that_an_answer_has_room_for() {
+    let bench = Bench::new();
+    let store = bench.view().store();
+    let first = store.last_seq().unwrap();
+    for _ in 0..6 {
+        let draft = EventDraft::new(EventName::CheckPassed);
+        store.record(&draft.with(|event| event.message = Some("x".repeat(1 << 20)))).unwrap();
+    }
+    let page = |after| store.events_after(after, 100, WAIT).unwrap().unwrap().iter().map(|event| event.seq).collect();
+    let (one, other, none): (Vec<u64>, Vec<u64>, Vec<u64>) = (page(first), page(first + 3), page(first + 6));
+    assert_eq!((one, other, none), ((first + 1..=first + 3).collect(), (first + 4..=first + 6).collect(), vec![]));
 }
 
 #[test]

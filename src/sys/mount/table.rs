@@ -1,5 +1,6 @@
-//! The mount table of the calling thread's namespace, as `/proc/thread-self/mountinfo` tells it.
+//! The mount table of the calling thread's namespace, as `/proc/thread-self/mountinfo` tells it, and those of others.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::sys::namespace::{self, Kind};
 
 /// The device number of a file system. For FUSE the minor number names the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +39,31 @@ pub struct MountEntry {
 
 /// All mounts, parents before children.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    let table = fs::read("/proc/thread-self/mountinfo")?;
+    parse(&fs::read("/proc/thread-self/mountinfo")?)
+}
+
+/// The mounts in other namespaces, as far as we may look into those. Each namespace is looked at once, by whichever of its
+/// processes is met first; those that end meanwhile are passed over.
+pub fn mounts_elsewhere() -> io::Result<Vec<MountEntry>> {
+    let mut seen = HashSet::from([namespace::own(Kind::Mount)?]);
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(namespace) = namespace::of(pid, Kind::Mount) else { continue };
+        if seen.insert(namespace) {
+            match fs::read(format!("/proc/{pid}/mountinfo")) {
+                Ok(table) => found.extend(parse(&table)?),
+                // Another process of the namespace may tell.
+                Err(_) => {
+                    seen.remove(&namespace);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn parse(table: &[u8]) -> io::Result<Vec<MountEntry>> {
     let lines = table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| parse_line(line).ok_or_else(|| not_understood(line))).collect()
 }

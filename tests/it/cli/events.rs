@@ -1,12 +1,12 @@
 //! `fettlefs events`: what happened, in order, once; and what happens next.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::Value;
 
 use super::{small, work};
-use crate::harness::{Scratch, View, mounted_scratch};
+use crate::harness::{Scratch, View, mounted_scratch, script, venv};
 
 /// `fettlefs events --follow --json`, asked from within the view or from outside.
 struct Follower {
@@ -95,4 +95,116 @@ fn a_follower_is_told_what_happens_and_ends_with_the_mount() {
     let refused = scratch.cli(&["events", "--follow", "--json"]).exits(3);
     assert_eq!(refused.error_code(), "not_mounted");
     assert!(scratch.cli(&["events"]).ok().stdout.lines().last().is_some_and(|last| last.contains("session ended")));
+}
+
+/// Says each line of its input that the schema in its first argument does not describe. Nothing may be there that the
+/// schema does not name, which it lets readers expect.
+const VALIDATES: &str = r#"
+import json, sys, jsonschema
+schema = json.loads(sys.argv[1])
+jsonschema.Draft202012Validator.check_schema(schema)
+schema["additionalProperties"] = schema["$defs"]["program"]["oneOf"][1]["additionalProperties"] = False
+validator = jsonschema.Draft202012Validator(schema)
+told = 0
+for line in sys.stdin:
+    for fault in validator.iter_errors(json.loads(line)):
+        print(fault.message, "in", line.strip())
+    told += 1
+print(told, "events")
+"#;
+
+/// What [`VALIDATES`] says of `events`, one a line.
+fn validated(events: &str) -> String {
+    let mut command = std::process::Command::new(venv::python_with(venv::WITH_JSON_SCHEMA));
+    command.args(["-c", VALIDATES, include_str!("../../../docs/events.schema.json")]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python");
+    child.stdin.take().expect("its input").write_all(events.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("a child");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn the_events_of_a_session_are_as_their_schema_says() {
+    let scratch = mounted_scratch!();
+    let deny = "[[rule]]\nmatch = \"denied\"\naction = \"deny\"\n";
+    scratch.write(".fettle.toml", deny);
+    scratch.write("denied", "old\n");
+    scratch.write("known", "old\n");
+    let view = small(&scratch).start();
+    work(&view);
+    let not_utf8 = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"not \xff UTF-8");
+    view.write(not_utf8, "new\n");
+    view.sh("echo new > denied");
+    view.sh("mkdir dir && mv c.txt dir/c.txt && chmod +x dir/c.txt && ln -s c.txt dir/link && rm d.txt");
+    view.write("known", "new\n");
+    scratch.write("known", "of somebody else\n");
+    view.read("known");
+    view.cli(&["check", "--", "false"]).exits(8);
+    view.cli(&["check", "--", "true"]).ok();
+    script::python(&scratch, view.root(), "assert ask(op='request_review', name='why')['held_count']").ok();
+    let log = view.cli(&["log", "--json", "notes.txt"]).ok().json();
+    view.cli(&["undo", log["events"][0]["operation"].as_str().expect("an operation")]).ok();
+    view.cli(&["confirm", "src/a.rs"]).ok();
+    view.cli(&["rollback", "src/a.rs"]).ok();
+    view.cli(&["discard", "src/b.rs"]).ok();
+    view.unmount();
+    let events = scratch.cli(&["events", "--json"]).ok().stdout;
+    for name in [
+        "session_started write_landed write_held write_denied review_requested external_modified check_started",
+        "check_failed check_passed undone confirmed rolled_back discarded session_ended",
+    ] {
+        for name in name.split(' ') {
+            assert!(events.contains(&format!("\"event\":\"{name}\"")), "no {name} in\n{events}");
+        }
+    }
+    assert_eq!(validated(&events), format!("{} events\n", events.lines().count()));
+    // A schema that let everything pass would prove nothing.
+    let first = events.lines().next().expect("an event");
+    for wrong in [first.replace("session_started", "began"), first.replace("\"seq\":1", "\"seq\":\"1\"")] {
+        assert_eq!(validated(&wrong).lines().count(), 2, "{wrong}");
+    }
+}
+
+/// Fills the log of a project that is not mounted with 1 800 events of 10 000 bytes: past 16 MiB, which no test has the time to
+/// do by writing files.
+const FILLS_THE_LOG: &str = r#"
+import sqlite3
+state = sqlite3.connect(".fettle/fettle.db")
+last, row = state.execute("SELECT seq, row FROM event ORDER BY seq DESC LIMIT 1").fetchone()
+row = json.loads(row)
+for seq in range(last + 1, last + 1801):
+    text = json.dumps(dict(row, seq=seq, event="check_passed", message="x" * 10000))
+    state.execute("INSERT INTO event (seq, row) VALUES (?, ?)", (seq, text))
+state.commit()
+"#;
+
+#[test]
+fn what_a_follower_has_not_read_stays_when_the_oldest_go() {
+    let scratch = mounted_scratch!();
+    let after = |since: u64| {
+        let told = scratch.cli(&["events", "--json", "--since", &since.to_string()]).ok();
+        let seq = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["seq"].as_u64().expect("a number");
+        (told.stdout.lines().map(seq).collect::<Vec<_>>(), told.stderr)
+    };
+    small(&scratch).at("view").start().unmount();
+    script::python(&scratch, &scratch.project(), FILLS_THE_LOG).ok();
+    let view = small(&scratch).at("view").start();
+    // Each is told more than it reads: nobody takes what it prints, and it does not ask on.
+    let mut stopped = Follower::start(&scratch, &scratch.project(), &["--since", "5"]);
+    assert_eq!(stopped.next().expect("an event")["seq"], 6);
+    let mut gone = Follower::start(&scratch, &scratch.project(), &["--since", "3"]);
+    assert_eq!(gone.next().expect("an event")["seq"], 4);
+    drop(gone);
+    view.unmount();
+    let (left, gap) = after(5);
+    assert_eq!(left, (6..=*left.last().expect("events")).collect::<Vec<_>>(), "all that the one has yet to read");
+    assert_eq!(gap, "");
+    let (left, gap) = after(3);
+    assert_eq!((left[0], gap.as_str()), (6, "fettlefs: the events 4 to 5 are not kept any more\n"));
+    // With nobody who follows, the log is as long as it may be.
+    drop(stopped);
+    small(&scratch).at("view").start().unmount();
+    let (left, gap) = after(5);
+    assert!(left[0] > 500 && gap.starts_with("fettlefs: the events 6 to "), "{}: {gap}", left[0]);
 }

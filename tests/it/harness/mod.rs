@@ -14,6 +14,7 @@ mod scratch;
 pub mod script;
 mod tests;
 mod tree;
+pub mod venv;
 mod view;
 
 use std::thread;

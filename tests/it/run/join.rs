@@ -37,6 +37,43 @@ fn a_second_run_joins_the_first_and_the_last_one_ends_the_daemon() {
 }
 
 #[test]
+fn ps_tells_who_runs_what_in_which_project() {
+    let (one, other) = (mounted_scratch!(), mounted_scratch!());
+    let listed = |scratch: &Scratch| {
+        let told = scratch.cli(&["ps", "--json"]).ok().json();
+        let project = scratch.project().to_string_lossy().into_owned();
+        let runs = told["runs"].as_array().expect("runs").iter().filter(|run| run["project"] == *project);
+        runs.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&one), [] as [serde_json::Value; 0]);
+    let inside = one.root().join("inside");
+    let first = Going::start(&one, "first", "$FETTLEFS ps > $ROOT/inside");
+    let second = Going::start(&one, "second", "true");
+    // Beside a mount that everybody sees, too.
+    let view = other.mount_at("view");
+    let third = Going::start(&other, "third", "true");
+    let pids = |runs: &[serde_json::Value]| runs.iter().map(|run| run["pid"].as_i64()).collect::<Vec<_>>();
+    let told = listed(&one);
+    assert_eq!(pids(&told), [Some(first.pid().into()), Some(second.pid().into())]);
+    assert_eq!(told[0]["uid"], rustix::process::getuid().as_raw());
+    assert!(told[0]["command"].as_str().is_some_and(|command| command.starts_with("bash -c ")), "{told:?}");
+    assert!(told[0]["session"].is_string() && told[0]["started"].is_string(), "{told:?}");
+    assert_eq!(pids(&listed(&other)), [Some(third.pid().into())]);
+    let words = one.cli(&["ps"]).ok().stdout;
+    let line = format!("{}  run  pid {}  uid ", one.project().display(), first.pid());
+    assert!(words.lines().any(|listed| listed.starts_with(&line)), "{words}");
+    // Inside, where the view covers the project, it is the same.
+    let seen = fs::read_to_string(inside).expect("what it saw");
+    assert!(seen.contains(&line), "{seen}");
+    for going in [first, second, third] {
+        going.finish().exits(7);
+    }
+    assert!(listed(&one).is_empty() && listed(&other).is_empty());
+    view.unmount();
+    nobody_is_left(&one);
+}
+
+#[test]
 fn runs_that_come_while_the_last_one_goes_find_a_daemon() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(3));

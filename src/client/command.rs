@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// What is remembered of the output: what a person or an agent reads of it, and no more than fits an answer.
 const TAIL_BYTES_MAX: usize = 8 << 10;
@@ -17,6 +19,19 @@ pub const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 
 /// How long output is waited for once the command has ended: what it left running may keep the pipe open for ever.
 const OUTPUT_AFTER_END: Duration = Duration::from_millis(500);
+
+/// How long a command that is to end has for it. Less than the two seconds after which clients of MCP lose patience with
+/// their server, who must see its end.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whose signals a command gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Those of the terminal, as its caller: who stops waiting does not end it.
+    Callers,
+    /// Its own: it and what it started end when nobody waits for it any more.
+    Own,
+}
 
 /// A command that has ended.
 pub struct Ran {
@@ -34,18 +49,20 @@ enum Said {
 }
 
 /// Runs `command` in `directory`, with nothing to read. `progress` is told the time and the last line each time so long
-/// has passed.
+/// has passed; an error of it is that nobody waits any more.
 pub fn run(
     command: &[OsString],
     directory: &Path,
+    group: Group,
     every: Duration,
     mut progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
 ) -> io::Result<Ran> {
     let began = Instant::now();
-    let (output, child) = match start(command, directory)? {
+    let (output, child) = match start(command, directory, group)? {
         Ok(started) => started,
         Err(err) => return Ok(not_run(command, &err, began)),
     };
+    let leader = Pid::from_child(&child);
     let said = listen(output, child)?;
     let mut tail = Tail::default();
     let (mut status, mut is_over) = (None, false);
@@ -66,7 +83,12 @@ pub fn run(
             if status.is_some() {
                 break;
             }
-            progress(began.elapsed(), tail.last_line())?;
+            if let Err(err) = progress(began.elapsed(), tail.last_line()) {
+                if group == Group::Own {
+                    end(leader, &said)?;
+                }
+                return Err(err);
+            }
             until = Instant::now() + every;
         }
     }
@@ -76,11 +98,17 @@ pub fn run(
 }
 
 /// Both streams into one pipe, so that their lines stay in order. The inner error is the command's own.
-fn start(command: &[OsString], directory: &Path) -> io::Result<Result<(PipeReader, Child), io::Error>> {
+fn start(command: &[OsString], directory: &Path, group: Group) -> io::Result<Result<(PipeReader, Child), io::Error>> {
     let (output, input) = io::pipe()?;
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]).current_dir(directory).stdin(Stdio::null());
     child.stdout(input.try_clone()?).stderr(input);
+    match group {
+        Group::Callers => {}
+        Group::Own => {
+            child.process_group(0);
+        }
+    }
     Ok(child.spawn().map(|child| (output, child)))
 }
 
@@ -107,6 +135,27 @@ fn listen(mut output: PipeReader, mut child: Child) -> io::Result<Receiver<Said>
         drop(tell_end.send(Said::Ended(child.wait())));
     })?;
     Ok(said)
+}
+
+/// Ends a command that still runs, and what it started: it is asked first.
+fn end(leader: Pid, said: &Receiver<Said>) -> io::Result<()> {
+    signal(leader, Signal::TERM)?;
+    let until = Instant::now() + END_WITHIN;
+    loop {
+        match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Said::Output(_) | Said::NothingMore) => {}
+            Ok(Said::Ended(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => return signal(leader, Signal::KILL),
+        }
+    }
+}
+
+fn signal(leader: Pid, signal: Signal) -> io::Result<()> {
+    match kill_process_group(leader, signal) {
+        // It has ended by itself.
+        Err(rustix::io::Errno::SRCH) => Ok(()),
+        sent => sent.map_err(io::Error::from),
+    }
 }
 
 /// The last of an output.
@@ -139,7 +188,7 @@ mod tests {
 
     fn ran(script: &str) -> Ran {
         let command = ["sh", "-c", script].map(OsString::from);
-        run(&command, Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap()
+        run(&command, Path::new("/"), Group::Callers, PROGRESS_EVERY, |_, _| Ok(())).unwrap()
     }
 
     #[test]
@@ -162,11 +211,13 @@ mod tests {
                 "{script}"
             );
         }
-        let missing =
-            run(&[OsString::from("/no/such/program")], Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap();
+        let run = |program: &str| {
+            run(&[OsString::from(program)], Path::new("/"), Group::Callers, PROGRESS_EVERY, |_, _| Ok(())).unwrap()
+        };
+        let missing = run("/no/such/program");
         assert_eq!(missing.status, 127);
         assert!(missing.tail.starts_with(b"/no/such/program: "));
-        let directory = run(&[OsString::from("/")], Path::new("/"), PROGRESS_EVERY, |_, _| Ok(())).unwrap();
+        let directory = run("/");
         assert_eq!(directory.status, 126);
     }
 
@@ -182,7 +233,7 @@ mod tests {
             // It waits for this, so it cannot end before somebody was told of it.
             std::fs::write(&fifo, "done\n")
         };
-        let ran = run(&command, scratch.path(), Duration::from_millis(200), progress).unwrap();
+        let ran = run(&command, scratch.path(), Group::Callers, Duration::from_millis(200), progress).unwrap();
         assert_eq!((ran.status, ran.tail.as_slice()), (0, &b"working\n\ndone\n"[..]));
         assert_eq!(told, [b"working"]);
     }
@@ -196,6 +247,34 @@ mod tests {
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_ends_with_what_it_started_and_by_force_if_it_must() {
+        for script in ["cat fifo & echo $$ $!; wait", "trap '' TERM; cat fifo & echo $$ $!; wait; wait"] {
+            let scratch = tempfile::tempdir().unwrap();
+            let fifo = scratch.path().join("fifo");
+            rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+            let mut pids = String::new();
+            let progress = |_, line: &[u8]| {
+                pids = String::from_utf8_lossy(line).into_owned();
+                if pids.is_empty() { Ok(()) } else { Err(io::Error::other("gone")) }
+            };
+            let command = ["sh", "-c", script].map(OsString::from);
+            let ran = run(&command, scratch.path(), Group::Own, Duration::from_millis(20), progress);
+            assert_eq!(ran.err().map(|err| err.to_string()).as_deref(), Some("gone"), "{script}");
+            for pid in pids.split_whitespace() {
+                let is_gone = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+                    Ok(stat) => stat.contains(") Z "),
+                    Err(_) => true,
+                };
+                let until = Instant::now() + Duration::from_secs(20);
+                while !is_gone() {
+                    assert!(Instant::now() < until, "{pid} of {script} still runs");
+                    std::thread::yield_now();
+                }
+            }
+        }
     }
 
     #[test]

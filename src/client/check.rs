@@ -1,0 +1,147 @@
+//! A check from its beginning to its end: a command run in the view between questions to whoever answers.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::command::{self, Group, Ran};
+use super::{Client, Offline, Reach, find, reach};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Outcome, Reply, Request};
+
+/// A check whose command is about to run.
+pub struct Check {
+    /// Where the caller stands: absolute, for the view may be another one when the command ends, or gone. No connection is
+    /// kept meanwhile.
+    way: (PathBuf, Offline),
+    command: Vec<OsString>,
+    directory: PathBuf,
+    /// What there was when it began.
+    pub begun: CheckReply,
+    /// The command as one would type it, near enough for people.
+    pub words: String,
+}
+
+/// A check whose command has ended.
+pub struct Checked<'a> {
+    pub words: &'a str,
+    pub ran: &'a Ran,
+    pub reply: &'a CheckReply,
+}
+
+impl Check {
+    /// Finds where the command is to run, and has its beginning recorded. With `promotes`, only for somebody who may have
+    /// it land afterwards.
+    pub fn begin(mut client: Client, command: Vec<OsString>, promotes: bool) -> Result<Self, ErrorBody> {
+        let directory = directory_in_view(&mut client)?;
+        if !directory.is_dir() {
+            let message = format!("{} is no directory of the view", directory.display());
+            return Err(ErrorBody::new(ErrorCode::UnknownPath, message));
+        }
+        let words = words_of(&command);
+        let begun = ask(&mut client, &Request { name: Some(words.clone()), ..asking(CheckPhase::Started) })?;
+        match promotes && !begun.may_promote {
+            true => {
+                Err(ErrorBody::new(ErrorCode::NotPermitted, "--confirm: you may not confirm changes of this project"))
+            }
+            false => Ok(Self { way: client.way(), command, directory, begun, words }),
+        }
+    }
+
+    /// Runs the command to its end; see [`command::run`].
+    pub fn run(
+        &self,
+        group: Group,
+        every: Duration,
+        progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Ran> {
+        command::run(&self.command, &self.directory, group, every, progress)
+    }
+
+    /// Has the end of the command recorded, and answers what is held and what has moved since it began.
+    pub fn end(&self, status: i32) -> Result<CheckReply, ErrorBody> {
+        let phase = if status == 0 { CheckPhase::Passed } else { CheckPhase::Failed };
+        self.ask(&Request {
+            name: Some(self.words.clone()),
+            tested: Some(self.begun.tested.clone()),
+            status: Some(status),
+            ..asking(phase)
+        })
+    }
+
+    /// Has land what was tested, if it is still all there is.
+    pub fn promote(&self) -> Result<Vec<Outcome>, ErrorBody> {
+        let request = Request { tested: Some(self.begun.tested.clone()), ..asking(CheckPhase::Promote) };
+        Ok(self.ask(&request)?.outcomes)
+    }
+
+    /// Asks whoever answers by now.
+    fn ask(&self, request: &Request) -> Result<CheckReply, ErrorBody> {
+        let (start, offline) = &self.way;
+        ask(&mut Client::open(start, *offline)?, request)
+    }
+}
+
+impl Checked<'_> {
+    /// The stable JSON of a check, with `rest` beside what is always told.
+    pub fn to_json(&self, rest: Value) -> Value {
+        let mut value = json!({
+            "v": 1, "ok": true, "op": "check", "command": self.words, "status": self.ran.status,
+            "seconds": self.ran.took.as_secs_f64(), "tail": String::from_utf8_lossy(&self.ran.tail),
+            "held": self.reply.held, "held_count": self.reply.held_count,
+        });
+        if let (Some(value), Value::Object(rest)) = (value.as_object_mut(), rest) {
+            value.extend(rest);
+        }
+        value
+    }
+}
+
+/// The directory of the view that corresponds to where the program was started.
+fn directory_in_view(client: &mut Client) -> Result<PathBuf, ErrorBody> {
+    let place = client.place().clone();
+    let refused = |why: &str| {
+        let message = format!("{}: {why}", place.root.display());
+        ErrorBody::new(ErrorCode::NotMounted, message)
+    };
+    match client.reach() {
+        Reach::View(_) => return Ok(place.start),
+        Reach::Offline => {
+            return Err(refused("nothing is mounted, so there is no view to run it in; `fettlefs mount` makes one"));
+        }
+        Reach::Socket(_) | Reach::Stale(_) => {}
+    }
+    let Reply::Status(status) = client.ask(&Request::new(Op::Status))? else { return Err(other_answer()) };
+    let below = place.start.strip_prefix(&place.root).unwrap_or(Path::new("")).to_owned();
+    let view = status.mountpoint.map(PathBuf::from).filter(|mountpoint| is_view(mountpoint));
+    let view = view.ok_or_else(|| refused("its view cannot be reached from here; run check where it is mounted"))?;
+    Ok(view.join(below))
+}
+
+/// A mountpoint in another namespace is a plain directory here.
+fn is_view(mountpoint: &Path) -> bool {
+    let reached = find(mountpoint).and_then(|place| reach(&place));
+    matches!(reached, Ok(Reach::View(_)))
+}
+
+fn asking(phase: CheckPhase) -> Request {
+    Request { phase: Some(phase), ..Request::new(Op::Check) }
+}
+
+fn ask(client: &mut Client, request: &Request) -> Result<CheckReply, ErrorBody> {
+    match client.ask(request)? {
+        Reply::Check(reply) => Ok(*reply),
+        _ => Err(other_answer()),
+    }
+}
+
+fn other_answer() -> ErrorBody {
+    ErrorBody::new(ErrorCode::Io, super::OTHER_ANSWER)
+}
+
+fn words_of(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}

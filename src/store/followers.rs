@@ -1,0 +1,104 @@
+//! Who follows the log, and how far: what they have not read yet stays a while longer than the rest.
+//!
+//! A follower is known by its process and by the number that it asks on from. Nothing is promised to it in writing: one that
+//! is gone, and one that lets four times the log gather before it reads on, keeps nothing.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::events::LOG_BYTES_MAX;
+use crate::sys::process;
+
+/// What followers have not read keeps the log from being let go up to this: a follower that stands still must not fill
+/// the disk.
+pub(super) const FOLLOWED_TIMES_MAX: u64 = 4;
+const _: () = assert!(LOG_BYTES_MAX * FOLLOWED_TIMES_MAX <= 64 << 20);
+
+/// Followers that are remembered, of one process and of all; beyond that the one that has asked least recently is not.
+const OF_ONE_MAX: usize = 16;
+const OF_ALL_MAX: usize = 256;
+
+/// How long one whose process cannot be seen is taken for alive after it has asked: longer than a question waits.
+const UNSEEN_FOR: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub(super) struct Followers(Mutex<Vec<Follower>>);
+
+struct Follower {
+    /// 0: it cannot be seen.
+    pid: u32,
+    /// The last that it has read for sure: it asked on from there.
+    read: u64,
+    /// The last that it was told, and may not have received.
+    told: u64,
+    asked: Instant,
+}
+
+impl Follower {
+    fn is_there(&self) -> bool {
+        match self.pid {
+            0 => self.asked.elapsed() < UNSEEN_FOR,
+            pid => process::tgid(pid).is_some(),
+        }
+    }
+}
+
+impl Followers {
+    /// Somebody who has read up to `read` was told up to `told`.
+    pub fn note(&self, pid: u32, read: u64, told: u64) {
+        let mut all = self.0.lock();
+        // The one that goes on from what it was told, or asks again for what it did not receive.
+        all.retain(|one| one.pid != pid || (one.told != read && one.read != read));
+        if all.iter().filter(|one| one.pid == pid).count() >= OF_ONE_MAX {
+            let first = all.iter().position(|one| one.pid == pid);
+            first.map(|at| all.remove(at));
+        }
+        if all.len() >= OF_ALL_MAX {
+            all.remove(0);
+        }
+        all.push(Follower { pid, read, told, asked: Instant::now() });
+    }
+
+    /// What all that are still there have read; none where there are none.
+    pub fn have_read(&self) -> Option<u64> {
+        let mut all = self.0.lock();
+        all.retain(Follower::is_there);
+        all.iter().map(|one| one.read).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_is_as_far_as_it_asks_on_from_and_the_slowest_counts() {
+        let (followers, own) = (Followers::default(), std::process::id());
+        assert_eq!(followers.have_read(), None);
+        followers.note(own, 0, 0);
+        followers.note(own, 0, 10);
+        assert_eq!(followers.have_read(), Some(0), "told is not received");
+        followers.note(own, 10, 10);
+        assert_eq!(followers.have_read(), Some(10));
+        // Another of the same process, from further back.
+        followers.note(own, 3, 3);
+        assert_eq!(followers.have_read(), Some(3));
+        followers.note(own, 3, 20);
+        followers.note(own, 20, 20);
+        assert_eq!(followers.have_read(), Some(10));
+        // Nobody we can see, but a moment ago.
+        followers.note(0, 1, 1);
+        assert_eq!(followers.have_read(), Some(1));
+    }
+
+    #[test]
+    fn one_whose_process_is_gone_counts_no_more_and_one_process_is_no_crowd() {
+        let followers = Followers::default();
+        followers.note(u32::MAX >> 1, 1, 1);
+        assert_eq!(followers.have_read(), None);
+        (0..1000).for_each(|at| followers.note(std::process::id(), 2 * at, 2 * at));
+        assert_eq!(followers.0.lock().len(), OF_ONE_MAX);
+        assert_eq!(followers.have_read(), Some(2 * (1000 - OF_ONE_MAX as u64)));
+    }
+}
