@@ -132,10 +132,16 @@ impl Overlay {
     /// Judged with what is written next, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
         let _under_way = open.begin_write();
+        let may_be_new = open.upper().is_none();
         let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.note_began();
         self.note_program(handle, open);
-        file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())?;
+        let emptied = match may_be_new && file.metadata()?.len() == 0 {
+            // Made a moment ago: what it is copied from has just been left out.
+            true => Ok(()),
+            false => file.set_len(0),
+        };
+        emptied.and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())?;
         self.note_room(open, &file)
     }
 
