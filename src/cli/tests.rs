@@ -40,6 +40,7 @@ fn status(held: Vec<Held>) -> Status {
         writers: vec![],
         runs: vec![],
         counters: Counters { landed: 12, held: 1, denied: 0 },
+        requests: Default::default(),
         passthrough: true,
         readonly: None,
         notices: vec![],

@@ -124,8 +124,13 @@ impl Overlay {
         if lost {
             // Promptly, before names are looked at one by one.
             let all = self.state.lock().nodes.all();
-            all.into_iter().for_each(|node| self.forget_attributes(node));
+            all.into_iter().for_each(|node| {
+                self.tell(|observer| observer.names_changed(node));
+                self.forget_attributes(node);
+            });
         }
+        // Whoever lists one of them from here on is shown what there is.
+        dirs.iter().for_each(|dir| self.tell(|observer| observer.names_changed(*dir)));
         for (names, again) in [(appeared, &mut later.appeared), (changed, &mut later.changed)] {
             for (parent, name) in names {
                 self.doubt_name(parent, &name);
