@@ -20,7 +20,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let reply = desk.client()?.ask(&Request::new(Op::Status))?;
+    let request = Request { all: arguments.trace_ops, ..Request::new(Op::Status) };
+    let reply = desk.client()?.ask(&request)?;
     let Reply::Status(status) = reply else { return Err(Failure::other_answer()) };
     let exit = match arguments.exit_code && !status.held.is_empty() {
         true => Exit::Failed,
@@ -69,7 +70,7 @@ fn counts(status: &Status) -> String {
 }
 
 /// The most frequent first: each is a wake-up of the daemon, and one of who waits for it.
-fn render_requests(status: &Status, text: &mut Text) {
+pub fn render_requests(status: &Status, text: &mut Text) {
     let mut requests: Vec<_> = status.requests.iter().collect();
     requests.sort_by_key(|(request, count)| (std::cmp::Reverse(**count), *request));
     text.put("\nRequests of the kernel:\n");

@@ -355,3 +355,13 @@ fn what_makes_no_sense_is_a_usage_error() {
         assert!(parsed(line).is_err(), "{line}");
     }
 }
+
+#[test]
+fn requests_of_the_kernel_are_shown_the_most_frequent_first() {
+    let requests = [("getattr", 7), ("lookup", 12), ("flush", 7)].map(|(name, count)| (name.to_owned(), count));
+    let status = Status { requests: requests.into(), ..status(vec![]) };
+    assert_eq!(
+        drawn(|text| super::status::render_requests(&status, text)),
+        "\nRequests of the kernel:\n         12  lookup\n          7  flush\n          7  getattr\n"
+    );
+}

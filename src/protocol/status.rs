@@ -27,7 +27,7 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Run>,
     pub counters: Counters,
-    /// What the kernel has asked of this mount, and how often.
+    /// What the kernel has asked of this mount, and how often; told where `all` is asked for, since asking is counted, too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<String, u64>,
     /// The kernel reads and writes files under `pass` rules by itself.

@@ -1002,6 +1002,12 @@ pub(super) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
 fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
     match staged {
         [one] if matches!(one.step.act, Act::Place { looks: None, .. }) => one.remove_waiting(store).is_ok(),
+        [one] if matches!(one.step.act, Act::Remove { .. }) => {
+            let is_dir = |waiting: &Place| waiting.stat().map(|meta| meta.is_some_and(|meta| meta.is_dir()));
+            // Somebody may have put something into a directory.
+            let is_plain = one.waiting.as_ref().is_some_and(|waiting| matches!(is_dir(waiting), Ok(false)));
+            is_plain && one.remove_waiting(store).is_ok()
+        }
         _ => false,
     }
 }
