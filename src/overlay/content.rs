@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::copy_up::Keep;
 use super::error::Context;
@@ -39,6 +40,9 @@ impl Overlay {
 
     /// From the kernel's page cache: it does not tell for whom.
     pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        if let Some(open) = self.handle(handle)?.judged() {
+            open.changed_quietly.store(true, Ordering::SeqCst);
+        }
         self.write_by(handle, offset, data, &Caller::KERNEL)
     }
 
@@ -166,6 +170,9 @@ impl Overlay {
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
         let frees = flags.contains(rustix::fs::FallocateFlags::PUNCH_HOLE);
         let extent = if frees { Extent::NONE } else { Extent { offset, length } };
+        if let Some(open) = handle.judged() {
+            open.changed_quietly.store(true, Ordering::SeqCst);
+        }
         self.change_content(&handle, Keep::Content, (caller, extent), |file| {
             Ok(rustix::fs::fallocate(file, flags, offset, length)?)
         })

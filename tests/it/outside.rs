@@ -529,3 +529,49 @@ fn who_reads_a_directory_sees_each_name_once_while_names_go_and_others_list_it()
     assert_eq!(names(&dir), Vec::<String>::new());
     assert_eq!(names(&scratch.lower().join("target")), Vec::<String>::new());
 }
+
+/// The kernel is not told of what a landing has only moved; of what others do afterwards it is.
+#[test]
+fn after_a_landing_attributes_changed_below_show() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let (ours, below) = (view.path("src/a.txt"), scratch.lower().join("src/a.txt"));
+    let mode = |path: &Path| path.metadata().expect("stat").permissions().mode() & 0o777;
+    for round in 0..6_u32 {
+        view.write("src/a.txt", format!("{}round {round}\n", lines(20)));
+        let want = if round % 2 == 0 { 0o600 } else { 0o644 };
+        fs::set_permissions(&below, fs::Permissions::from_mode(want)).expect("chmod below");
+        shows("the mode", || mode(&ours) == want);
+
+        view.write("src/b.txt", format!("{}round {round}\n", lines(20)));
+        fs::write(scratch.lower().join(format!("src/new{round}")), "").expect("made below");
+        let modified = |dir: &Path| dir.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).expect("stat");
+        shows("the directory's time", || modified(&view.path("src")) == modified(&scratch.lower().join("src")));
+        assert_eq!(ours.metadata().expect("stat").len(), below.metadata().expect("stat").len());
+    }
+}
+
+/// Stores through a mapping change a file without the kernel's attributes knowing.
+#[test]
+fn after_a_mapping_has_landed_its_time_shows() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let script = "
+import mmap, os
+for round in range(4):
+    before = os.stat('src/c.txt').st_mtime_ns
+    fd = os.open('src/c.txt', os.O_RDWR)
+    with mmap.mmap(fd, 0) as mapped:
+        mapped[0:1] = b'%d' % round
+        mapped.flush()
+    os.close(fd)
+    assert os.stat('src/c.txt').st_mtime_ns > before, round
+    assert open('src/c.txt').read()[0] == str(round)
+";
+    crate::harness::script::python(&scratch, view.root(), script).ok();
+    shows("the time", || {
+        let time =
+            |path: &Path| path.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.len())).expect("stat");
+        time(&view.path("src/c.txt")) == time(&scratch.lower().join("src/c.txt"))
+    });
+}
