@@ -5,9 +5,14 @@
  *   loop create|rename|unlink DIR COUNT    empty files; rename and unlink take what create left
  *   loop stat|missing|read DIR COUNT REPS  the files f00000 ... of DIR, each REPS times
  *   loop walk DIR                          every entry below, with its attributes
+ *   loop worst DIR COUNT MILLIS            reads the files f00000 ... again and again for so long
+ *   loop put FILE BYTES                    writes a new file of so many bytes, up to close and with it
+ *   loop get FILE                          reads a file to its end
+ *   loop append FILE                       appends a line, up to close and with it
  *
  * Prints nanoseconds, one number a line: each single save, or the mean of one operation for the others. `walk` prints
- * the number of entries on a second line. A failed call ends the program with its reason and status 1.
+ * the number of entries on a second line; `worst` the longest single one; `put` and `append` the time before the close
+ * and the time after it. A failed call ends the program with its reason and status 1.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -141,6 +146,67 @@ static void walk(char *dir)
     printf("%lld\n%ld\n", (now_ns() - begun) / (entries ? entries : 1), entries);
 }
 
+/* Opens, reads and closes until the time is up: the longest that took. */
+static void worst(const char *dir, long count, long millis)
+{
+    static char buffer[READ_BYTES_MAX];
+    char path[4096];
+    long long longest = 0, until = now_ns() + millis * 1000000LL;
+    for (long i = 0; now_ns() < until; i = (i + 1) % count) {
+        snprintf(path, sizeof path, "%s/f%05ld", dir, i);
+        long long begun = now_ns();
+        int fd = open(path, O_RDONLY);
+        if (fd < 0 || read(fd, buffer, sizeof buffer) <= 0 || close(fd) != 0)
+            fail("read", path);
+        long long took = now_ns() - begun;
+        longest = took > longest ? took : longest;
+    }
+    printf("%lld\n", longest);
+}
+
+static void put(const char *path, long bytes)
+{
+    static char piece[1 << 17];
+    for (size_t i = 0; i < sizeof piece; i++)
+        piece[i] = "0123456789abcde\n"[i % 16];
+    long long begun = now_ns();
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
+    if (fd < 0)
+        fail("create", path);
+    for (long at = 0; at < bytes; at += sizeof piece)
+        if (write(fd, piece, sizeof piece) != (ssize_t)sizeof piece)
+            fail("write", path);
+    long long written = now_ns();
+    if (close(fd) != 0)
+        fail("close", path);
+    printf("%lld\n%lld\n", written - begun, now_ns() - begun);
+}
+
+static void get(const char *path)
+{
+    static char piece[1 << 17];
+    long long begun = now_ns();
+    int fd = open(path, O_RDONLY);
+    ssize_t got = 1;
+    while (fd >= 0 && got > 0)
+        got = read(fd, piece, sizeof piece);
+    if (fd < 0 || got < 0 || close(fd) != 0)
+        fail("read", path);
+    printf("%lld\n", now_ns() - begun);
+}
+
+static void append(const char *path)
+{
+    long long begun = now_ns();
+    int fd = open(path, O_WRONLY | O_APPEND);
+    if (fd < 0 || write(fd, "one more line\n", 14) != 14)
+        fail("append to", path);
+    long long written = now_ns();
+    if (close(fd) != 0)
+        fail("close", path);
+    printf("%lld\n%lld\n", written - begun, now_ns() - begun);
+}
+
 int main(int argc, char **argv)
 {
     const char *op = argc > 2 ? argv[1] : "";
@@ -153,6 +219,14 @@ int main(int argc, char **argv)
         look(op, argv[2], count, last);
     else if (strcmp(op, "walk") == 0)
         walk(argv[2]);
+    else if (strcmp(op, "worst") == 0)
+        worst(argv[2], count, last);
+    else if (strcmp(op, "put") == 0)
+        put(argv[2], count);
+    else if (strcmp(op, "get") == 0)
+        get(argv[2]);
+    else if (strcmp(op, "append") == 0)
+        append(argv[2]);
     else {
         fprintf(stderr, "usage: see the head of loop.c\n");
         return 2;

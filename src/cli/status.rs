@@ -13,16 +13,26 @@ pub struct Arguments {
     /// End with status 1 when something is held
     #[arg(long)]
     exit_code: bool,
+
+    /// Also show what the kernel has asked of the mount, and how often
+    #[arg(long)]
+    trace_ops: bool,
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let reply = desk.client()?.ask(&Request::new(Op::Status))?;
+    let request = Request { all: arguments.trace_ops, ..Request::new(Op::Status) };
+    let reply = desk.client()?.ask(&request)?;
     let Reply::Status(status) = reply else { return Err(Failure::other_answer()) };
     let exit = match arguments.exit_code && !status.held.is_empty() {
         true => Exit::Failed,
         false => Exit::Done,
     };
-    desk.answer(Reply::Status(status.clone()), Length::Short, |_, text| render(&status, text))?;
+    desk.answer(Reply::Status(status.clone()), Length::Short, |_, text| {
+        render(&status, text);
+        if arguments.trace_ops {
+            render_requests(&status, text);
+        }
+    })?;
     Ok(exit)
 }
 
@@ -56,6 +66,16 @@ fn counts(status: &Status) -> String {
         _ if !status.mounted => held,
         Counters { landed, denied: 0, .. } => format!("{landed} landed, {held}"),
         Counters { landed, denied, .. } => format!("{landed} landed, {held}, {denied} denied"),
+    }
+}
+
+/// The most frequent first: each is a wake-up of the daemon, and one of who waits for it.
+pub fn render_requests(status: &Status, text: &mut Text) {
+    let mut requests: Vec<_> = status.requests.iter().collect();
+    requests.sort_by_key(|(request, count)| (std::cmp::Reverse(**count), *request));
+    text.put("\nRequests of the kernel:\n");
+    for (request, count) in requests {
+        text.put(format!("  {count:>9}  {request}\n"));
     }
 }
 

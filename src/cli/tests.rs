@@ -40,6 +40,7 @@ fn status(held: Vec<Held>) -> Status {
         writers: vec![],
         runs: vec![],
         counters: Counters { landed: 12, held: 1, denied: 0 },
+        requests: Default::default(),
         passthrough: true,
         readonly: None,
         notices: vec![],
@@ -353,4 +354,14 @@ fn what_makes_no_sense_is_a_usage_error() {
     ] {
         assert!(parsed(line).is_err(), "{line}");
     }
+}
+
+#[test]
+fn requests_of_the_kernel_are_shown_the_most_frequent_first() {
+    let requests = [("getattr", 7), ("lookup", 12), ("flush", 7)].map(|(name, count)| (name.to_owned(), count));
+    let status = Status { requests: requests.into(), ..status(vec![]) };
+    assert_eq!(
+        drawn(|text| super::status::render_requests(&status, text)),
+        "\nRequests of the kernel:\n         12  lookup\n          7  flush\n          7  getattr\n"
+    );
 }

@@ -156,6 +156,7 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         session: mounted.map(|_| overlay.session().to_owned()),
         seq: overlay.store().last_seq().map_err(failed)?,
         counters: Counters { landed: overlay.landed(), held: held.len() as u64, denied: overlay.refused() },
+        requests: Default::default(),
         held,
         external: external(project)?,
         backups: backups.iter().map(backup).collect(),

@@ -99,7 +99,10 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 
 fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
-    let status = answers::status(project, asker)?;
+    let mut status = answers::status(project, asker)?;
+    if request.all {
+        status.requests = project.overlay.traffic().counts();
+    }
     Ok(Reply::Status(Box::new(status.page(request.offset, request.limit))))
 }
 

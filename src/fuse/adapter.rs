@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
-    ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::answer::{Answer, GENERATION};
@@ -68,11 +68,11 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    pub fn new(view: View, stack_depth: Option<u32>, herald: Herald) -> Self {
+    pub fn new(view: View, listings: Listings, stack_depth: Option<u32>, herald: Herald) -> Self {
         Self {
             herald,
             stack_depth,
-            door: Arc::new(Door { view, listings: Listings::default() }),
+            door: Arc::new(Door { view, listings }),
             lasting: Workers::new("lasting", LASTING_HERE_MAX, LASTING_THREADS_MAX),
             at_desk: Workers::new("desk", 0, DESK_THREADS_MAX),
         }
@@ -91,6 +91,22 @@ impl Adapter {
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
         self.on(&self.lasting, reply, op, ask);
+    }
+
+    /// For requests that last, and by which names of directories come or go.
+    fn naming<T, const N: usize>(
+        &self,
+        dirs: [INodeNo; N],
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) {
+        let changes = self.door.listings.changes();
+        self.lasting(reply, op, move |view| {
+            let done = ask(view);
+            dirs.iter().for_each(|dir| changes.note(dir.0));
+            done
+        });
     }
 
     /// For requests that may wait for a person.
@@ -202,27 +218,27 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.lasting(reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
+        self.naming([parent], reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.lasting(reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
+        self.naming([parent], reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.lasting(reply, "unlink", move |view| view.unlink(parent, &name, &caller));
+        self.naming([parent], reply, "unlink", move |view| view.unlink(parent, &name, &caller));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.lasting(reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
+        self.naming([parent], reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, target, caller) = (name.to_owned(), target.as_os_str().to_owned(), caller(req));
-        self.lasting(reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
+        self.naming([parent], reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
     }
 
     fn rename(
@@ -237,14 +253,14 @@ impl Filesystem for Adapter {
     ) {
         let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(req));
         let flags = sys::RenameFlags::from_bits_retain(flags.bits());
-        self.lasting(reply, "rename", move |view| {
+        self.naming([parent, new_parent], reply, "rename", move |view| {
             view.rename((parent, &name), (new_parent, &new_name), flags, &caller)
         });
     }
 
     fn link(&self, req: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         let (new_name, caller) = (new_name.to_owned(), caller(req));
-        self.lasting(reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
+        self.naming([new_parent], reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, OpenFlags(flags): OpenFlags, reply: ReplyOpen) {
@@ -333,9 +349,11 @@ impl Filesystem for Adapter {
         self.lasting(reply, "fsync", move |view| view.fsync(handle, datasync));
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // The kernel keeps no listing: what is held or given up changes one without touching the directory's times.
-        reply.opened(self.door.listings.open(), FopenFlags::empty());
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.door.attempt("opendir", |view| Ok(self.door.listings.open(view, ino))) {
+            Ok((handle, flags)) => reply.opened(handle, flags),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -366,6 +384,7 @@ impl Filesystem for Adapter {
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.door.view.note_request("releasedir");
         self.door.listings.release(handle);
         reply.ok();
     }
@@ -416,7 +435,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.lasting(reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
+        self.naming([parent], reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
     }
 
     fn fallocate(

@@ -17,6 +17,7 @@ pub struct Door {
 impl Door {
     /// Asks the view. A panic answers EIO and stops all writing: after it nobody knows what still holds.
     pub fn attempt<T>(&self, op: &'static str, ask: impl FnOnce(&View) -> overlay::Result<T>) -> Result<T, Errno> {
+        self.view.note_request(op);
         match catch_unwind(AssertUnwindSafe(|| ask(&self.view))) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(err)) => Err(fault(op, &err)),

@@ -2,17 +2,21 @@
 //!
 //! An offset is the number of entries before it, so that seeking back to any earlier one works, whatever came and went
 //! meanwhile (`rm -r` deletes while it reads).
+//!
+//! The kernel keeps what it was told of a directory that is watched, and each open says whether that is still true: it is
+//! as long as the directory's [`Version`] is the one it had when the listing was made. What the kernel keeps we keep too,
+//! for whoever reads on with it after it has been dropped there: an offset means something in one listing only.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use fuser::{FileHandle, FileType, INodeNo};
+use fuser::{FileHandle, FileType, FopenFlags, INodeNo};
 use parking_lot::Mutex;
 
 use super::attr::{Named, Shown};
 use super::view::View;
-use crate::overlay::{Error, Result};
+use crate::overlay::{Error, ListingStamp, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -27,31 +31,124 @@ impl Listed {
     }
 }
 
+/// Entries of all listings that are kept together: 16 MiB or so. Past it all are dropped, and made anew when asked for.
+const KEPT_ENTRIES_MAX: usize = 200_000;
+
 #[derive(Default)]
 pub struct Listings {
     open: Mutex<Open>,
+    changes: Changes,
+}
+
+/// How often names of a directory came or went in the view, as far as anybody said so.
+#[derive(Clone, Default)]
+pub struct Changes(Arc<Mutex<HashMap<u64, u64>>>);
+
+impl Changes {
+    /// To be called once it shows, before whoever did it is told that it is done.
+    pub fn note(&self, dir: u64) {
+        *self.0.lock().entry(dir).or_default() += 1;
+    }
+
+    fn count(&self, dir: u64) -> u64 {
+        self.0.lock().get(&dir).copied().unwrap_or_default()
+    }
+}
+
+/// Two listings of a directory at the same version are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    changes: u64,
+    below: ListingStamp,
 }
 
 #[derive(Default)]
 struct Open {
     last: u64,
-    /// The snapshot of each handle, once it was read.
-    snapshots: HashMap<u64, Option<Snapshot>>,
+    handles: HashMap<u64, OpenDir>,
+    /// Of each directory what the kernel may have, and the version it was made at.
+    kept: HashMap<u64, (Version, Snapshot)>,
+    kept_entries: usize,
+}
+
+struct OpenDir {
+    dir: u64,
+    /// Once it was read.
+    snapshot: Option<Snapshot>,
+    /// When it was opened, if what is read through it goes into the kernel's cache.
+    cached_at: Option<Version>,
 }
 
 type Snapshot = Arc<[Listed]>;
 
+impl Open {
+    /// Whether another open handle may yet put a listing of another time into the kernel's cache.
+    fn is_filled_otherwise(&self, dir: u64, version: Version) -> bool {
+        let of_dir = self.handles.values().filter(|open| open.dir == dir);
+        of_dir.into_iter().any(|open| open.cached_at.is_some_and(|at| at != version))
+    }
+
+    fn keep(&mut self, dir: u64, version: Version, snapshot: &Snapshot) {
+        self.drop_kept(dir);
+        if self.kept_entries + snapshot.len() > KEPT_ENTRIES_MAX {
+            self.kept.clear();
+            self.kept_entries = 0;
+        }
+        self.kept_entries += snapshot.len();
+        self.kept.insert(dir, (version, snapshot.clone()));
+    }
+
+    fn read(&mut self, handle: FileHandle, snapshot: &Snapshot) {
+        if let Some(open) = self.handles.get_mut(&handle.0) {
+            open.snapshot = Some(snapshot.clone());
+        }
+    }
+
+    fn drop_kept(&mut self, dir: u64) {
+        if let Some((_, snapshot)) = self.kept.remove(&dir) {
+            self.kept_entries -= snapshot.len();
+        }
+    }
+}
+
 impl Listings {
-    pub fn open(&self) -> FileHandle {
+    /// By which others say that a directory has other names.
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
+    }
+
+    /// A handle, and whether the kernel may keep what it reads through it, and use what it has.
+    pub fn open(&self, view: &View, dir: INodeNo) -> (FileHandle, FopenFlags) {
+        let version = self.version(view, dir);
         let mut open = self.open.lock();
         open.last += 1;
         let handle = open.last;
-        open.snapshots.insert(handle, None);
-        FileHandle(handle)
+        let cached_at = version.filter(|version| !open.is_filled_otherwise(dir.0, *version));
+        let snapshot = match (cached_at, open.kept.get(&dir.0)) {
+            (Some(now), Some((kept, snapshot))) if now == *kept => Some(snapshot.clone()),
+            _ => None,
+        };
+        let flags = match (cached_at.is_some(), snapshot.is_some()) {
+            (true, true) => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            // The kernel drops what it has.
+            (true, false) => FopenFlags::FOPEN_CACHE_DIR,
+            (false, _) => FopenFlags::empty(),
+        };
+        if snapshot.is_none() {
+            open.drop_kept(dir.0);
+        }
+        open.handles.insert(handle, OpenDir { dir: dir.0, snapshot, cached_at });
+        (FileHandle(handle), flags)
+    }
+
+    /// None where a change may go unseen.
+    fn version(&self, view: &View, dir: INodeNo) -> Option<Version> {
+        let changes = self.changes.count(dir.0);
+        Some(Version { changes, below: view.listing_stamp(dir)? })
     }
 
     pub fn release(&self, handle: FileHandle) {
-        self.open.lock().snapshots.remove(&handle.0);
+        self.open.lock().handles.remove(&handle.0);
     }
 
     /// Tells entries from `offset` on until `full` says that there is no room for the one it was given.
@@ -106,15 +203,40 @@ impl Listings {
     }
 
     fn snapshot(&self, view: &View, dir: INodeNo, handle: FileHandle, offset: u64) -> Result<Snapshot> {
-        let known = self.open.lock().snapshots.get(&handle.0).ok_or(Error::errno(libc::EBADF))?.clone();
-        match known {
-            Some(snapshot) if offset > 0 => Ok(snapshot),
-            _ => {
-                let snapshot: Snapshot = entries(view, dir)?.into();
-                self.open.lock().snapshots.insert(handle.0, Some(snapshot.clone()));
-                Ok(snapshot)
-            }
+        let (known, cached_at) = {
+            let open = self.open.lock();
+            let handle = open.handles.get(&handle.0).ok_or(Error::errno(libc::EBADF))?;
+            (handle.snapshot.clone(), handle.cached_at)
+        };
+        let is_first = known.is_none();
+        if let Some(snapshot) = known.filter(|_| offset > 0) {
+            return Ok(snapshot);
         }
+        let version = cached_at.and_then(|_| self.version(view, dir));
+        let shared = {
+            let open = self.open.lock();
+            open.kept.get(&dir.0).filter(|(kept, _)| Some(*kept) == version).map(|(_, snapshot)| snapshot.clone())
+        };
+        let snapshot: Snapshot = match shared {
+            Some(shared) => shared,
+            None => entries(view, dir)?.into(),
+        };
+        let mut open = self.open.lock();
+        match cached_at {
+            // What two handles put into the kernel's cache must be one listing, from its beginning to its end.
+            Some(at) if is_first && version == Some(at) => match open.kept.get(&dir.0) {
+                Some((kept, first)) if *kept == at => {
+                    let first = first.clone();
+                    open.read(handle, &first);
+                    return Ok(first);
+                }
+                _ => open.keep(dir.0, at, &snapshot),
+            },
+            Some(_) => open.drop_kept(dir.0),
+            None => {}
+        }
+        open.read(handle, &snapshot);
+        Ok(snapshot)
     }
 }
 

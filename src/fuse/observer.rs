@@ -6,6 +6,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use super::listing::Changes;
 use super::notices::Notices;
 use super::watchers::Herald;
 use crate::model::RelPath;
@@ -35,6 +36,7 @@ pub struct KernelCache {
     notices: Notices,
     teller: Teller,
     herald: Herald,
+    changes: Changes,
 }
 
 pub fn queue() -> (Teller, Queue) {
@@ -84,8 +86,8 @@ impl Queue {
 }
 
 impl KernelCache {
-    pub fn new(notices: Notices, teller: Teller, herald: Herald) -> Self {
-        Self { notices, teller, herald }
+    pub fn new(notices: Notices, teller: Teller, herald: Herald, changes: Changes) -> Self {
+        Self { notices, teller, herald, changes }
     }
 }
 
@@ -98,11 +100,17 @@ impl Observer for KernelCache {
         self.teller.put(Forget::Content(node));
     }
 
+    fn names_changed(&self, dir: NodeId) {
+        self.changes.note(dir.0);
+    }
+
     fn entry_changed(&self, parent: NodeId, name: &OsStr) {
+        self.changes.note(parent.0);
         self.teller.put(Forget::Entry(parent, name.to_owned()));
     }
 
     fn entry_doubted(&self, parent: NodeId, name: &OsStr) {
+        self.changes.note(parent.0);
         self.teller.put(Forget::Expiry(parent, name.to_owned()));
     }
 

@@ -11,6 +11,7 @@ use std::thread;
 use fuser::{Config, Session, SessionACL};
 
 use super::adapter::{Adapter, EVENT_THREADS};
+use super::listing::Listings;
 use super::notices::Notices;
 use super::observer::{self, KernelCache};
 use super::view::View;
@@ -60,7 +61,10 @@ pub fn serve(
         Passing::ByDaemon => None,
     };
     let (herald, heralded) = watchers::herald((view, number), teller.clone());
-    let adapter = Adapter::new(View::new(overlay.clone(), desk, teller.clone()), stack_depth, herald.clone());
+    let listings = Listings::default();
+    let changes = listings.changes();
+    let view = View::new(overlay.clone(), desk, teller.clone());
+    let adapter = Adapter::new(view, listings, stack_depth, herald.clone());
     let asked = device.try_clone()?;
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
@@ -74,7 +78,7 @@ pub fn serve(
         None => false,
     });
     let notices = Notices::new(asked);
-    overlay.observe(Box::new(KernelCache::new(notices.clone(), teller, herald)));
+    overlay.observe(Box::new(KernelCache::new(notices.clone(), teller, herald, changes)));
     thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&notices))?;
     follow_lower(&overlay, watching)?;
     let (sender, ended) = channel();

@@ -12,7 +12,8 @@ use super::listing::Listed;
 use super::observer::Teller;
 use crate::control::{DESK_ROOT, Desk};
 use crate::overlay::{
-    Caller, Error, Found, HandleId, Holds, NodeId, OpenFlags, Opened, Overlay, ROOT, Result, SetAttributes,
+    Caller, Error, Found, HandleId, Holds, ListingStamp, NodeId, OpenFlags, Opened, Overlay, ROOT, Result,
+    SetAttributes,
 };
 use crate::store::STATE_DIR_NAME;
 use crate::sys::RenameFlags;
@@ -50,6 +51,11 @@ pub fn open_file(handle: FileHandle) -> Whose<HandleId> {
 impl View {
     pub fn new(overlay: Arc<Overlay>, desk: Arc<Desk>, teller: Teller) -> Self {
         Self { overlay, desk, teller }
+    }
+
+    /// Counts a request of the kernel's.
+    pub fn note_request(&self, request: &'static str) {
+        self.overlay.traffic().note(request);
     }
 
     pub fn stop_writing(&self, why: &str) {
@@ -281,6 +287,14 @@ impl View {
                 let entries = at_desk(self.desk.list(dir))?.into_iter();
                 Ok(entries.map(|(name, inode, is_dir)| Listed::of_desk(name, inode, is_dir)).collect())
             }
+        }
+    }
+
+    /// By which listings of a directory can be told apart; none where a change may go unseen.
+    pub fn listing_stamp(&self, dir: INodeNo) -> Option<ListingStamp> {
+        match node(dir) {
+            Whose::Overlay(dir) => self.overlay.listing_stamp(dir),
+            Whose::Desk(_) => None,
         }
     }
 

@@ -66,7 +66,7 @@ impl Overlay {
             return self.kept_side(first, mode);
         }
         match row.base.below {
-            Below::Entry { .. } => self.present_side(&row.names[0]).map(Old::known),
+            Below::Entry { .. } => Ok(Old::known(present.clone())),
             Below::Nothing => self.anchor_side(&row.names[0]),
         }
     }

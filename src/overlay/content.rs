@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::copy_up::Keep;
 use super::error::Context;
@@ -39,6 +40,9 @@ impl Overlay {
 
     /// From the kernel's page cache: it does not tell for whom.
     pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        if let Some(open) = self.handle(handle)?.judged() {
+            open.changed_quietly.store(true, Ordering::SeqCst);
+        }
         self.write_by(handle, offset, data, &Caller::KERNEL)
     }
 
@@ -132,10 +136,16 @@ impl Overlay {
     /// Judged with what is written next, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
         let _under_way = open.begin_write();
+        let may_be_new = open.upper().is_none();
         let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.note_began();
         self.note_program(handle, open);
-        file.set_len(0).and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())?;
+        let emptied = match may_be_new && file.metadata()?.len() == 0 {
+            // Made a moment ago: what it is copied from has just been left out.
+            true => Ok(()),
+            false => file.set_len(0),
+        };
+        emptied.and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())?;
         self.note_room(open, &file)
     }
 
@@ -160,6 +170,9 @@ impl Overlay {
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
         let frees = flags.contains(rustix::fs::FallocateFlags::PUNCH_HOLE);
         let extent = if frees { Extent::NONE } else { Extent { offset, length } };
+        if let Some(open) = handle.judged() {
+            open.changed_quietly.store(true, Ordering::SeqCst);
+        }
         self.change_content(&handle, Keep::Content, (caller, extent), |file| {
             Ok(rustix::fs::fallocate(file, flags, offset, length)?)
         })

@@ -128,6 +128,9 @@ pub(super) struct OpenFile {
     writers: AtomicUsize,
     /// What the content takes on disk, as it was last counted.
     pub blocks: AtomicU64,
+    /// Some of it was changed without the kernel marking its times as out of date, as every other write makes it do: stores
+    /// through a mapping, room taken or given back.
+    pub changed_quietly: AtomicBool,
     /// The same once it has no name. A leaf.
     pub nameless: Mutex<Option<Nameless>>,
 }
@@ -152,6 +155,7 @@ impl OpenFile {
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             blocks: AtomicU64::new(0),
+            changed_quietly: AtomicBool::new(false),
             nameless: Mutex::default(),
         })
     }

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
 use super::error::Context;
+use super::nodes::{NodeId, Told};
 use super::settle::{Job, Settled};
 use super::side::Side;
 use super::{Error, Overlay, Result, Seen, State};
 use crate::diff::{self};
-use crate::model::{BackupKind, Reason, RelPath};
+use crate::model::{BackupKind, Reason, RelPath, Stamp};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
@@ -35,6 +36,7 @@ impl Overlay {
     pub(super) fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
+        let dir = self.dir_as_told(&comparison.path);
         let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
             Ok(replaced) => replaced,
             // New content that grew while it was copied is no fault of the old: its writer has it judged.
@@ -54,7 +56,7 @@ impl Overlay {
             epilogue.anchors.extend(self.state.lock().anchors_carried(source, &comparison.path, &meta));
         }
         let promised = landing.promise(epilogue)?;
-        let applied = {
+        let (applied, attributes_hold) = {
             let mut state = self.state.lock();
             if !self.is_untouched(&state, job) {
                 drop(state);
@@ -74,14 +76,42 @@ impl Overlay {
                 applied.epilogue().save.extend(taken);
             }
             self.note_landed(&mut state, job, comparison, judged_against, (&applied, actor));
-            applied
+            let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
+            (applied, attributes_hold)
         };
         applied.finish()?;
+        if let Some((dir, before)) = dir {
+            self.dir_holds(dir, &before, &comparison.path);
+        }
         // Only now: a write between the two would have saved a row for the finish to drop.
         self.row_dropped(&mut self.state.lock(), job.row.id)?;
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
-        self.tell_landed(&comparison.path);
+        if !attributes_hold {
+            self.tell_landed(&comparison.path);
+        }
         Ok(Settled::Landed)
+    }
+
+    /// The directory of a path and what it is like, where the kernel was told just that.
+    fn dir_as_told(&self, path: &RelPath) -> Option<(NodeId, Stamp)> {
+        let above = path.parent().unwrap_or_default();
+        let (dir, told) = {
+            let state = self.state.lock();
+            let dir = state.nodes.at(&above)?;
+            (dir, state.nodes.told(dir))
+        };
+        let Told::These(told) = told else { return None };
+        let now = self.lower.stat(&above).ok()??.stamp();
+        (now == told).then_some((dir, now))
+    }
+
+    /// Our own temporary names have moved a directory's times. No program has done anything to its names, and none need
+    /// be told: with each notice the kernel asks once more before it walks through. Should the look fail, the events from
+    /// below have it told.
+    fn dir_holds(&self, dir: NodeId, before: &Stamp, path: &RelPath) {
+        if let Ok(Some(now)) = self.lower.stat(&path.parent().unwrap_or_default()) {
+            self.state.lock().nodes.tell_holds(dir, Some(before), &now.stamp());
+        }
     }
 
     /// What further changes in the window are judged against, too. It is not always what lower had: that may be
@@ -300,6 +330,24 @@ impl Overlay {
                 None => observer.entry_changed(parent, name),
             });
         }
+    }
+}
+
+impl State {
+    /// Whether what the kernel knows of a file's attributes is still true, or known by it not to be: what a write changes
+    /// it asks for anew by itself.
+    fn attributes_hold(&mut self, job: &Job, comparison: &Comparison, landed: Option<&Meta>) -> bool {
+        let looks = |meta: &Meta| (meta.mode, meta.uid, meta.gid, meta.links);
+        let (Some(open), Some(written), Some(landed)) = (&job.open, &comparison.new.meta, landed) else { return false };
+        let replaced = comparison.present.meta.as_ref();
+        let is_same = |other: &Meta| looks(other) == looks(landed);
+        let one_name = job.row.names.len() == 1 && job.takes_along.is_none();
+        landed.is_file()
+            && one_name
+            && is_same(written)
+            && replaced.is_none_or(is_same)
+            && !open.changed_quietly.load(Ordering::SeqCst)
+            && self.nodes.tell_holds(open.node, None, &landed.stamp())
     }
 }
 

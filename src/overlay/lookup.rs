@@ -8,7 +8,7 @@ use super::error::Context;
 use super::nodes::NodeId;
 use super::watch::{Holds, Watched};
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
-use crate::model::RelPath;
+use crate::model::{RelPath, Stamp};
 use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
 use crate::sys::file::{FileKind, InodeKey, Meta};
 use crate::sys::tree::DirEntry;
@@ -37,6 +37,11 @@ pub struct ListEntry {
     pub inode: u64,
     pub kind: FileKind,
 }
+
+/// What lower's directory looks like. While a directory is watched, two listings of it between which this has stayed the
+/// same, and no name was reported, are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListingStamp(Option<Stamp>);
 
 /// Where the view takes a path from.
 #[derive(Clone, Copy, Debug)]
@@ -309,6 +314,13 @@ impl Overlay {
             }
         }
         Ok(entries)
+    }
+
+    /// None where names may come or go below unseen.
+    pub fn listing_stamp(&self, dir: NodeId) -> Option<ListingStamp> {
+        self.watch(dir)?;
+        let path = self.state.lock().nodes.path(dir).ok()?;
+        Some(ListingStamp(self.lower.stat(&path).ok()?.map(|meta| meta.stamp())))
     }
 
     /// Lower's entries and the state they go with: what lands between the two looks would be in neither.

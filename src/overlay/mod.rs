@@ -66,6 +66,7 @@ mod sights;
 mod structure;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod undo;
 mod undo_attributes;
 mod undo_contents;
@@ -94,7 +95,7 @@ pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use handles::{HandleId, OpenFlags};
 pub use layered::{Layered, Waiting};
-pub use lookup::{Entry, Found, ListEntry};
+pub use lookup::{Entry, Found, ListEntry, ListingStamp};
 pub use nodes::{NodeId, ROOT};
 pub use open::Opened;
 pub use passed::{Passed, Registration};
@@ -105,6 +106,7 @@ pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use runs::{Run, Runs};
 pub use settle::Settled;
+pub use traffic::Traffic;
 pub use undo::UndoHow;
 pub use watch::Holds;
 
@@ -138,6 +140,8 @@ pub trait Observer: Send + Sync {
     fn attributes_changed(&self, node: NodeId) -> bool;
     /// Content of a node changed other than through the mount.
     fn content_changed(&self, node: NodeId);
+    /// Names of a directory may have come or gone below, whether anybody has asked for them or not.
+    fn names_changed(&self, dir: NodeId);
     /// A name appeared, went, or stands for another node.
     fn entry_changed(&self, parent: NodeId, name: &std::ffi::OsStr);
     /// What was told of a name, or that there is nothing, need not be true any more: the kernel asks again before it
@@ -178,6 +182,7 @@ pub struct Overlay {
     watching: std::sync::OnceLock<Watching>,
     doubts: Doubts,
     counters: Counters,
+    traffic: Traffic,
     bursts: Bursts,
     runs: Runs,
     shells: Shells,
@@ -265,6 +270,7 @@ impl Overlay {
             watching: std::sync::OnceLock::new(),
             doubts: Doubts::default(),
             counters: Counters::default(),
+            traffic: Traffic::default(),
             bursts: Bursts::default(),
             runs: Runs::default(),
             shells: Shells::default(),
@@ -349,6 +355,11 @@ impl Overlay {
 
     pub fn refused(&self) -> u64 {
         self.counters.denied.load(Ordering::Relaxed)
+    }
+
+    /// What the kernel has asked of this view.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Why nothing can be written, when nothing can.

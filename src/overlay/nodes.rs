@@ -438,6 +438,21 @@ impl Nodes {
         }
     }
 
+    /// What the kernel was told of a node was `before`, as far as anybody knows, and holds for `now` as well. False where
+    /// it may have something else.
+    pub fn tell_holds(&mut self, id: NodeId, before: Option<&Stamp>, now: &Stamp) -> bool {
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let holds = match (node.told, before) {
+            (Told::These(told), Some(before)) => told == *before,
+            (Told::These(_), None) => true,
+            (Told::Nothing | Told::Several, _) => false,
+        };
+        if holds {
+            node.told = Told::These(*now);
+        }
+        holds
+    }
+
     pub fn told(&self, id: NodeId) -> Told {
         self.nodes.get(&id).map(|node| node.told).unwrap_or_default()
     }

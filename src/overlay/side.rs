@@ -14,7 +14,7 @@ use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
 use crate::sys::file::{self, FileKind, Meta};
 
 /// One side of a comparison: what is or was at a path.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Side {
     /// None: nothing is there.
     pub kind: Option<FileKind>,

@@ -124,8 +124,14 @@ impl Overlay {
         if lost {
             // Promptly, before names are looked at one by one.
             let all = self.state.lock().nodes.all();
-            all.into_iter().for_each(|node| self.forget_attributes(node));
+            all.into_iter().for_each(|node| {
+                self.tell(|observer| observer.names_changed(node));
+                self.forget_attributes(node);
+            });
         }
+        // Whoever lists one of them from here on is shown what there is.
+        dirs.iter().for_each(|dir| self.tell(|observer| observer.names_changed(*dir)));
+        let mut changed_in = HashSet::new();
         for (names, again) in [(appeared, &mut later.appeared), (changed, &mut later.changed)] {
             for (parent, name) in names {
                 self.doubt_name(parent, &name);
@@ -133,7 +139,11 @@ impl Overlay {
                     Ok(Differs::Later) => {
                         again.insert((parent, name));
                     }
-                    Ok(differs) => self.tell_difference(parent, &name, &differs),
+                    Ok(Differs::Nowhere) => {}
+                    Ok(differs) => {
+                        changed_in.insert(parent);
+                        self.tell_difference(parent, &name, &differs);
+                    }
                     // The directory is gone, or nobody can look into it: who asks next is told that.
                     Err(err) => log::debug!("look again at a name below: {err}"),
                 }
@@ -142,8 +152,22 @@ impl Overlay {
         // Who looks for such a directory by its new name makes the kernel move it; by the old one it would go on.
         let left = self.state.lock().nodes.take_names_left();
         left.iter().for_each(|(parent, name)| self.tell_difference(*parent, name, &Differs::Unknown));
-        dirs.into_iter().for_each(|dir| self.forget_attributes(dir));
+        for dir in dirs {
+            if changed_in.contains(&dir) || !self.is_as_told(dir) {
+                self.forget_attributes(dir);
+            }
+        }
         later
+    }
+
+    /// Whether a directory is as the kernel was told: by a request since, or but for what a landing of ours has moved.
+    fn is_as_told(&self, dir: NodeId) -> bool {
+        let (path, told) = {
+            let state = self.state.lock();
+            (state.nodes.path(dir), state.nodes.told(dir))
+        };
+        let now = path.ok().and_then(|path| self.lower.stat(&path).ok().flatten());
+        now.is_some_and(|now| told.is_at_most(&now.stamp()))
     }
 
     /// What to look at when nobody can say what happened.
@@ -352,10 +376,11 @@ impl Round {
 
     fn take_name(&mut self, dir: Option<NodeId>, name: OsString, comes: Comes) {
         let Some(dir) = dir else { return };
-        self.dirs.insert(dir);
         if is_temp_name(&name) {
+            // Of a landing, whose other name comes as well.
             return;
         }
+        self.dirs.insert(dir);
         match comes {
             Comes::New => self.appeared.insert((dir, name)),
             Comes::Known => self.changed.insert((dir, name)),

@@ -34,7 +34,7 @@ pub enum Op {
 /// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
 /// refused: `dry_run` must never be ignored by something that acts.
 const OPS: [(Op, &str, &[&str]); 23] = [
-    (Op::Status, "status", &["offset", "limit"]),
+    (Op::Status, "status", &["all", "offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "offset", "limit"]),
     (
         Op::Confirm,

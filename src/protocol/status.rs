@@ -1,5 +1,7 @@
 //! The state of a project, as `status` and `.fettle/status.json` tell it (SPEC §17).
 
+use std::collections::BTreeMap;
+
 use super::{Program, words};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
 use serde::de::Error as _;
@@ -25,6 +27,9 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Run>,
     pub counters: Counters,
+    /// What the kernel has asked of this mount, and how often; told where `all` is asked for, since asking is counted, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests: BTreeMap<String, u64>,
     /// The kernel reads and writes files under `pass` rules by itself.
     #[serde(default)]
     pub passthrough: bool,

@@ -72,6 +72,7 @@ fn status() -> Status {
         runs: vec![],
         writers: vec![WritingNow { path: path("src/b.rs"), pid: 99 }],
         counters: Counters { landed: 12, held: 1, denied: 0 },
+        requests: Default::default(),
         passthrough: true,
         readonly: None,
         notices: vec![],

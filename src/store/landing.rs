@@ -410,8 +410,9 @@ impl Applied<'_> {
         let emptied = std::mem::take(&mut self.work.emptied);
         self.work.applied = 0;
         self.work.intent = None;
-        let waiting = sweep_notes(&staged);
         let store = self.work.store;
+        let is_swept = self.work.durability == Durability::Cached && is_swept_early(&staged, store);
+        let waiting = if is_swept { Vec::new() } else { sweep_notes(&staged) };
         let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
@@ -425,7 +426,8 @@ impl Applied<'_> {
         })?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell. What waits in a
         // directory goes before that directory.
-        let removed = first_error(staged.iter().rev().map(|staged| staged.remove_waiting(store)));
+        let waiting = staged.iter().rev().filter(|_| !is_swept);
+        let removed = first_error(waiting.map(|staged| staged.remove_waiting(store)));
         let gone = emptied.iter().map(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")));
         let gone = first_error(gone).and_then(|()| match removed.is_ok() {
             true => store.dirs_gone(&intent.emptied),
@@ -992,6 +994,22 @@ pub(super) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
         notes.push(SweepNote { at: made, of });
     }
     notes
+}
+
+/// Removes what waits before the landing is recorded, where that needs no note: once its only step is done it is never
+/// undone, for recovery finds it done, and what it replaced is kept with the intent. False where nothing was removed, or
+/// not all, so that notes must tell.
+fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
+    match staged {
+        [one] if matches!(one.step.act, Act::Place { looks: None, .. }) => one.remove_waiting(store).is_ok(),
+        [one] if matches!(one.step.act, Act::Remove { .. }) => {
+            let is_dir = |waiting: &Place| waiting.stat().map(|meta| meta.is_some_and(|meta| meta.is_dir()));
+            // Somebody may have put something into a directory.
+            let is_plain = one.waiting.as_ref().is_some_and(|waiting| matches!(is_dir(waiting), Ok(false)));
+            is_plain && one.remove_waiting(store).is_ok()
+        }
+        _ => false,
+    }
 }
 
 /// The directory that the last of `staged` that puts one at `path`, or takes one from there, does so with.

@@ -17,6 +17,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
@@ -65,8 +66,8 @@ fn path_of(lower: &Tree) -> io::Result<PathBuf> {
 #[derive(Debug)]
 pub struct StateDirs {
     state: OwnedFd,
-    stage: OwnedFd,
-    content: OwnedFd,
+    stage: Arc<OwnedFd>,
+    content: Arc<OwnedFd>,
     /// Upper content is within the state directory, not in a place given for it.
     own_stage: bool,
     description: String,
@@ -91,6 +92,7 @@ impl StateDirs {
         };
         let stage = within(&location.stage, STAGE)?;
         let content = within(&location.backups, CONTENT)?;
+        let (stage, content) = (Arc::new(stage), Arc::new(content));
         let dirs = Self { state, stage, content, own_stage: location.stage.is_none(), description };
         dirs.hide_from_git()?;
         Ok(dirs)
@@ -191,8 +193,7 @@ impl StateDirs {
     }
 
     pub fn stage_place(&self, id: UpperId) -> Result<Place> {
-        let dir = self.stage.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        Ok(Place { dir: dir.into(), name: OsString::from(id.to_string()) })
+        Ok(Place { dir: Arc::clone(&self.stage), name: OsString::from(id.to_string()) })
     }
 
     /// The names of all files of large content.
@@ -203,8 +204,7 @@ impl StateDirs {
     }
 
     pub fn content_place(&self, name: &str) -> Result<Place> {
-        let dir = self.content.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        Ok(Place { dir: dir.into(), name: OsString::from(name) })
+        Ok(Place { dir: Arc::clone(&self.content), name: OsString::from(name) })
     }
 
     pub fn write_holder(&self, note: &HolderNote) -> Result<()> {

@@ -68,16 +68,19 @@ impl KeptSince {
 impl Purging {
     pub fn note_kept(&self, backups: u64, bytes: u64) {
         let mut kept = self.kept.lock();
+        let was_much = kept.is_much();
         (kept.backups, kept.bytes) = (kept.backups + backups, kept.bytes + bytes);
-        if kept.is_much() {
+        // Once: who waits for the next purge need not be woken by each landing.
+        if !was_much && kept.is_much() {
             self.due.notify_all();
         }
     }
 
     pub fn note_recorded(&self, events: u64) {
         let mut kept = self.kept.lock();
+        let was_much = kept.is_much();
         kept.events += events;
-        if kept.is_much() {
+        if !was_much && kept.is_much() {
             self.due.notify_all();
         }
     }

@@ -166,8 +166,11 @@ pub fn to_timespec(time: Timestamp) -> Timespec {
 
 /// Works on `O_PATH` descriptors too, which `fchmod` refuses.
 pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
-    let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(fs::chmod(itself, Mode::from_raw_mode(mode))?)
+    let mode = Mode::from_raw_mode(mode);
+    match fs::fchmod(fd, mode) {
+        Err(rustix::io::Errno::BADF) => Ok(fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)?),
+        other => Ok(other?),
+    }
 }
 
 pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
@@ -190,15 +193,23 @@ pub fn keep_access_time(file: &File) -> io::Result<()> {
 
 /// All bytes of a file, from its beginning, whatever its offset.
 pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
-    let size = file.metadata()?.len();
-    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0).saturating_add(1));
-    let mut piece = vec![0; COPY_PIECE_BYTES.min(usize::try_from(size).unwrap_or(COPY_PIECE_BYTES).max(4096))];
+    let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    // With room for more than there should be, so that one look shows that there is not.
+    let mut content = vec![0; size + 1];
+    let mut done = 0;
     loop {
-        match read_piece(file, &mut piece, content.len() as u64)? {
-            0 => return Ok(content),
-            count => content.extend_from_slice(&piece[..count]),
+        match read_piece(file, &mut content[done..], done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+        match content.len() - done {
+            0 => content.resize(done + COPY_PIECE_BYTES, 0),
+            _ if done == size => break,
+            _ => {}
         }
     }
+    content.truncate(done);
+    Ok(content)
 }
 
 fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -260,8 +271,11 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
         copy_range(from, to, start, end)?;
         offset = end;
     }
-    to.set_len(size)?;
-    match from.metadata()?.len() == size {
+    if offset < size {
+        // A hole at its end.
+        to.set_len(size)?;
+    }
+    match from.metadata()?.len() == size && to.metadata()?.len() == size {
         true => Ok(()),
         false => Err(io::Error::other("file changed its size while it was copied")),
     }

@@ -6,10 +6,13 @@
 //! and of the journal are made from that path, so they stay beside the database. The unix VFS opens everything with
 //! O_NOFOLLOW, which concerns the last component only, never the `/proc/self/fd/N` before it.
 //!
+//! Its log is written a commit at a time ([`log`]).
+//!
 //! Never opens or closes the database file itself: closing any descriptor of it would drop the process's POSIX locks,
 //! and with them the locks of another connection. Begin with [`open_database`].
 #![allow(unsafe_code)]
 
+mod log;
 #[cfg(test)]
 mod tests;
 
@@ -194,7 +197,7 @@ fn register_vfs() -> rusqlite::Result<()> {
 }
 
 /// A copy rather than a wrapper: the unix VFS reads nothing of its own struct but `pAppData` and `mxPathname`, and both
-/// are copied.
+/// are copied. Only logs are opened by functions of ours.
 fn copy_unix_vfs() -> c_int {
     // SAFETY: the name is a C string; `vfs_find` initialises SQLite first if need be.
     let unix = unsafe { ffi::sqlite3_vfs_find(c"unix".as_ptr()) };
@@ -206,6 +209,10 @@ fn copy_unix_vfs() -> c_int {
     copy.zName = VFS_NAME.as_ptr();
     copy.pNext = std::ptr::null_mut();
     copy.xFullPathname = Some(keep_path);
+    // SAFETY: not null, as above.
+    if !log::take_over(&mut copy, unsafe { &*unix }) {
+        return ffi::SQLITE_ERROR;
+    }
     // SAFETY: the struct and its name are never freed, as registration asks; 0 leaves the default VFS alone.
     unsafe { ffi::sqlite3_vfs_register(Box::leak(Box::new(copy)), 0) }
 }

@@ -27,6 +27,8 @@ const ASKED: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
 
+/// How long events are left to gather once there is one. Far below the second within which a change must show.
+const GATHER: Duration = Duration::from_millis(2);
 /// A rename makes two events, the first of which may be read before there is the second.
 const OTHER_HALF: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
@@ -95,7 +97,9 @@ impl Watches {
         });
         let mut asked = [PollFd::new(&self.queue, PollFlags::IN)];
         match poll(&mut asked, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            // What is done to one file is many events. Read one by one they cost who does it a switch each.
+            Ok(_) => std::thread::sleep(GATHER),
             Err(err) => return Err(err.into()),
         }
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];

@@ -50,12 +50,24 @@ pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
 
 /// The names; none on a file system without attributes.
 pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
-    let mut names = vec![0u8; VALUE_BYTES_MAX];
-    let length = match fs::listxattr(itself(fd), &mut names[..]) {
+    let ask = |room: usize| {
+        let mut names = vec![0u8; room];
+        let length = match fs::flistxattr(fd, &mut names[..]) {
+            // An `O_PATH` descriptor.
+            Err(rustix::io::Errno::BADF) => fs::listxattr(itself(fd), &mut names[..]),
+            other => other,
+        };
+        length.map(|length| {
+            names.truncate(length);
+            names
+        })
+    };
+    let names = match ask(VALUE_BYTES_USUAL) {
+        Err(rustix::io::Errno::RANGE) => ask(VALUE_BYTES_MAX)?,
         Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
         other => other?,
     };
-    let split = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let split = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     Ok(split.map(|name| OsString::from_vec(name.to_vec())).collect())
 }
 

@@ -426,3 +426,152 @@ fn a_program_s_own_writing_makes_no_events_but_its_own() {
     };
     assert_eq!((after_close("a.txt"), after_close("b.txt")), (0, 0), "{seen:?}");
 }
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("list");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> = names.filter(|name| name != ".fettle").collect();
+    names.sort();
+    names
+}
+
+/// How often the kernel has asked the view for such a thing.
+fn asked(view: &View<'_>, request: &str) -> u64 {
+    let said = view.cli(&["status", "--trace-ops", "--json"]).ok().stdout;
+    let status: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    status["requests"][request].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_listing_is_kept_by_the_kernel_and_every_change_of_names_below_shows_at_the_next() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let (ours, below) = (view.path("src/deep"), scratch.lower().join("src/deep"));
+    names(&ours);
+    let listings = |view: &View<'_>| asked(view, "readdir") + asked(view, "readdirplus");
+    let before = (listings(&view), asked(&view, "opendir"));
+    for _ in 0..5 {
+        assert_eq!(names(&ours), ["a.txt", "b.txt", "c.txt"]);
+    }
+    assert_eq!(listings(&view), before.0, "the kernel asked for what it has");
+    assert_eq!(asked(&view, "opendir"), before.1 + 5, "and each open was counted");
+
+    let shows_same = |what: &str| assert_eq!(names(&ours), names(&below), "{what}");
+    for round in 0..20 {
+        let (one, other) = (below.join(format!("one{round}")), below.join(format!("other{round}")));
+        fs::write(&one, "new\n").expect("made below");
+        shows_same("made");
+        fs::rename(&one, &other).expect("renamed below");
+        shows_same("renamed");
+        fs::remove_file(&other).expect("removed below");
+        shows_same("removed");
+        fs::create_dir(&one).expect("made below");
+        shows_same("a directory made");
+        fs::remove_dir(&one).expect("removed below");
+        shows_same("a directory removed");
+    }
+}
+
+#[test]
+fn a_listing_that_the_kernel_keeps_shows_what_programs_do_and_what_is_discarded() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let dir = view.path("src/deep");
+    let listed = |want: &[&str]| {
+        assert_eq!(names(&dir), want);
+        assert_eq!(names(&dir), want, "and again");
+    };
+    listed(&["a.txt", "b.txt", "c.txt"]);
+    view.write("src/deep/d.txt", "new\n");
+    listed(&["a.txt", "b.txt", "c.txt", "d.txt"]);
+    fs::rename(dir.join("d.txt"), dir.join("e.txt")).expect("renamed");
+    listed(&["a.txt", "b.txt", "c.txt", "e.txt"]);
+    fs::remove_file(dir.join("e.txt")).expect("removed");
+    fs::create_dir(dir.join("sub")).expect("made");
+    listed(&["a.txt", "b.txt", "c.txt", "sub"]);
+    fs::remove_dir(dir.join("sub")).expect("removed");
+    // A deletion of so many lines is held: lower does not change by it, nor by giving it up.
+    view.write("src/deep/long.txt", lines(500));
+    let unmounted = view.unmount();
+    unmounted.ok();
+    let view = scratch.mount();
+    let dir = view.path("src/deep");
+    assert_eq!(names(&dir), ["a.txt", "b.txt", "c.txt", "long.txt"]);
+    fs::remove_file(dir.join("long.txt")).expect("removed");
+    assert_eq!(names(&dir), ["a.txt", "b.txt", "c.txt"]);
+    let held = view.only_held();
+    view.cli(&["discard", &held.id]).ok();
+    assert_eq!(names(&dir), ["a.txt", "b.txt", "c.txt", "long.txt"]);
+}
+
+/// `rm -r` removes what it has read before it reads on, and what it has not read must not be passed over, whatever others
+/// list meanwhile.
+#[test]
+fn who_reads_a_directory_sees_each_name_once_while_names_go_and_others_list_it() {
+    let scratch = mounted_scratch!();
+    scratch.write(".gitignore", "target/\n");
+    for number in 0..3000 {
+        scratch.write(format!("target/a-name-that-is-not-short-{number:05}"), "");
+    }
+    scratch.git_init();
+    let view = scratch.mount();
+    let dir = view.path("target");
+    assert_eq!(names(&dir).len(), 3000);
+    let mut left = Vec::new();
+    for (count, entry) in fs::read_dir(&dir).expect("list").enumerate() {
+        let name = entry.expect("an entry").file_name();
+        fs::remove_file(dir.join(&name)).expect("each name is there, and once");
+        if count % 500 == 250 {
+            left.push(names(&dir).len());
+        }
+    }
+    assert_eq!(left.len(), 6);
+    assert_eq!(names(&dir), Vec::<String>::new());
+    assert_eq!(names(&scratch.lower().join("target")), Vec::<String>::new());
+}
+
+/// The kernel is not told of what a landing has only moved; of what others do afterwards it is.
+#[test]
+fn after_a_landing_attributes_changed_below_show() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let (ours, below) = (view.path("src/a.txt"), scratch.lower().join("src/a.txt"));
+    let mode = |path: &Path| path.metadata().expect("stat").permissions().mode() & 0o777;
+    for round in 0..6_u32 {
+        view.write("src/a.txt", format!("{}round {round}\n", lines(20)));
+        let want = if round % 2 == 0 { 0o600 } else { 0o644 };
+        fs::set_permissions(&below, fs::Permissions::from_mode(want)).expect("chmod below");
+        shows("the mode", || mode(&ours) == want);
+
+        view.write("src/b.txt", format!("{}round {round}\n", lines(20)));
+        fs::write(scratch.lower().join(format!("src/new{round}")), "").expect("made below");
+        let modified = |dir: &Path| dir.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).expect("stat");
+        shows("the directory's time", || modified(&view.path("src")) == modified(&scratch.lower().join("src")));
+        assert_eq!(ours.metadata().expect("stat").len(), below.metadata().expect("stat").len());
+    }
+}
+
+/// Stores through a mapping change a file without the kernel's attributes knowing.
+#[test]
+fn after_a_mapping_has_landed_its_time_shows() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let script = "
+import mmap, os
+for round in range(4):
+    before = os.stat('src/c.txt').st_mtime_ns
+    fd = os.open('src/c.txt', os.O_RDWR)
+    with mmap.mmap(fd, 0) as mapped:
+        mapped[0:1] = b'%d' % round
+        mapped.flush()
+    os.close(fd)
+    assert os.stat('src/c.txt').st_mtime_ns > before, round
+    assert open('src/c.txt').read()[0] == str(round)
+";
+    crate::harness::script::python(&scratch, view.root(), script).ok();
+    shows("the time", || {
+        let time =
+            |path: &Path| path.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.len())).expect("stat");
+        time(&view.path("src/c.txt")) == time(&scratch.lower().join("src/c.txt"))
+    });
+}

@@ -169,3 +169,45 @@ fn the_log_is_counted_and_not_moved_before_somebody_asks() {
     let second = open_database(covered.dir.as_fd(), NAME).unwrap_err();
     assert_eq!(second.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
 }
+
+/// What somebody else finds who looks at the files at this moment, as recovery does after a kill.
+fn rows_found_after_a_kill_at_this_moment(covered: &Covered) -> i64 {
+    let copy = Covered::new();
+    for name in covered.names_below() {
+        fs::copy(descriptor_path(&covered.dir).join(&name), descriptor_path(&copy.dir).join(&name)).unwrap();
+    }
+    rows(&copy.open())
+}
+
+#[test]
+fn a_commit_is_in_the_log_when_it_returns() {
+    let covered = Covered::new();
+    let database = covered.open();
+    for (commit, size) in [1, 1, 7, 1, 4000, 1].into_iter().enumerate() {
+        fill(&database, size);
+        assert_eq!(rows_found_after_a_kill_at_this_moment(&covered), rows(&database), "commit {commit}");
+        if commit == 2 {
+            // From here on the log is written from its beginning again.
+            database.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_rolled_back_is_not_in_the_log_and_what_comes_after_it_is() {
+    let covered = Covered::new();
+    let database = covered.open();
+    fill(&database, 3);
+    // Less memory than it writes: some of it is in the log before it ends.
+    database.execute_batch("PRAGMA cache_size = 10; BEGIN").unwrap();
+    for _ in 0..500 {
+        database.execute("INSERT INTO t VALUES (hex(randomblob(4000)))", ()).unwrap();
+    }
+    assert_eq!(rows(&database), 503);
+    database.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(rows_found_after_a_kill_at_this_moment(&covered), 3);
+    fill(&database, 2);
+    assert_eq!(rows_found_after_a_kill_at_this_moment(&covered), 5);
+    drop(database);
+    assert_eq!(rows(&covered.open()), 5);
+}
