@@ -51,7 +51,7 @@ chattr       e2fsprogs
 ps           procps
 '
 
-say() { printf '\n== %s\n' "$*"; }
+say() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 fail() { printf 'check: %s\n' "$*" >&2; exit 1; }
 
 missing_packages() {
@@ -188,4 +188,5 @@ scripts/bench --smoke --bin "$target/debug/fettlefs"
 say "cargo test"
 # Death at every step (scripts/crashpoints) is among them: src/overlay/tests/crash.rs tells its counts.
 # Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
-cargo test --locked --no-fail-fast --lib --test it
+# Most of them wait for programs and for the disk: twice as many as cores at a time.
+cargo test --locked --no-fail-fast --lib --test it -- --test-threads=$(($(nproc) * 2))
