@@ -327,8 +327,14 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     })?;
     project.overlay.settle_pending();
     let how = UndoHow { review: review(request, asker), force: request.force };
-    let outcomes = project.overlay.undo(id, &how)?;
-    Ok(Acted { outcomes, dry_run: request.dry_run })
+    let mut lookups = 1;
+    loop {
+        match project.overlay.undo(id, &how) {
+            // Of what is held of it something became another change under our hands.
+            Err(err) if err.code == ErrorCode::UnknownId && lookups < LOOKUPS_MAX => lookups += 1,
+            done => return Ok(Acted { outcomes: done?, dry_run: request.dry_run }),
+        }
+    }
 }
 
 /// All that the readings mean together, each path once.

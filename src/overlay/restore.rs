@@ -431,7 +431,8 @@ fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Vers
 fn has_looks_back(reversal: &Reversal<'_>, present: &Side) -> bool {
     let (Some(wanted), Some(present)) = (reversal.wanted, present.meta.filter(Meta::is_file)) else { return true };
     let back = looks_back(wanted, &reversal.left, Some(&present));
-    (back.mode & 0o7777, back.uid, back.gid) == (present.mode & 0o7777, present.uid, present.gid)
+    // Set-uid and set-gid do not come back where they are not granted.
+    (back.mode & 0o1777, back.uid, back.gid) == (present.mode & 0o1777, present.uid, present.gid)
 }
 
 /// The first refusal, which names the other paths, too.

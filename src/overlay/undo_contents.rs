@@ -122,9 +122,11 @@ impl Overlay {
             state.know(anchors);
             self.note_restored(&mut state, plan, &applied);
             dropping.note_applied(&applied);
-            let put = |one: &Returned<'_>| applied.meta_of(one.path());
-            let rows: Vec<UpperRow> =
-                returned.into_iter().map(|one| (put(&one), one)).map(|(put, one)| state.returned(one, put)).collect();
+            let mut hold = |one: Returned<'_>| {
+                let put = applied.meta_of(one.path());
+                state.returned(one, put)
+            };
+            let rows: Vec<UpperRow> = returned.into_iter().map(&mut hold).collect();
             applied.epilogue().save = rows.clone();
             (applied, rows)
         };
