@@ -161,7 +161,7 @@ def same_bytes(bed, path, mode, where):
     def act():
         for place in (plain, path):
             base = connect(place, mode)
-            for turn in range(1, 40 if bed.quick else 200):
+            for turn in range(1, 20 if bed.quick else 200):
                 transact(base, turn)
             base.close()
         if digest(plain) != digest(path):

@@ -12,7 +12,7 @@ VARYING = (b"/index",)
 
 
 def play(bed):
-    files, commits = (600, 40) if bed.quick else (10_000, 300)
+    files, commits = (250, 30) if bed.quick else (10_000, 300)
     source = bed.scratch / "source.git"
     history.make(source, crates.files(bed.env, files), commits)
     configure(bed)

@@ -14,7 +14,7 @@ OLD = 1_700_000_000_123_456_789
 
 
 def play(bed):
-    taken = crates.files(bed.env, 500 if bed.quick else 8_000)
+    taken = crates.files(bed.env, 200 if bed.quick else 8_000)
     source, later, archive = (bed.scratch / name for name in ("tree", "tree.later", "tree.tar"))
     crates.write_tree(source, taken)
     add_odd_entries(source)
