@@ -122,19 +122,25 @@ fn change_scratch(scratch: &Path) -> Finding {
 /// A command in a view of its own, as whoever may not mount runs it: by a user namespace.
 pub fn run() -> Finding {
     const CHECK: &str = "trial of a run";
-    let told = |err: io::Error| format!("make a scratch project: {err}");
-    let tried = tempfile::Builder::new().prefix("fettle-doctor.").tempdir().map_err(told).and_then(|scratch| {
-        let project = scratch.path().join("project");
-        fs::create_dir(&project).map_err(told)?;
-        let view = View {
-            // None: it is over the project, where only the command sees it.
-            mountpoint: project.clone(),
-            environment: vec![("XDG_CONFIG_HOME", scratch.path().join("config").into_os_string())],
-            unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
-        };
-        in_time(&project.clone(), move || view.ask(&["run", "--", "mkdir", "made"]))?;
-        let made = project.join("made");
-        if made.is_dir() { Ok(()) } else { Err("what a command made in its view did not land".to_owned()) }
+    let scratch = tempfile::Builder::new().prefix("fettle-doctor.").tempdir();
+    let scratch = match scratch.and_then(|scratch| fs::create_dir(scratch.path().join("project")).map(|()| scratch)) {
+        Ok(scratch) => scratch,
+        Err(err) => {
+            let remedy = "set TMPDIR to a directory that you may write to";
+            return Finding::fault(CHECK, format!("make a scratch project: {err}"), remedy);
+        }
+    };
+    let project = scratch.path().join("project");
+    let view = View {
+        // None: it is over the project, where only the command sees it.
+        mountpoint: project.clone(),
+        environment: vec![("XDG_CONFIG_HOME", scratch.path().join("config").into_os_string())],
+        unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
+    };
+    let tried = in_time(&project.clone(), move || view.ask(&["run", "--", "mkdir", "made"]));
+    let tried = tried.and_then(|_| match project.join("made").is_dir() {
+        true => Ok(()),
+        false => Err("what a command made in its view did not land".to_owned()),
     });
     match tried {
         Ok(()) => Finding::ok(CHECK, "by a user namespace; what it made landed"),

@@ -78,7 +78,7 @@ fn who_may_not_mount_and_may_run_is_told_both() {
     let no_privilege = r#"setpriv --bounding-set -sys_admin --inh-caps=-sys_admin "$FETTLE" doctor --json"#;
     let no_helper = r#"mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; rm fuse
         mount --bind /dev/null "$(command -v fusermount3)"
-        HOME=/ XDG_CONFIG_HOME=/ setpriv --reuid 65534 --clear-groups "$FETTLE" doctor --json"#;
+        HOME=/ XDG_CONFIG_HOME=/ TMPDIR=/tmp setpriv --reuid 65534 --clear-groups "$FETTLE" doctor --json"#;
     for (script, words) in [(no_privilege, "SYS_ADMIN"), (no_helper, "apt-get install fuse3")] {
         let mut shell = scratch.command("unshare");
         shell.args(["-m", "sh", "-ec", script]).current_dir(scratch.project());
@@ -88,6 +88,14 @@ fn who_may_not_mount_and_may_run_is_told_both() {
         assert_eq!((of("mounting").1.as_str(), of("trial of a run").1.as_str()), ("note", "ok"), "{found:?}");
         assert!(of("mounting").2.as_ref().is_some_and(|remedy| remedy.contains(words)), "{found:?}");
     }
+    let no_scratch =
+        r#"TMPDIR=/proc exec setpriv --bounding-set -sys_admin --inh-caps=-sys_admin "$FETTLE" doctor --json"#;
+    let mut shell = scratch.command("sh");
+    shell.args(["-ec", no_scratch]).current_dir(scratch.project());
+    let output = shell.env("FETTLE", scratch.fettlefs().get_program()).output().expect("sh");
+    let told = found(&Output::from(output).exits(1).json());
+    let of_run = told.iter().find(|(check, ..)| check == "trial of a run").expect("a trial");
+    assert!(of_run.2.as_ref().is_some_and(|remedy| remedy.contains("TMPDIR")), "{told:?}");
     // Namespaces refused, too: in a changed root the kernel makes none for users.
     let neither = r#"mkdir jail; mount --rbind / jail; exec chroot jail setpriv --bounding-set -sys_admin \
         --inh-caps=-sys_admin "$FETTLE" doctor --json"#;
