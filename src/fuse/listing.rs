@@ -82,14 +82,17 @@ struct OpenDir {
 type Snapshot = Arc<[Listed]>;
 
 impl Open {
-    /// Whether another open handle may yet put a listing of another time into the kernel's cache.
-    fn is_filled_otherwise(&self, dir: u64, version: Version) -> bool {
-        let of_dir = self.handles.values().filter(|open| open.dir == dir);
-        of_dir.into_iter().any(|open| open.cached_at.is_some_and(|at| at != version))
+    /// Whether another open handle fills the kernel's cache, or reads on from it. Two would have to read one listing from
+    /// their beginnings to their ends, whatever either removes meanwhile.
+    fn is_filled(&self, dir: u64) -> bool {
+        self.handles.values().any(|open| open.dir == dir && open.cached_at.is_some())
     }
 
     fn keep(&mut self, dir: u64, version: Version, snapshot: &Snapshot) {
         self.drop_kept(dir);
+        if snapshot.len() > KEPT_ENTRIES_MAX {
+            return;
+        }
         if self.kept_entries + snapshot.len() > KEPT_ENTRIES_MAX {
             self.kept.clear();
             self.kept_entries = 0;
@@ -123,7 +126,7 @@ impl Listings {
         let mut open = self.open.lock();
         open.last += 1;
         let handle = open.last;
-        let cached_at = version.filter(|version| !open.is_filled_otherwise(dir.0, *version));
+        let cached_at = version.filter(|_| !open.is_filled(dir.0));
         let snapshot = match (cached_at, open.kept.get(&dir.0)) {
             (Some(now), Some((kept, snapshot))) if now == *kept => Some(snapshot.clone()),
             _ => None,

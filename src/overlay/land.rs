@@ -36,7 +36,9 @@ impl Overlay {
     pub(super) fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
-        let dir = self.dir_as_told(&comparison.path);
+        // Of a name that comes or goes the directory's times tell.
+        let is_edit = comparison.present.exists() && comparison.new.exists() && job.takes_along.is_none();
+        let dir = is_edit.then(|| self.dir_as_told(&comparison.path)).flatten();
         let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
             Ok(replaced) => replaced,
             // New content that grew while it was copied is no fault of the old: its writer has it judged.

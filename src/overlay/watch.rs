@@ -86,6 +86,8 @@ enum Cached {
 /// What the kernel must be told of a name that was looked at again.
 enum Differs {
     Nowhere,
+    /// Nothing is there, and the kernel knows of nothing: whatever it was, it came or went.
+    Absent,
     /// It stands no longer for this node.
     Entry(NodeId),
     /// Another than the kernel may believe, or nothing, or something after all.
@@ -140,6 +142,9 @@ impl Overlay {
                         again.insert((parent, name));
                     }
                     Ok(Differs::Nowhere) => {}
+                    Ok(Differs::Absent) => {
+                        changed_in.insert(parent);
+                    }
                     Ok(differs) => {
                         changed_in.insert(parent);
                         self.tell_difference(parent, &name, &differs);
@@ -152,11 +157,8 @@ impl Overlay {
         // Who looks for such a directory by its new name makes the kernel move it; by the old one it would go on.
         let left = self.state.lock().nodes.take_names_left();
         left.iter().for_each(|(parent, name)| self.tell_difference(*parent, name, &Differs::Unknown));
-        for dir in dirs {
-            if changed_in.contains(&dir) || !self.is_as_told(dir) {
-                self.forget_attributes(dir);
-            }
-        }
+        let moved = dirs.into_iter().filter(|dir| !changed_in.contains(dir) && !self.is_as_told(*dir));
+        changed_in.iter().copied().chain(moved).for_each(|dir| self.forget_attributes(dir));
         later
     }
 
@@ -197,7 +199,7 @@ impl Overlay {
             let there = self.inode_at(&state, &origin)?;
             let known = state.nodes.child(parent, name);
             return Ok(match (known, there) {
-                (None, None) => Differs::Nowhere,
+                (None, None) => Differs::Absent,
                 (None, Some((meta, lower))) => {
                     if let Some(lower) = lower.filter(|lower| state.nodes.of_lower(*lower).is_some()) {
                         // Renamed, or one more name: what is open goes on under it.
@@ -219,7 +221,7 @@ impl Overlay {
 
     fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) {
         match differs {
-            Differs::Nowhere | Differs::Later => {}
+            Differs::Nowhere | Differs::Absent | Differs::Later => {}
             Differs::Entry(node) => {
                 self.tell(|observer| observer.entry_changed(parent, name));
                 self.forget_attributes(*node);

@@ -406,7 +406,8 @@ impl<'a> Names<'a> {
     fn told_by(&self, draft: &EventDraft) -> Option<String> {
         let is_held_again = draft.effects.iter().any(|done| matches!(done.effect, Effect::HeldAgain { .. }));
         let path = draft.event.path.as_ref().filter(|_| !is_held_again)?;
-        self.0.get(&(path, draft.event.event == EventName::Discarded)).map(|name| (*name).clone())
+        let discards = matches!(draft.event.event, EventName::Discarded | EventName::WriteDenied);
+        self.0.get(&(path, discards)).map(|name| (*name).clone())
     }
 }
 

@@ -2,6 +2,7 @@
 //! though the kernel believes for a minute what it was told where lower is watched.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
@@ -548,6 +549,25 @@ fn after_a_landing_attributes_changed_below_show() {
         let modified = |dir: &Path| dir.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).expect("stat");
         shows("the directory's time", || modified(&view.path("src")) == modified(&scratch.lower().join("src")));
         assert_eq!(ours.metadata().expect("stat").len(), below.metadata().expect("stat").len());
+    }
+}
+
+/// The project's directory moves when a new file lands in it, which is later than the view had the name.
+#[test]
+fn a_new_file_moves_the_time_of_its_directory_again_when_it_lands() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let modified = |dir: &Path| dir.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).expect("stat");
+    let (dir, below) = (view.path("src"), scratch.lower().join("src"));
+    for round in 0..4 {
+        let mut made = fs::File::create(dir.join(format!("made{round}"))).expect("made in the view");
+        made.write_all(b"one line\n").expect("written");
+        // As whoever opens another file there meanwhile has the kernel ask.
+        assert_eq!(modified(&dir), modified(&below));
+        let before = modified(&below);
+        drop(made);
+        assert!(modified(&below) > before, "it lands");
+        shows("the directory's time", || modified(&dir) == modified(&below));
     }
 }
 
