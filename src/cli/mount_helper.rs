@@ -29,7 +29,7 @@ struct Arguments {
     /// Where the view appears; the project itself for over it
     mountpoint: PathBuf,
     /// Mount options
-    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// The type that mount(8) was asked for
     #[arg(short = 't', value_name = "TYPE")]
@@ -52,6 +52,9 @@ struct Arguments {
     /// There is no table of mounts but the kernel's: always so
     #[arg(short = 'n')]
     no_table: bool,
+    /// Refused: mount from within that namespace
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<String>,
 }
 
 /// Whether the program was called by the name that mount(8) calls it by.
@@ -89,6 +92,10 @@ fn mount(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(other) = arguments.fs_type.as_deref().filter(|name| !["fuse.fettlefs", "fettlefs"].contains(name)) {
         return Err(Failure::usage(format!("type {other:?} is not ours: fuse.fettlefs")));
     }
+    if let Some(namespace) = &arguments.namespace {
+        let message = format!("-N {namespace:?}: no other mount namespace is entered; `nsenter -m -t PID mount` does");
+        return Err(Failure::usage(message));
+    }
     let typed = typed(arguments);
     match arguments.fake {
         true => mount_start::rehearse(&typed)?,
@@ -103,7 +110,7 @@ fn mount(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn typed(arguments: &Arguments) -> MountArgs {
-    let mut options = arguments.options.clone();
+    let mut options: Vec<_> = arguments.options.iter().flat_map(|list| words_of(list)).collect();
     if arguments.sloppy {
         options.retain(|word| mount_start::is_known_option(word));
     }
@@ -120,6 +127,16 @@ fn typed(arguments: &Arguments) -> MountArgs {
         options,
         settings: SettingFlags::default(),
     }
+}
+
+/// Commas between double quotes are part of a word, as mount(8) has it.
+fn words_of(list: &str) -> Vec<String> {
+    let mut is_quoted = false;
+    let ends_a_word = |letter: char| {
+        is_quoted ^= letter == '"';
+        letter == ',' && !is_quoted
+    };
+    list.split(ends_a_word).map(str::to_owned).collect()
 }
 
 fn status(failure: &Failure) -> u8 {
@@ -158,6 +175,12 @@ mod tests {
         assert_eq!((typed.project, typed.mountpoint), ("/p".into(), Some("/m".into())));
         assert_eq!(typed.options, ["noauto", "user", "x-gvfs-show", "ro"]);
         assert_eq!(super::typed(&parsed(&["-r", "-w", "/p", "/m"])).options, ["rw"]);
+    }
+
+    #[test]
+    fn a_comma_in_quotes_parts_no_words() {
+        let words = ["/p", "/m", "-o", r#"ro,comment="a,b",noexec"#, "-o", r#"x-a="c,d"#];
+        assert_eq!(typed(&parsed(&words)).options, ["ro", r#"comment="a,b""#, "noexec", r#"x-a="c,d"#]);
     }
 
     #[test]

@@ -34,11 +34,13 @@ fn mount_8_mounts_the_view_and_umount_takes_it_away() {
         findmnt -n -o OPTIONS --mountpoint "$VIEW" | grep -cw noexec
         umount "$VIEW" && shown "$VIEW"; echo $?
         mount -v -t fuse.fettlefs "$PROJECT" "$PROJECT" && shown "$PROJECT"; head -c 5 "$PROJECT/a"
-        umount "$PROJECT"; head -c 7 "$PROJECT/a""#;
+        umount "$PROJECT"; head -c 7 "$PROJECT/a"
+        mount -t fuse.fettlefs -o 'atime,diratime,norelatime,nolazytime,symfollow,comment="a,b"' "$PROJECT" "$VIEW"
+        shown "$VIEW"; umount "$VIEW""#;
     let output = installed(&scratch, script).ok();
     let project = scratch.project();
     let shown = format!("{} fuse.fettlefs\n", project.display());
-    assert_eq!(output.stdout, format!("{shown}1\n1\n{shown}mine\nline 1\n"), "{}", output.stderr);
+    assert_eq!(output.stdout, format!("{shown}1\n1\n{shown}mine\nline 1\n{shown}"), "{}", output.stderr);
     assert!(output.stderr.contains(" mounted on "), "{}", output.stderr);
     assert_eq!(scratch.read("b"), "new\n");
 }
@@ -67,7 +69,7 @@ fn a_line_of_fstab_is_enough() {
 fn what_makes_no_sense_is_refused_by_name_and_mounts_nothing() {
     let scratch = mounted_scratch!();
     let script = r#"
-        for how in '-o umask=022' '-o ceil=3,ro' '-o watches=all' '-t fuse.other'; do
+        for how in '-o umask=022' '-o ceil=3,ro' '-o watches=all' '-t fuse.other' '-N 1'; do
             "$ROOT/sbin/mount.fuse.fettlefs" "$PROJECT" "$VIEW" $how; echo "$?"
         done
         "$ROOT/sbin/mount.fuse.fettlefs" "$PROJECT"; echo "$?"
@@ -77,8 +79,16 @@ fn what_makes_no_sense_is_refused_by_name_and_mounts_nothing() {
         mount -s -v -t fuse.fettlefs -o umask=022 "$PROJECT" "$VIEW"; echo "$?"
         umount "$VIEW"; shown "$VIEW"; echo "$?""#;
     let output = installed(&scratch, script).ok();
-    assert_eq!(output.stdout, "1\n1\n1\n1\n1\n1\n32\n1\n0\n1\n", "{}", output.stderr);
-    for word in ["\"umask=022\"", "\"ceil=3\"", "\"watches=all\"", "\"fuse.other\"", "not-there", "<MOUNTPOINT>"] {
+    assert_eq!(output.stdout, "1\n1\n1\n1\n1\n1\n1\n32\n1\n0\n1\n", "{}", output.stderr);
+    for word in [
+        "-N \"1\": no other mount namespace",
+        "\"umask=022\"",
+        "\"ceil=3\"",
+        "\"watches=all\"",
+        "\"fuse.other\"",
+        "not-there",
+        "<MOUNTPOINT>",
+    ] {
         assert!(output.stderr.contains(word), "no {word} in {}", output.stderr);
     }
 }

@@ -7,9 +7,20 @@ use crate::sys::mount::{FuseMount, kernel_option};
 use std::ffi::OsStr;
 
 /// Options that mount(8) or fstab(5) handle themselves and pass on all the same.
-const FOR_OTHERS: [&str; 16] = [
+const FOR_OTHERS: [&str; 15] = [
     "defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "nousers", "owner", "noowner", "group",
-    "nogroup", "_netdev", "silent", "loud", "async",
+    "nogroup", "_netdev", "silent", "loud",
+];
+
+/// What mount(8) has for granted unless the other word of the pair was said, and what takes that back.
+const DEFAULTS: [(&str, &str); 7] = [
+    ("async", "sync"),
+    ("atime", "noatime"),
+    ("diratime", "nodiratime"),
+    ("norelatime", "relatime"),
+    ("nostrictatime", "strictatime"),
+    ("nolazytime", "lazytime"),
+    ("symfollow", "nosymfollow"),
 ];
 
 /// What begins so is for others, too: `x-` for whoever reads fstab(5), `user=` is what mount(8) makes of `user`.
@@ -71,6 +82,9 @@ impl Options {
             "nowatch" => self.watching = Watching::AtMost(0),
             // Always so.
             "default_permissions" => {}
+            _ if let Some((_, other)) = DEFAULTS.iter().find(|(default, _)| *default == word) => {
+                self.extra.retain(|said| said != other);
+            }
             _ if FOR_OTHERS.contains(&word) || FOR_OTHERS_BEGIN.iter().any(|begin| word.starts_with(begin)) => {}
             _ if let Some(max) = word.strip_prefix("watches=") => {
                 let max = max.parse().map_err(|_| Failure::usage(format!("not a number of directories: {word:?}")))?;
@@ -136,6 +150,8 @@ mod tests {
             ("defaults,nofail,x-systemd.automount,default_permissions", Ok(none.clone())),
             ("noauto,user=alice,_netdev,X-mount.mkdir,comment=mine", Ok(none.clone())),
             ("noexec,allow_other", Ok(Options { noexec: true, allow_other: true, ..none.clone() })),
+            ("atime,diratime,norelatime,nostrictatime,nolazytime,symfollow,async", Ok(none.clone())),
+            ("nosymfollow,noatime,symfollow,atime", Ok(none.clone())),
             ("noatime,sync", Ok(Options { extra: vec!["noatime".into(), "sync".into()], ..none })),
             ("ro,nonsense", Err("unknown mount option \"nonsense\"".to_owned())),
             ("subtype=x", Err("unknown mount option \"subtype=x\"".to_owned())),

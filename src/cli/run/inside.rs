@@ -8,12 +8,12 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::OWN_FAILURE;
 use crate::cli::mount_start::say;
-use crate::protocol::BASH_SCRIPT;
+use crate::protocol::{BASH_SCRIPT, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::sys::foreground::{Foreground, Happened};
 use crate::sys::isolation;
 use crate::sys::namespace;
@@ -137,10 +137,21 @@ impl Inside {
 
 fn put_before(command: &mut Command, [variable, kept]: [&str; 2], value: PathBuf) {
     match std::env::var_os(variable) {
-        Some(own) if own != *value => command.env(kept, own),
-        Some(_) | None => command.env_remove(kept),
-    };
+        // Put there by a run around this one, of whatever project, which has kept the user's own already.
+        Some(runs) if is_a_runs(Path::new(&runs)) => {}
+        Some(own) => {
+            command.env(kept, own);
+        }
+        None => {
+            command.env_remove(kept);
+        }
+    }
     command.env(variable, value);
+}
+
+fn is_a_runs(path: &Path) -> bool {
+    let shells = Path::new(STATE_DIRECTORY).join(SHELL_DIRECTORY);
+    path.ends_with(&shells) || path.ends_with(shells.join(BASH_SCRIPT))
 }
 
 /// A status of the command's, or our own failure, told.

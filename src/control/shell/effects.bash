@@ -1,9 +1,12 @@
 # fettlefs: sourced by every bash under `fettlefs run` (BASH_ENV). What a shell's command has changed is told on standard
 # error when it ends; its exit status and its standard output stay as they are. `fettlefs run --no-effects` goes without.
 
-# Your own BASH_ENV, as if it stood in our place.
+# Your own BASH_ENV, as if it stood in our place. Its name is away meanwhile: were it ours, it would be read without end.
 if [[ -n ${FETTLE_BASH_ENV-} && -r $FETTLE_BASH_ENV ]]; then
-    . "$FETTLE_BASH_ENV"
+    __fettle_own=$FETTLE_BASH_ENV
+    unset FETTLE_BASH_ENV
+    . "$__fettle_own"
+    { export FETTLE_BASH_ENV=$__fettle_own; unset __fettle_own; } 2> /dev/null
 fi
 
 # The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end.

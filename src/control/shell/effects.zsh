@@ -3,14 +3,21 @@
 # `fettlefs run --no-effects` goes without.
 __fettle_at=$ZDOTDIR
 
-# Your own startup files, this one to begin with, as if nothing stood before them.
+# Your own startup files, this one to begin with, as if nothing stood before them. The name of their directory is away
+# meanwhile: were it ours, this file would be read without end.
 if (( ${+FETTLE_ZDOTDIR} )); then
     ZDOTDIR=$FETTLE_ZDOTDIR
+    unset FETTLE_ZDOTDIR
+    __fettle_own=$ZDOTDIR
 else
     unset ZDOTDIR
 fi
 if [[ -r ${ZDOTDIR:-$HOME}/.zshenv ]]; then
     . "${ZDOTDIR:-$HOME}/.zshenv"
+fi
+if (( ${+__fettle_own} )); then
+    export FETTLE_ZDOTDIR=$__fettle_own
+    unset __fettle_own
 fi
 
 # The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end, and
@@ -22,10 +29,11 @@ if [[ -n $__fettle_other && ${__fettle_other%%:*} != $$ && /proc/${__fettle_othe
     :
 elif [[ -o interactive && -z ${ZSH_EXECUTION_STRING-} ]]; then
     if (( ! ${+ZDOTDIR} )); then
-        __fettle_lend() { export ZDOTDIR=$__fettle_at }
-        __fettle_take_back() { unset ZDOTDIR }
+        # One that you set at the prompt or in a startup file that is still to be read is yours from then on.
+        __fettle_lend() { (( ${+ZDOTDIR} )) || export ZDOTDIR=$__fettle_at }
+        __fettle_take_back() { if [[ ${ZDOTDIR-} == "$__fettle_at" ]]; then unset ZDOTDIR; fi }
         preexec_functions+=(__fettle_lend)
-        precmd_functions=(__fettle_take_back $precmd_functions)
+        precmd_functions=(__fettle_take_back ${precmd_functions-})
     fi
 elif [[ ${FETTLE_COMMAND-} == $$ ]]; then
     if (( ! ${+ZDOTDIR} )) && [[ ! -o login && ! -o interactive ]]; then

@@ -5,6 +5,22 @@ use std::fs;
 use super::{Going, REWRITE, held, nobody_is_left, rewritten, run};
 use crate::harness::{eventually, kill, lines, mounted_scratch};
 
+/// The command of a run.
+#[track_caller]
+fn child_of(runner: i32) -> i32 {
+    let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).expect("its children");
+    children.split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("the command")
+}
+
+/// A process that is ended with the test, however that goes.
+struct Ended(i32);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        kill(self.0);
+    }
+}
+
 #[test]
 fn a_daemon_that_died_comes_back_inside_and_keeps_what_it_kept() {
     let scratch = mounted_scratch!();
@@ -35,10 +51,11 @@ fn without_a_daemon_a_run_is_shut_and_writes_nothing_past_the_review() {
     assert!(serving.len() >= 3, "watchdog, daemon and keeper: {serving:?}");
     serving.iter().for_each(|pid| kill(*pid));
     eventually("nobody serves", || scratch.daemons().iter().all(|pid| *pid == runner));
-    let inside = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).expect("its children");
-    let command = inside.split_whitespace().last().expect("the command").to_owned();
     let mut tried = scratch.command("nsenter");
-    tried.args(["-t", &command, "-m", "bash", "-c", after]).env("PWD", scratch.project()).current_dir("/");
+    tried
+        .args(["-t", &child_of(runner).to_string(), "-m", "bash", "-c", after])
+        .env("PWD", scratch.project())
+        .current_dir("/");
     let tried = tried.output().expect("nsenter");
     let tried = crate::harness::Output::from(tried);
     assert!(!scratch.has("new") && scratch.read("a") == lines(100), "{tried:?}");
@@ -57,6 +74,8 @@ fn a_run_that_is_killed_ends_and_what_it_leaves_meets_a_closed_door() {
     );
     std::process::Command::new("mkfifo").arg(scratch.root().join("one.left")).status().expect("mkfifo");
     let going = Going::start(&scratch, "one", &script);
+    // Its command waits for a word that nobody says any more.
+    let _command = Ended(child_of(going.pid()));
     kill(going.pid());
     drop(going);
     eventually("the daemon ends with its last run", || scratch.daemons().is_empty());

@@ -180,6 +180,63 @@ fn startup_files_of_a_zsh_user_are_read_as_ever() {
     assert_eq!(start("-lc", Some(&own)), format!("env {named}\nprofile {named}\nlogin {named}\n"));
 }
 
+/// Of another project: inside its own no other begins.
+#[test]
+fn shells_of_a_run_inside_another_projects_tell_end_and_read_the_users_own_files_once() {
+    let scratch = mounted_scratch!();
+    let (home, other, own) =
+        (scratch.root().join("home"), scratch.root().join("other"), scratch.root().join("own.bash"));
+    std::fs::create_dir_all(&other).expect("a project");
+    std::fs::create_dir_all(&home).expect("a home");
+    for path in [&own, &home.join(".zshenv")] {
+        // Not exported, so that each shell counts for itself.
+        std::fs::write(path, "OWN+=x\n").expect("a startup file");
+    }
+    let program = scratch.fettlefs().get_program().to_owned();
+    for (shell, zdotdir) in [("bash", None), ("zsh", None), ("zsh", Some(&home))] {
+        // What recurses is not waited for.
+        let mut command = scratch.command("timeout");
+        command
+            .current_dir(scratch.root())
+            .arg("60")
+            .arg(&program)
+            .arg("-C")
+            .arg(scratch.project())
+            .args(["run", "--"]);
+        command.arg(&program).arg("-C").arg(&other).args(["run", "--", "python3", "-c"]);
+        command.arg(format!("import subprocess; subprocess.run(['{shell}', '-c', 'echo x > n; echo said $OWN'])"));
+        match zdotdir {
+            Some(own) => command.env("ZDOTDIR", own),
+            None => command.env_remove("ZDOTDIR"),
+        };
+        let output = command.env("BASH_ENV", &own).env("HOME", &home).output().expect("it runs");
+        let output = Output::from(output).ok();
+        assert_eq!(output.stdout, "said x\n", "{shell}: {}", output.stderr);
+        let told = output.stderr.lines().filter(|line| line.starts_with("[fettlefs] landed n (+1 -0)")).count();
+        assert_eq!(told, 1, "{shell}: {}", output.stderr);
+        std::fs::remove_file(other.join("n")).expect("what it wrote");
+    }
+}
+
+#[test]
+fn a_zdotdir_that_a_person_sets_at_a_prompt_stays_theirs() {
+    let scratch = mounted_scratch!();
+    let home = with_startup_files(&scratch, "home");
+    std::fs::write(home.join(".zshenv"), "setopt nounset\n").expect("a startup file");
+    let script = r#"
+        zmodload zsh/zpty
+        zpty prompt 'zsh -i'
+        zpty -w prompt 'export ZDOTDIR=/mine'
+        zpty -w prompt 'print -r -- $ZDOTDIR > $ROOT/said; exit'
+        while zpty -r prompt line; do print -rn -- $line; done"#;
+    let mut command = scratch.fettlefs();
+    command.current_dir(scratch.project()).args(["run", "--", "zsh", "-fc", script]).env("ROOT", scratch.root());
+    let output = Output::from(command.env("HOME", &home).env_remove("ZDOTDIR").output().expect("it runs")).ok();
+    let said = std::fs::read_to_string(scratch.root().join("said")).unwrap_or_default();
+    assert_eq!(said, "/mine\n", "{}", output.stdout);
+    assert!(!output.stdout.contains("parameter not set"), "{}", output.stdout);
+}
+
 #[test]
 fn what_a_person_starts_at_a_prompt_of_zsh_tells_and_the_prompt_is_theirs() {
     let scratch = mounted_scratch!();
