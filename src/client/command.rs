@@ -5,7 +5,7 @@ use std::io::{self, PipeReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,6 +16,9 @@ const TAIL_LINES_MAX: usize = 40;
 
 /// How often somebody who waits is told that the command still runs.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+
+/// Pieces of output that wait for whoever listens; then the command waits, as for a full pipe.
+const PIECES_MAX: usize = 16;
 
 /// How long output is waited for once the command has ended: what it left running may keep the pipe open for ever.
 const OUTPUT_AFTER_END: Duration = Duration::from_millis(500);
@@ -119,8 +122,8 @@ fn not_run(command: &[OsString], err: &io::Error, began: Instant) -> Ran {
 }
 
 fn listen(mut output: PipeReader, mut child: Child) -> io::Result<Receiver<Said>> {
-    let (tell, said) = channel();
-    let tell_end: Sender<Said> = tell.clone();
+    let (tell, said) = sync_channel(PIECES_MAX);
+    let tell_end: SyncSender<Said> = tell.clone();
     std::thread::Builder::new().name("check-output".to_owned()).spawn(move || {
         let mut piece = vec![0; 64 << 10];
         // Who listened has gone when a send fails; what the pipe says no more nobody can hear.
@@ -144,8 +147,10 @@ fn end(leader: Pid, said: &Receiver<Said>) -> io::Result<()> {
     loop {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Said::Output(_) | Said::NothingMore) => {}
-            Ok(Said::Ended(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => return signal(leader, Signal::KILL),
+            // It alone has ended; what it started may have kept the signal from itself.
+            Ok(Said::Ended(_)) | Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => {
+                return signal(leader, Signal::KILL);
+            }
         }
     }
 }
@@ -251,7 +256,8 @@ mod tests {
 
     #[test]
     fn what_nobody_waits_for_ends_with_what_it_started_and_by_force_if_it_must() {
-        for script in ["cat fifo & echo $$ $!; wait", "trap '' TERM; cat fifo & echo $$ $!; wait; wait"] {
+        let deaf_child = "(trap '' TERM; exec cat fifo) & echo $$ $!; wait";
+        for script in ["cat fifo & echo $$ $!; wait", "trap '' TERM; cat fifo & echo $$ $!; wait; wait", deaf_child] {
             let scratch = tempfile::tempdir().unwrap();
             let fifo = scratch.path().join("fifo");
             rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -18,6 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// As a shell has it for a command that was asked to end.
 const ENDED_BY_US: i32 = 128 + libc::SIGTERM;
+/// Why a command was ended, or not begun.
+const NOBODY_WAITS: &str = "ended, for nobody waits for it";
 /// Characters of the command's last line that a message of progress repeats.
 const LINE_CHARS_MAX: usize = 200;
 
@@ -46,17 +48,23 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
     }
     let check = Check::begin(desk.client()?, command, arguments.confirm)?;
     let words = check.words.as_str();
-    let ran = match check.run(Group::Own, LOOK_EVERY, progress(waiting)) {
-        Err(_) if waiting.is_over() => return Err(given_up(&check)),
-        ran => ran.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("run {words}: {err}")))?,
-    };
     if waiting.is_over() {
-        return Err(given_up(&check));
+        return Err(given_up(&check, NOBODY_WAITS));
     }
+    let ran = match check.run(Group::Own, LOOK_EVERY, progress(waiting)) {
+        Ok(ran) if !waiting.is_over() => ran,
+        Err(err) if !waiting.is_over() => return Err(given_up(&check, &err.to_string())),
+        Ok(_) | Err(_) => return Err(given_up(&check, NOBODY_WAITS)),
+    };
     match (ran.status, check.end(ran.status)) {
         (0, reply) => {
             let reply = reply.map_err(|err| nothing_promoted(err, words))?;
             let outcomes = match arguments.confirm && reply.held_count > 0 {
+                // Looking at what it tested may have taken long.
+                true if waiting.is_over() => {
+                    let message = format!("{words} passed, and nothing was promoted: {NOBODY_WAITS}");
+                    return Err(ErrorBody::new(ErrorCode::Io, message));
+                }
                 true => Some(check.promote()?),
                 false => None,
             };
@@ -86,8 +94,8 @@ pub(super) fn progress(waiting: &Waiting) -> impl FnMut(Duration, &[u8]) -> io::
 }
 
 /// What has begun has an end in the log, whoever waits for it.
-fn given_up(check: &Check) -> ErrorBody {
-    let message = format!("{}: ended, for nobody waits for it; nothing was promoted", check.words);
+fn given_up(check: &Check, why: &str) -> ErrorBody {
+    let message = format!("{}: {why}; nothing was promoted", check.words);
     let message = match check.end(ENDED_BY_US) {
         Ok(_) => message,
         Err(err) => format!("{message}; its end was not recorded: {}", err.message),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, Implementation, ListToolsResult,
@@ -126,9 +127,21 @@ impl Server {
     fn waiting(&self, context: &RequestContext<RoleServer>) -> Waiting {
         let (peer, runtime) = (context.peer.clone(), Handle::current());
         let tell = context.meta.get_progress_token().map(|token| {
+            // One at a time, and nobody waits for it: a client that does not read must not keep its command from ending.
+            let is_pending = Arc::new(AtomicBool::new(false));
             let tell = move |seconds: f64, message: String| {
+                if is_pending.swap(true, Ordering::SeqCst) {
+                    return Ok(());
+                }
                 let told = ProgressNotificationParam::new(token.clone(), seconds).with_message(message);
-                runtime.block_on(peer.notify_progress(told)).map_err(io::Error::other)
+                let (peer, is_pending) = (peer.clone(), is_pending.clone());
+                runtime.spawn(async move {
+                    if let Err(err) = peer.notify_progress(told).await {
+                        log::debug!("tell of a check's progress: {err}");
+                    }
+                    is_pending.store(false, Ordering::SeqCst);
+                });
+                Ok(())
             };
             Box::new(tell) as Tell
         });
