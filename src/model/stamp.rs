@@ -8,7 +8,7 @@ pub struct Timestamp {
 }
 
 /// Equal stamps hint that content is unchanged; only a [`super::Digest`] proves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Stamp {
     pub device: u64,
     pub inode: u64,

@@ -18,7 +18,7 @@ use super::{Overlay, Result, Seen, State};
 use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
-use crate::store::{Base, Below, EventDraft};
+use crate::store::{AnchorState, Base, Below, EventDraft};
 use crate::sys::file::FileKind;
 
 /// A path that is being written is looked at when it has been left alone for so long: one save, one event.
@@ -127,7 +127,7 @@ impl Overlay {
         }
     }
 
-    fn begin_doubts(&self) -> Result<()> {
+    pub(super) fn begin_doubts(&self) -> Result<()> {
         let (held, touched) = {
             let state = self.state.lock();
             let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
@@ -148,17 +148,21 @@ impl Overlay {
         Ok(())
     }
 
-    /// What an earlier life of the daemon put at a path in this session is known again, where anything is there.
+    /// What an earlier life of the daemon put at a path in this session is known again.
     fn remember(&self, (path, digest): (&RelPath, Digest)) -> Result<()> {
         let mut present = self.present_side(path)?;
         let now = present.digest().doing(|| format!("hash {path}"))?;
-        let Some(meta) = present.meta.filter(|_| now.is_some()) else { return Ok(()) };
-        // What it was like is not known any more, but for the content.
-        let unlike = Stamp { mtime: Timestamp::default(), ..meta.stamp() };
-        let stamp = if now == Some(digest) { meta.stamp() } else { unlike };
+        let found = present.meta.map(|meta| meta.stamp());
+        let stamp = match found {
+            Some(stamp) if now == Some(digest) => stamp,
+            // What it was like is not known any more, but for the content.
+            Some(stamp) => Stamp { mtime: Timestamp::default(), ..stamp },
+            None => Stamp::default(),
+        };
         let mut state = self.state.lock();
-        let is_there_still = self.lower.stat(path).doing(|| format!("stat {path}"))?.map(|meta| meta.stamp());
-        if is_there_still == Some(meta.stamp()) {
+        let is_there_still = self.lower.stat(path).doing(|| format!("stat {path}"))?.map(|meta| meta.stamp()) == found;
+        let went_by_itself = found.is_none() && !state.is_to_be_there(path);
+        if is_there_still && !went_by_itself {
             // Unless something of ours has come there in this life.
             state.seen.entry(path.clone()).or_insert(Seen { stamp, digest: Some(digest) });
         }
@@ -233,6 +237,12 @@ impl Overlay {
 }
 
 impl State {
+    /// Whether lower has something at a path that content was put at, unless somebody else took it away. A file that came
+    /// in this session may have gone without a trace; of what is older an event tells that it went.
+    fn is_to_be_there(&self, path: &RelPath) -> bool {
+        self.anchors.get(path).is_some_and(|known| known.is_fresh() || known.anchor != AnchorState::Nothing)
+    }
+
     /// None for a path that fettlefs has not touched, which is never flagged.
     fn expected(&self, path: &RelPath) -> Option<Expected> {
         let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);

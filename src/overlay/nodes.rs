@@ -6,7 +6,7 @@
 //! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name; `watched`
 //! has the directories with a `watch`, which have a name, too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::sync::Arc;
@@ -32,6 +32,9 @@ pub const ROOT: NodeId = NodeId(1);
 /// floating point still tell them apart.
 const SYNTHETIC_FIRST: u64 = 1 << 51;
 
+/// Opens that hear at one time that another file is there, far more than threads can be in an open.
+const TOLD_REPLACED_MAX: usize = 4096;
+
 #[derive(Debug)]
 pub(super) struct Node {
     pub kind: FileKind,
@@ -48,8 +51,8 @@ pub(super) struct Node {
     pub passed: Option<Arc<Passed>>,
     /// Lower when the kernel last began to cache content of it.
     cached: Option<Stamp>,
-    /// When somebody took it from a name below. The kernel may go on opening it by that name until it is told.
-    parted_below: Option<Instant>,
+    /// The name that somebody took it from below, and when. The kernel may go on opening it by that until it is told.
+    parted_below: Option<(Instant, NodeId, OsString)>,
     /// The attributes that the kernel may answer from memory.
     told: Told,
     /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
@@ -80,6 +83,13 @@ pub(super) enum Left {
     Passed(Arc<File>, InodeKey),
     /// For reading; whoever writes gets a copy, for it may have other names.
     Judged(Arc<File>),
+}
+
+/// What becomes of the open of a node that somebody has just taken from its name below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PartedOpen {
+    LooksAgain,
+    HasNameAgain,
 }
 
 /// Which attributes of a node the kernel was told since it was last made to forget them.
@@ -137,6 +147,8 @@ pub(super) struct Nodes {
     by_lower: HashMap<InodeKey, NodeId>,
     watched: HashMap<WatchId, NodeId>,
     names_left: Vec<(NodeId, OsString)>,
+    /// Where an open was told that another file is there now: the kernel looks and opens once more, and no third time.
+    told_replaced: HashSet<RelPath>,
     /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
     kept: HashMap<InodeKey, NodeId>,
     synthetic_next: u64,
@@ -155,6 +167,7 @@ impl Nodes {
             by_lower: HashMap::from([(meta.key(), ROOT)]),
             watched: HashMap::new(),
             names_left: Vec::new(),
+            told_replaced: HashSet::new(),
             kept: HashMap::new(),
             synthetic_next: SYNTHETIC_FIRST,
             device: meta.device,
@@ -396,6 +409,30 @@ impl Nodes {
         self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))
     }
 
+    /// Whether a node that is about to be opened at a path stands for what lower has there. Where somebody has put another
+    /// file there since the kernel looked, it looks again; where that happens twice in a row, the node stands for the
+    /// latest, as if the file had been written in place: the program is not to hear of it.
+    pub fn is_to_be_opened(&mut self, id: NodeId, path: &RelPath, meta: &Meta) -> bool {
+        let was_told = !self.told_replaced.is_empty() && self.told_replaced.remove(path);
+        let is_like = |node: &Node| node.kind == meta.kind && !node.is_open();
+        if was_told && self.nodes.get(&id).is_some_and(is_like) {
+            self.set_lower(id, Some(meta.key()));
+        }
+        let is_it = self.is_lower(id, meta.key());
+        if !is_it {
+            self.tell_replaced(path.clone());
+        }
+        is_it
+    }
+
+    /// Whether that is news. Of opens that never came again nothing is to stay for good.
+    fn tell_replaced(&mut self, path: RelPath) -> bool {
+        if self.told_replaced.len() >= TOLD_REPLACED_MAX {
+            self.told_replaced.clear();
+        }
+        self.told_replaced.insert(path)
+    }
+
     /// Whether a node stands for the lower inode that has this stamp.
     pub fn has_lower(&self, id: NodeId, stamp: &Stamp) -> bool {
         let lower = self.nodes.get(&id).and_then(|node| node.lower);
@@ -419,16 +456,24 @@ impl Nodes {
     }
 
     /// Its name stands for something else below.
-    pub fn part_below(&mut self, id: NodeId) {
+    pub fn part_below(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.parted_below = Some(Instant::now());
+            node.parted_below = Some((Instant::now(), parent, name.to_owned()));
         }
+        self.unname(parent, name);
     }
 
-    /// Whether the kernel may still take a name below for one of a node that has none.
-    pub fn is_just_parted(&self, id: NodeId) -> bool {
-        let parted = self.nodes.get(&id).and_then(|node| node.parted_below);
-        parted.is_some_and(|at| at.elapsed() < TELLING)
+    /// A node that has no name is about to be opened. Whether the kernel may still take the name that it lost below for one
+    /// of its own, and then whether it is to look once more, or has heard that already and opens what is there now.
+    pub fn parted_at_open(&mut self, id: NodeId) -> Option<PartedOpen> {
+        let parted = self.nodes.get(&id)?.parted_below.clone();
+        let (_, parent, name) = parted.filter(|(at, ..)| at.elapsed() < TELLING)?;
+        let Ok(path) = self.child_path(parent, &name) else { return Some(PartedOpen::LooksAgain) };
+        if self.tell_replaced(path) || self.nodes.get(&id).is_some_and(Node::is_open) {
+            return Some(PartedOpen::LooksAgain);
+        }
+        self.name(id, parent, &name);
+        Some(PartedOpen::HasNameAgain)
     }
 
     /// Attributes that are on their way to the kernel.

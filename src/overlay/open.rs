@@ -11,7 +11,7 @@ use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Access, Backing, HandleId, OpenFile, OpenFlags, Target};
 use super::heritage::Heritage;
 use super::lookup::Origin;
-use super::nodes::NodeId;
+use super::nodes::{NodeId, PartedOpen};
 use super::passed::{Claimed, Passed, PassedHandle};
 use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
@@ -162,7 +162,9 @@ impl Overlay {
             }
             return match origin {
                 Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ESTALE)),
-                Origin::Lower(meta) if !state.nodes.is_lower(node, meta.key()) => Err(Error::Errno(libc::ESTALE)),
+                Origin::Lower(meta) if !state.nodes.is_to_be_opened(node, path, &meta) => {
+                    Err(Error::Errno(libc::ESTALE))
+                }
                 Origin::Lower(meta) => Ok(Some((epoch, origin, Some(meta.stamp())))),
                 Origin::Upper(..) => Ok(Some((epoch, origin, None))),
             };
@@ -200,8 +202,11 @@ impl Overlay {
     /// Reached through `/proc/self/fd`, or its name was given to another file between the kernel's look and this open:
     /// only what is or was open on it is left. `ESTALE` when nothing is: the kernel looks again.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
-        if self.state.lock().nodes.is_just_parted(node) {
-            return Err(Error::Errno(libc::ESTALE));
+        let parted = self.state.lock().nodes.parted_at_open(node);
+        match parted {
+            Some(PartedOpen::LooksAgain) => return Err(Error::Errno(libc::ESTALE)),
+            Some(PartedOpen::HasNameAgain) => return self.open(node, flags, caller),
+            None => {}
         }
         let open = match self.claim_left(node, flags.access)? {
             Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, None),

@@ -81,13 +81,18 @@ impl Bench {
     /// As after a kill: nothing is told to the old view.
     fn remount(&mut self) -> Recovered {
         self.check_past();
-        self.overlay = None;
+        let external = self.overlay.take().map(|overlay| overlay.external_paths().unwrap());
         let lower = Tree::open(&self.dir).unwrap();
         let store = Store::open(&lower, &Location::default()).unwrap();
         let flags = Layer::flags(self.flags.clone()).unwrap();
         let source = RuleSource { flags, ..RuleSource::default() };
         let policy = Policy::load(&lower, &source).unwrap();
         let (overlay, recovered) = Overlay::new(lower, store, policy, self.grants).unwrap();
+        // What nobody else has changed is not taken for that by who knows it from the log alone.
+        overlay.begin_doubts().unwrap();
+        for path in overlay.external_paths().unwrap() {
+            assert!(external.as_ref().is_none_or(|known| known.contains(&path)), "{path:?} of {external:?}");
+        }
         self.overlay = Some(overlay);
         recovered
     }

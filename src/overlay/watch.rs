@@ -211,8 +211,7 @@ impl Overlay {
                     state.differs(node, &meta, matches!(origin, Origin::Lower(_)))
                 }
                 (Some(node), _) => {
-                    state.nodes.part_below(node);
-                    state.nodes.unname(parent, name);
+                    state.nodes.part_below(node, parent, name);
                     Differs::Entry(node)
                 }
             });

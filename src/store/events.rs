@@ -187,8 +187,8 @@ impl Store {
         Ok(latest)
     }
 
-    /// The hash of what was last put at each path, where nothing else of ours has happened to it since. Reads the whole
-    /// log.
+    /// The hash of what was last put at each path, by the name that it has now, where nothing else of ours has happened to
+    /// it since. Of a temporary file that was renamed over another, no event tells that it went. Reads the whole log.
     pub fn last_put(&self) -> Result<HashMap<RelPath, Digest>> {
         let rows = {
             let database = self.database.lock();
@@ -199,12 +199,10 @@ impl Store {
         let mut put = HashMap::new();
         for row in rows {
             let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
-            effects.iter().for_each(|done| forget_moved(&mut put, done));
-            match (event.path, event.sha256) {
-                (Some(path), Some(digest)) if is_put(event.event) => put.insert(path, digest),
-                (Some(path), None) if is_put(event.event) && changes_content(&effects) => put.remove(&path),
-                (Some(_) | None, _) => None,
-            };
+            if is_put(event.event) {
+                effects.iter().for_each(|done| follow(&mut put, done));
+                put.extend(event.path.zip(event.sha256));
+            }
         }
         Ok(put)
     }
@@ -295,20 +293,28 @@ fn is_put(name: EventName) -> bool {
     matches!(name, WriteLanded | Confirmed | RolledBack | Undone)
 }
 
-fn changes_content(effects: &[PathEffect]) -> bool {
-    use Effect::{Mode, Owner, Times, Xattr};
-    effects.iter().any(|done| !matches!(done.effect, Mode { .. } | Owner { .. } | Times { .. } | Xattr { .. }))
+/// What was renamed is known by its new name, what it came over and what went by none.
+fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
+    let path = &done.path;
+    match &done.effect {
+        Effect::Renamed { from, .. } => {
+            let moved = take_within(put, from);
+            take_within(put, path);
+            put.extend(moved.into_iter().filter_map(|(at, digest)| Some((at.rebase(from, path)?, digest))));
+        }
+        Effect::Exchanged { with } => {
+            let (one, other) = (take_within(put, path), take_within(put, with));
+            put.extend(one.into_iter().filter_map(|(at, digest)| Some((at.rebase(path, with)?, digest))));
+            put.extend(other.into_iter().filter_map(|(at, digest)| Some((at.rebase(with, path)?, digest))));
+        }
+        Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. } => {}
+        // What is there now, if anything, the event tells.
+        _ => drop(put.remove(path)),
+    }
 }
 
-/// What was renamed is known by no name: neither what went, nor what it may have come over.
-fn forget_moved(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
-    let other = match &done.effect {
-        Effect::Renamed { from, .. } => from,
-        Effect::Exchanged { with } => with,
-        Effect::Content { after: None, .. } => &done.path,
-        _ => return,
-    };
-    put.retain(|path, _| !path.is_within(other) && !path.is_within(&done.path));
+fn take_within(put: &mut HashMap<RelPath, Digest>, dir: &RelPath) -> Vec<(RelPath, Digest)> {
+    put.extract_if(|path, _| path.is_within(dir)).collect()
 }
 
 /// Deletes events of these numbers, of those that are `needed` all but path and hash. Gives how many.

@@ -143,3 +143,22 @@ fn a_new_daemon_tells_what_happened_meanwhile_and_nothing_again() {
     let paths: Vec<_> = external.map(|external| (&external["path"], &external["held"])).collect();
     assert_eq!(paths, [(&Value::from("held"), &id), (&Value::from("landed"), &Value::Null)], "by what the log tells");
 }
+
+#[test]
+fn a_new_daemon_tells_what_was_removed_meanwhile_and_not_what_went_through_the_view() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    view.write("new", lines(5));
+    view.sh("echo one >went; rm went; echo two >moved; mv moved here; echo three >temp~; mv temp~ other").ok();
+    view.sh("mkdir d; echo four >d/f; mv d e; echo five >d-new; mv -T d-new e/g").ok();
+    assert_eq!(told_by_now(&scratch, &view), []);
+    view.kill_all();
+    for path in ["landed", "new", "here", "e/f"] {
+        fs::remove_file(scratch.lower().join(path)).expect("removed below");
+    }
+    let view = scratch.mount_at("view");
+    view.write("mark", lines(20));
+    let mut told = told_by_now(&scratch, &view);
+    told.sort();
+    assert_eq!(told, ["e/f", "here", "landed", "new"].map(|path| is(path, "deleted")));
+}

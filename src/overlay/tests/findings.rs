@@ -595,3 +595,31 @@ fn slices_by_two_names_are_one_change_also_when_one_of_them_goes() {
     write(&bench, "a", &changed(100, 30));
     assert_eq!((bench.lower("a"), bench.lower("c")), (Some(changed(100, 15)), Some(changed(100, 15))));
 }
+
+#[test]
+fn a_file_that_is_replaced_below_again_and_again_can_still_be_opened() {
+    let bench = Bench::new();
+    let replace = |content: &str| {
+        bench.put("new", content);
+        std::fs::rename(bench.lower_path("new"), bench.lower_path("f")).unwrap();
+    };
+    let open = |node| bench.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME);
+    bench.put("f", "zero");
+    let first = bench.node("f").unwrap();
+    replace("one");
+    assert_eq!(open(first).unwrap_err().code(), libc::ESTALE, "the kernel looks once more");
+    let second = bench.node("f").unwrap();
+    assert_ne!(first, second);
+    replace("two");
+    // The kernel gives up at the second: this one stands for what is there now.
+    let opened = open(second).unwrap();
+    assert!(!opened.keep_cache);
+    assert_eq!(bench.view().read(opened.handle, 0, 100).unwrap(), b"two");
+    // Who has it open keeps what he has; another look finds another file again.
+    replace("three");
+    assert_eq!(open(second).unwrap_err().code(), libc::ESTALE);
+    assert_ne!(bench.node("f").unwrap(), second);
+    assert_eq!(bench.view().read(opened.handle, 0, 100).unwrap(), b"two");
+    bench.view().release(opened.handle).unwrap();
+    assert_eq!(bench.read("f").unwrap(), "three");
+}
