@@ -67,7 +67,7 @@ impl Known {
     }
 
     pub(super) fn of(anchor: AnchorState) -> Self {
-        Self { anchor, fresh: false, from: None, went: None }
+        Self { anchor, fresh: false, from: None, went: None, put_back: false }
     }
 
     /// A path that was free.
@@ -76,8 +76,8 @@ impl Known {
     }
 
     pub(super) fn as_anchor(&self, path: &RelPath) -> Anchor {
-        let Self { anchor, fresh, from, went } = self.clone();
-        Anchor { path: path.clone(), state: anchor, fresh, from, went }
+        let Self { anchor, fresh, from, went, put_back } = self.clone();
+        Anchor { path: path.clone(), state: anchor, fresh, from, went, put_back }
     }
 
     /// The same once the path is free.
@@ -149,6 +149,7 @@ impl State {
         known.fresh &= exists;
         known.from = known.from.filter(|_| existed && exists);
         known.went = None;
+        known.put_back &= !exists;
         changed.push(known.as_anchor(path));
         if let Some(kept) = replaced {
             changed.extend(self.anchors_moved_to(path, kept));
@@ -166,8 +167,8 @@ impl State {
 
     /// Anchors that a landing has brought, once lower has changed.
     pub(super) fn know(&mut self, anchors: Vec<Anchor>) {
-        for Anchor { path, state: anchor, fresh, from, went } in anchors {
-            self.anchors.insert(path, Known { anchor, fresh, from, went });
+        for Anchor { path, state: anchor, fresh, from, went, put_back } in anchors {
+            self.anchors.insert(path, Known { anchor, fresh, from, went, put_back });
         }
     }
 
@@ -206,7 +207,7 @@ impl State {
     pub(super) fn anchors_uncovered(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
         let mut anchors = self.anchors_put_back(path, to, stamp);
         let there = anchors.iter_mut().filter(|anchor| anchor.path == *to);
-        there.for_each(|there| (there.fresh, there.from) = (false, None));
+        there.for_each(|there| (there.fresh, there.from, there.put_back) = (false, None, true));
         anchors
     }
 

@@ -14,7 +14,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::review::{Reviewed, failed};
 use super::side::Side;
-use super::{Overlay, Result, Seen, State};
+use super::{Known, Overlay, Result, Seen, State};
 use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
@@ -240,7 +240,8 @@ impl State {
     /// Whether lower has something at a path that content was put at, unless somebody else took it away. A file that came
     /// in this session may have gone without a trace; of what is older an event tells that it went.
     fn is_to_be_there(&self, path: &RelPath) -> bool {
-        self.anchors.get(path).is_some_and(|known| known.is_fresh() || known.anchor != AnchorState::Nothing)
+        let is_to_be = |known: &Known| known.is_fresh() || (known.anchor != AnchorState::Nothing && !known.put_back);
+        self.anchors.get(path).is_some_and(is_to_be)
     }
 
     /// None for a path that fettlefs has not touched, which is never flagged.

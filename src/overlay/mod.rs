@@ -237,6 +237,9 @@ struct Known {
     /// Where what was last at the path went by a rename, while lower has nothing in its place. It need not be the anchor's
     /// content: that may have changed in between.
     went: Option<Went>,
+    /// What was here was put back to where it came from, and nothing has landed here since: that lower has nothing is our
+    /// own doing, which no event tells.
+    put_back: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

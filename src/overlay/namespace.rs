@@ -645,7 +645,7 @@ impl State {
     pub(super) fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
         self.epoch += 1;
         if let Some(node) = self.nodes.child(parent, name).and_then(|node| self.nodes.get_mut(node).ok()) {
-            node.removed = Some(*was);
+            node.removed = Some(Box::new(*was));
         }
         self.nodes.unname(parent, name);
     }

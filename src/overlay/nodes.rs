@@ -52,7 +52,7 @@ pub(super) struct Node {
     /// Lower when the kernel last began to cache content of it.
     cached: Option<Stamp>,
     /// The name that somebody took it from below, and when. The kernel may go on opening it by that until it is told.
-    parted_below: Option<(Instant, NodeId, OsString)>,
+    parted_below: Option<Box<(Instant, NodeId, OsString)>>,
     /// The attributes that the kernel may answer from memory.
     told: Told,
     /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
@@ -63,7 +63,7 @@ pub(super) struct Node {
     /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
     pub written_past: bool,
     /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
-    pub removed: Option<Meta>,
+    pub removed: Option<Box<Meta>>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     pub left: Option<Left>,
 }
@@ -142,7 +142,8 @@ impl Node {
 }
 
 pub(super) struct Nodes {
-    nodes: HashMap<NodeId, Node>,
+    /// Apart from the table, half of which is room that nobody uses.
+    nodes: HashMap<NodeId, Box<Node>>,
     children: HashMap<(NodeId, OsString), NodeId>,
     by_lower: HashMap<InodeKey, NodeId>,
     watched: HashMap<WatchId, NodeId>,
@@ -162,7 +163,7 @@ impl Nodes {
         // The kernel never forgets the root.
         let root = Node { lookups: 1, ..Node::new(FileKind::Directory, Some(meta.key())) };
         Ok(Self {
-            nodes: HashMap::from([(ROOT, root)]),
+            nodes: HashMap::from([(ROOT, Box::new(root))]),
             children: HashMap::new(),
             by_lower: HashMap::from([(meta.key(), ROOT)]),
             watched: HashMap::new(),
@@ -177,11 +178,11 @@ impl Nodes {
 
     /// A node the kernel names; `ESTALE` for one that was never told.
     pub fn get(&self, id: NodeId) -> Result<&Node> {
-        self.nodes.get(&id).ok_or(Error::Errno(libc::ESTALE))
+        self.nodes.get(&id).map(Box::as_ref).ok_or(Error::Errno(libc::ESTALE))
     }
 
     pub fn get_mut(&mut self, id: NodeId) -> Result<&mut Node> {
-        self.nodes.get_mut(&id).ok_or(Error::Errno(libc::ESTALE))
+        self.nodes.get_mut(&id).map(Box::as_mut).ok_or(Error::Errno(libc::ESTALE))
     }
 
     pub fn child(&self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
@@ -288,7 +289,7 @@ impl Nodes {
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         let id = self.free_number(meta, lower);
-        self.nodes.insert(id, Node::new(meta.kind, lower));
+        self.nodes.insert(id, Box::new(Node::new(meta.kind, lower)));
         if let Some(key) = lower {
             self.by_lower.insert(key, id);
         }
@@ -414,7 +415,7 @@ impl Nodes {
     /// latest, as if the file had been written in place: the program is not to hear of it.
     pub fn is_to_be_opened(&mut self, id: NodeId, path: &RelPath, meta: &Meta) -> bool {
         let was_told = !self.told_replaced.is_empty() && self.told_replaced.remove(path);
-        let is_like = |node: &Node| node.kind == meta.kind && !node.is_open();
+        let is_like = |node: &Box<Node>| node.kind == meta.kind && !node.is_open();
         if was_told && self.nodes.get(&id).is_some_and(is_like) {
             self.set_lower(id, Some(meta.key()));
         }
@@ -458,7 +459,7 @@ impl Nodes {
     /// Its name stands for something else below.
     pub fn part_below(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.parted_below = Some((Instant::now(), parent, name.to_owned()));
+            node.parted_below = Some(Box::new((Instant::now(), parent, name.to_owned())));
         }
         self.unname(parent, name);
     }
@@ -467,9 +468,9 @@ impl Nodes {
     /// of its own, and then whether it is to look once more, or has heard that already and opens what is there now.
     pub fn parted_at_open(&mut self, id: NodeId) -> Option<PartedOpen> {
         let parted = self.nodes.get(&id)?.parted_below.clone();
-        let (_, parent, name) = parted.filter(|(at, ..)| at.elapsed() < TELLING)?;
+        let (_, parent, name) = *parted.filter(|parted| parted.0.elapsed() < TELLING)?;
         let Ok(path) = self.child_path(parent, &name) else { return Some(PartedOpen::LooksAgain) };
-        if self.tell_replaced(path) || self.nodes.get(&id).is_some_and(Node::is_open) {
+        if self.tell_replaced(path) || self.nodes.get(&id).is_some_and(|node| node.is_open()) {
             return Some(PartedOpen::LooksAgain);
         }
         self.name(id, parent, &name);
@@ -625,7 +626,7 @@ impl Nodes {
     fn drop_if_unneeded(&mut self, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next.take() {
-            let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
+            let unneeded = |node: &Box<Node>| node.lookups == 0 && node.children == 0 && !node.is_open();
             if id == ROOT || !self.nodes.get(&id).is_some_and(unneeded) {
                 return;
             }

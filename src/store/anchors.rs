@@ -39,6 +39,9 @@ pub struct Anchor {
     /// The path is free, because what was there was renamed.
     #[serde(default)]
     pub went: Option<Went>,
+    /// The path is free, because what was there was put back to where it came from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub put_back: bool,
 }
 
 impl Store {

@@ -175,6 +175,23 @@ fn cmdline(tid: u32) -> Option<Vec<u8>> {
     Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| readable_cmdline(&bytes))
 }
 
+/// Has this process give memory back that it needs no more. Left alone, the C library keeps apart what each thread frees,
+/// eight times as much as there are processors, and after one large file all that any later one took.
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code)]
+pub fn return_memory() -> bool {
+    // Whole files are read to be compared: these come from the kernel and go back to it.
+    let set = [(libc::M_ARENA_MAX, 2), (libc::M_MMAP_THRESHOLD, 256 << 10), (libc::M_TRIM_THRESHOLD, 1 << 20)];
+    // SAFETY: takes two numbers.
+    set.iter().all(|(what, value)| unsafe { libc::mallopt(*what, *value) } == 1)
+}
+
+/// Other C libraries have no such settings.
+#[cfg(not(target_env = "gnu"))]
+pub fn return_memory() -> bool {
+    true
+}
+
 /// What an administrator's machine allows at least (`fs.nr_open`'s default).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 

@@ -27,8 +27,9 @@ const ASKED: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
 
-/// How long events are left to gather once there is one. Far below the second within which a change must show.
-const GATHER: Duration = Duration::from_millis(2);
+/// How long events are left to gather once there is one. Far below the second within which a change must show; and our own
+/// landings make some, which are not to wake us for each save.
+const GATHER: Duration = Duration::from_millis(10);
 /// A rename makes two events, the first of which may be read before there is the second.
 const OTHER_HALF: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 

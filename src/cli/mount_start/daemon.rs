@@ -204,6 +204,9 @@ pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Result<(Daemon, Recovered)> {
+    if !process::return_memory() {
+        log::warn!("the C library does not take settings of its memory");
+    }
     // Every file that a program has open is one of ours, too.
     if let Err(err) = process::raise_descriptor_limit() {
         log::warn!("raise the limit of open files: {err}");

@@ -623,3 +623,20 @@ fn a_file_that_is_replaced_below_again_and_again_can_still_be_opened() {
     bench.view().release(opened.handle).unwrap();
     assert_eq!(bench.read("f").unwrap(), "three");
 }
+
+#[test]
+fn what_was_put_back_where_it_came_from_was_removed_by_nobody_else() {
+    let mut bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    bench.put("b", &lines(99));
+    bench.save("a", &changed(100, 2));
+    bench.rename("b", "c");
+    bench.rename("a", "b");
+    assert_eq!(bench.lower("b"), Some(changed(100, 2)));
+    bench.unlink("b");
+    bench.save("a", &changed(100, 60));
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(changed(100, 2)), None), "it is put back");
+    // This compares what a new daemon takes for changed by others with what the old one did.
+    bench.remount();
+    assert_eq!(bench.view().external_paths().unwrap(), []);
+}
