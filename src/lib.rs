@@ -27,4 +27,6 @@ pub mod client;
 
 pub mod mcp;
 
+pub mod ui;
+
 pub mod cli;

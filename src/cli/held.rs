@@ -2,7 +2,7 @@
 
 use super::terminal::Ink;
 use super::text::Text;
-use super::words::{age, percent};
+use super::words::{age, marks, percent};
 use crate::model::ChangeKind;
 use crate::protocol::Held;
 
@@ -37,17 +37,6 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
     if let Some(detail) = change.detail.as_ref().filter(|_| change.kind != ChangeKind::Structure) {
         text.put("            ").name(detail).put("\n");
     }
-}
-
-fn marks(change: &Held) -> Vec<String> {
-    let what = change.detail.clone().filter(|_| change.kind == ChangeKind::Structure);
-    let marks = [
-        (change.kind != ChangeKind::Modify, what.unwrap_or_else(|| change.kind.to_string())),
-        (change.expired, "expired".to_owned()),
-        (change.externally_modified, "changed outside".to_owned()),
-        (change.in_head, "in HEAD".to_owned()),
-    ];
-    marks.into_iter().filter(|(applies, _)| *applies).map(|(_, mark)| mark).collect()
 }
 
 /// How wide the path is, near enough: one column a character.

@@ -39,6 +39,7 @@ mod patch;
 mod ps;
 mod read;
 mod reload;
+mod review;
 mod rollback;
 mod run;
 mod show;
@@ -52,11 +53,11 @@ mod trust;
 mod undo;
 mod unmount;
 mod version;
-mod words;
 
 pub use failure::Failure;
 
 use crate::protocol::Exit;
+use crate::ui::words;
 use desk::{Desk, Format};
 
 /// Reviews what programs write in a project before it lands.
@@ -96,6 +97,7 @@ enum Command {
     Show(show::Arguments),
     Confirm(confirm::Arguments),
     Discard(discard::Arguments),
+    Review(review::Arguments),
     Rollback(rollback::Arguments),
     Undo(undo::Arguments),
     Backups(backups::Arguments),
@@ -157,6 +159,7 @@ fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {
         Command::Show(arguments) => show::run(arguments, desk),
         Command::Confirm(arguments) => confirm::run(arguments, desk),
         Command::Discard(arguments) => discard::run(arguments, desk),
+        Command::Review(arguments) => review::run(arguments, desk),
         Command::Rollback(arguments) => rollback::run(arguments, desk),
         Command::Undo(arguments) => undo::run(arguments, desk),
         Command::Backups(arguments) => backups::run(arguments, desk),

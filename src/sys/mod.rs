@@ -10,6 +10,7 @@ pub mod file;
 pub mod foreground;
 pub mod guard;
 pub mod isolation;
+pub mod job;
 pub mod keeper;
 pub mod lease;
 pub mod mount;

@@ -141,7 +141,7 @@ fn session_named(line: &str) -> String {
 }
 
 /// The thresholds that let files of three lines show everything: two changed lines land, four are held.
-const SMALL: [&str; 4] = ["--floor", "2", "--ceil", "4"];
+pub const SMALL: [&str; 4] = ["--floor", "2", "--ceil", "4"];
 
 /// Three lines.
 pub const OLD: &str = "one\ntwo\nthree\n";

@@ -21,12 +21,13 @@ const PURE_LAYERS: [&str; 4] = ["model", "diff", "policy", "protocol"];
 const WORLD: [&str; 7] =
     ["std::fs", "std::net", "std::process", "std::env", "std::time::SystemTime", "std::time::Instant", "rustix"];
 
-const CHECKS: [fn(&Tree) -> Vec<String>; 11] = [
+const CHECKS: [fn(&Tree) -> Vec<String>; 12] = [
     layers_name_only_what_lies_below,
     unsafe_lives_in_sys,
     fuser_stays_in_fuse,
     rusqlite_stays_in_store_and_sys,
     the_runtime_stays_in_mcp,
+    the_screen_stays_in_ui,
     files_begin_with_a_head,
     pure_layers_stay_out_of_the_world,
     nothing_unwraps,
@@ -84,6 +85,11 @@ fn rusqlite_stays_in_store_and_sys(tree: &Tree) -> Vec<String> {
 /// A daemon, and a command that only asks, have threads that a reader can count.
 fn the_runtime_stays_in_mcp(tree: &Tree) -> Vec<String> {
     ["tokio", "tokio_util", "rmcp"].iter().flat_map(|word| word_only_in(tree, word, &["mcp"])).collect()
+}
+
+/// What is on the screen goes there by one way, which escapes it.
+fn the_screen_stays_in_ui(tree: &Tree) -> Vec<String> {
+    ["ratatui", "crossterm"].iter().flat_map(|word| word_only_in(tree, word, &["ui"])).collect()
 }
 
 fn files_begin_with_a_head(tree: &Tree) -> Vec<String> {
@@ -530,6 +536,8 @@ fn a_library_named_outside_its_room_is_reported() {
     check_good(rusqlite_stays_in_store_and_sys, "src/sys/vfs.rs", "use rusqlite::ffi;");
     check_bad(the_runtime_stays_in_mcp, "src/cli/mcp.rs", "use tokio::runtime::Runtime;");
     check_good(the_runtime_stays_in_mcp, "src/mcp/server.rs", "use rmcp::ServerHandler;");
+    check_bad(the_screen_stays_in_ui, "src/cli/review.rs", "use crossterm::event::read;");
+    check_good(the_screen_stays_in_ui, "src/ui/draw.rs", "use ratatui::Frame;");
 }
 
 #[test]

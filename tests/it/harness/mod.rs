@@ -11,6 +11,7 @@ mod normalise;
 mod output;
 mod processes;
 mod scratch;
+mod screen;
 pub mod script;
 mod tests;
 mod tree;
@@ -25,6 +26,7 @@ pub use normalise::normalise;
 pub use output::{Held, Output};
 pub use processes::{Stopped, kill};
 pub use scratch::Scratch;
+pub use screen::Screen;
 pub use tree::Tree;
 pub use view::{Mounting, View};
 

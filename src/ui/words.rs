@@ -1,6 +1,7 @@
-//! Numbers as a person reads them.
+//! Numbers, times and marks as a person reads them, on a line and on the screen.
 
-use crate::protocol::Counts;
+use crate::model::ChangeKind;
+use crate::protocol::{Counts, Held};
 
 /// `812B`, `2.1KB`, `3.0MB`: units of 1024.
 pub fn size(bytes: u64) -> String {
@@ -53,4 +54,16 @@ pub fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
 /// `2026-03-12 14:30:22Z`, for lists.
 pub fn moment(time: jiff::Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
+}
+
+/// What a person should know about a held change beside its lines and its reason.
+pub fn marks(change: &Held) -> Vec<String> {
+    let what = change.detail.clone().filter(|_| change.kind == ChangeKind::Structure);
+    let marks = [
+        (change.kind != ChangeKind::Modify, what.unwrap_or_else(|| change.kind.to_string())),
+        (change.expired, "expired".to_owned()),
+        (change.externally_modified, "changed outside".to_owned()),
+        (change.in_head, "in HEAD".to_owned()),
+    ];
+    marks.into_iter().filter(|(applies, _)| *applies).map(|(_, mark)| mark).collect()
 }
