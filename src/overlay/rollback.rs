@@ -132,6 +132,8 @@ impl Overlay {
         }
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue)?;
+        // Who asks for it knows what is there then: it is no stale writer.
+        let tree = self.tree_of(how.review.by.pid);
         let applied = {
             let mut state = self.state.lock();
             if rolling.iter().any(|one| state.open_unheld(one.path).is_some()) {
@@ -140,7 +142,9 @@ impl Overlay {
             let applied = promised.apply()?;
             state.know(anchors);
             for (one, restored) in rolling.iter().zip(contents) {
-                state.restored(one.path, applied.meta_of(one.path).as_ref(), Some(restored.digest));
+                let meta = applied.meta_of(one.path);
+                state.restored(one.path, meta.as_ref(), Some(restored.digest));
+                state.saw(one.path, meta.map(|meta| meta.stamp()), tree);
                 self.read_on(&state, one.path);
             }
             applied

@@ -296,6 +296,10 @@ impl Target {
 
     /// An element of `paths`: the path of that name, or what it matches.
     fn path_or_glob(text: String) -> Result<Self, ProtocolError> {
+        // A variable that is not set must not name the whole project.
+        if text.is_empty() {
+            return Err(ProtocolError::Value("an element of `paths` is empty".into()));
+        }
         let path = path_field("paths", Some(text.clone()), None)?;
         Ok(Self { id: None, path, glob: Self::is_glob(&text).then_some(text) })
     }

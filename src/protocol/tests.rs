@@ -146,6 +146,7 @@ fn what_is_no_request_is_refused_with_its_reason() {
         (r#"{"v":1,"op":"confirm","hunks":[0]}"#, ErrorCode::BadRequest, "hunks are counted from 1"),
         (r#"{"v":1,"op":"confirm","args":[{}]}"#, ErrorCode::BadRequest, "an element of `args` is empty"),
         (r#"{"v":1,"op":"confirm","args":[{"raw":1}]}"#, ErrorCode::BadRequest, "unknown field `raw`"),
+        (r#"{"v":1,"op":"confirm","paths":["a",""]}"#, ErrorCode::BadRequest, "an element of `paths` is empty"),
         (r#"{"v":1,"op":"confirm","paths":["../x"]}"#, ErrorCode::BadRequest, "paths \"../x\": path has"),
         (r#"{"v":1,"op":"confirm","paths":["/x"]}"#, ErrorCode::BadRequest, "path is absolute"),
         (r#"{"v":1,"op":"rollback","path_b64":"!"}"#, ErrorCode::BadRequest, "a field has a wrong value"),

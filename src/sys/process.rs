@@ -1,10 +1,10 @@
 //! Facts about processes, from `/proc`.
 //!
-//! Reading `/proc/<pid>/{exe,cmdline,environ}` waits for a process that is in `execve`, and that process may be waiting
-//! for our answer to a FLUSH: both would hang for good. Only [`Program::of`] reads them. Call it where the process itself
-//! asks for something by name (OPEN, UNLINK, RENAME, …) or off the request path, never while a FLUSH, RELEASE or page
-//! write of that process is being answered, and under no lock that an answer needs. Everything else here is safe at any
-//! time.
+//! Reading `/proc/<pid>/{exe,cmdline,environ,stat}` waits for a process that is in `execve`, and that process may be
+//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`session_leader`] and [`tree_name`] read
+//! them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or off the request path,
+//! never while a FLUSH, RELEASE or page write of that process is being answered, and under no lock that an answer needs.
+//! Everything else here is safe at any time.
 //!
 //! A process may end between two looks, so every fact is an `Option`: absent means gone or not ours to see.
 

@@ -97,6 +97,32 @@ fn what_a_follower_has_yet_to_read_stays_up_to_four_times_as_much() {
     assert!(bench.log_bytes() <= 8 << 10, "{}", bench.log_bytes());
 }
 
+/// Each time more than the log's limit gathers, and is rotated, before the follower reads on, in pages.
+#[test]
+fn a_follower_reads_through_many_rotations_and_misses_nothing() {
+    let bench = Bench::new();
+    let store = bench.view().store();
+    let (mut seen, mut since, mut gone) = (Vec::new(), 0, 0);
+    for _ in 0..8 {
+        store.note_follower(std::process::id(), since, since);
+        for _ in 0..16 {
+            let draft = EventDraft::new(EventName::CheckPassed);
+            store.record(&draft.with(|event| event.message = Some("x".repeat(1 << 10)))).unwrap();
+            gone += store.rotate_events(8 << 10).unwrap();
+        }
+        loop {
+            let page = store.events_after(since, 5, WAIT).unwrap().unwrap();
+            let Some(last) = page.last().map(|event| event.seq) else { break };
+            store.note_follower(std::process::id(), since, last);
+            gone += store.rotate_events(8 << 10).unwrap();
+            seen.extend(page.iter().map(|event| event.seq));
+            since = last;
+        }
+    }
+    assert_eq!(seen, (1..=store.last_seq().unwrap()).collect::<Vec<_>>());
+    assert!(gone > 64, "{gone} events were let go");
+}
+
 #[test]
 fn events_come_in_pages_that_an_answer_has_room_for() {
     let bench = Bench::new();

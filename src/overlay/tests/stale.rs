@@ -109,6 +109,20 @@ fn what_was_confirmed_has_been_seen_by_who_wrote_it() {
 }
 
 #[test]
+fn what_was_rolled_back_has_been_seen_by_who_asked_for_it_and_by_nobody_else() {
+    for (by, held) in [(ME.pid, 0), (std::process::id(), 1)] {
+        let bench = bench();
+        bench.save("a", &changed(100, 2));
+        let review = Review { by: Writer { pid: by, ..Writer::default() }, dry_run: false };
+        let backups = bench.view().store().backups().unwrap();
+        bench.view().rollback(&backups, &RollbackHow { review, ..RollbackHow::default() }).unwrap();
+        assert_eq!(bench.lower("a"), Some(lines(100)));
+        bench.save_by_rename("a", &changed(100, 1));
+        assert_eq!(bench.held().len(), held, "asked for by {by}");
+    }
+}
+
+#[test]
 fn what_came_to_a_name_by_a_rename_nobody_has_seen() {
     let bench = bench();
     bench.look("a", &ME);
