@@ -415,8 +415,8 @@ impl Nodes {
     /// latest, as if the file had been written in place: the program is not to hear of it.
     pub fn is_to_be_opened(&mut self, id: NodeId, path: &RelPath, meta: &Meta) -> bool {
         let was_told = !self.told_replaced.is_empty() && self.told_replaced.remove(path);
-        let is_like = |node: &Box<Node>| node.kind == meta.kind && !node.is_open();
-        if was_told && self.nodes.get(&id).is_some_and(is_like) {
+        let is_like = |node: &Node| node.kind == meta.kind && !node.is_open();
+        if was_told && self.nodes.get(&id).is_some_and(|node| is_like(node)) {
             self.set_lower(id, Some(meta.key()));
         }
         let is_it = self.is_lower(id, meta.key());
@@ -626,8 +626,8 @@ impl Nodes {
     fn drop_if_unneeded(&mut self, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next.take() {
-            let unneeded = |node: &Box<Node>| node.lookups == 0 && node.children == 0 && !node.is_open();
-            if id == ROOT || !self.nodes.get(&id).is_some_and(unneeded) {
+            let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
+            if id == ROOT || !self.nodes.get(&id).is_some_and(|node| unneeded(node)) {
                 return;
             }
             self.unwatch(id);
