@@ -109,10 +109,14 @@ impl Overlay {
         let Some(kept) = row.base.content else { return Ok(Side::default()) };
         let Some(file) = self.store.content_file(kept.digest)? else { return Ok(Side::default()) };
         let side = Side::of_file(file).doing(|| "read a base".to_owned())?;
-        Ok(match kept.symlink {
-            true => Side { kind: Some(FileKind::Symlink), mode: 0o777, ..side },
-            false => side,
-        })
+        // Kept content has no mode of its own.
+        let mode = match row.base.below {
+            _ if kept.symlink => 0o777,
+            Below::Entry { mode, .. } => mode,
+            Below::Nothing => self.store.upper_meta(row.id)?.mode,
+        };
+        let kind = if kept.symlink { FileKind::Symlink } else { FileKind::Regular };
+        Ok(Side { kind: Some(kind), mode, ..side })
     }
 
     /// Since how many minutes a change needs a fresh look, if it does.

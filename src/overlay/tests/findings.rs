@@ -640,3 +640,14 @@ fn what_was_put_back_where_it_came_from_was_removed_by_nobody_else() {
     bench.remount();
     assert_eq!(bench.view().external_paths().unwrap(), []);
 }
+
+#[test]
+fn a_base_that_somebody_has_changed_since_shows_no_other_mode() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.put("a", &lines(90));
+    let sides = bench.view().sides(&bench.held()[0]).unwrap();
+    let modes = [sides.old, sides.new].map(|side| format!("{:o}", side.unwrap().mode));
+    assert_eq!(modes, ["100644", "100644"]);
+}
