@@ -464,7 +464,7 @@ fn events(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
     // Before and after: what comes between is not let go either.
     let note = |told| {
         if request.wait {
-            store.note_follower(asker.pid, since, told)
+            store.note_follower((asker.pid, asker.uid), since, told)
         }
     };
     note(since);

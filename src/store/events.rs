@@ -112,9 +112,9 @@ impl Store {
         }
     }
 
-    /// A process that follows has read up to one event, and is told up to another.
-    pub fn note_follower(&self, pid: u32, read: u64, told: u64) {
-        self.followers.note(pid, read, told);
+    /// A process of a user follows, has read up to one event, and is told up to another.
+    pub fn note_follower(&self, (pid, uid): (u32, u32), read: u64, told: u64) {
+        self.followers.note((pid, uid), read, told);
     }
 
     /// Answers all who wait for an event.

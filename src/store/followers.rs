@@ -15,7 +15,8 @@ use crate::sys::process;
 pub(super) const FOLLOWED_TIMES_MAX: u64 = 4;
 const _: () = assert!(LOG_BYTES_MAX * FOLLOWED_TIMES_MAX <= 64 << 20);
 
-/// Followers that are remembered, of one process and of all; beyond that the one that has asked least recently is not.
+/// Followers that are remembered, of one process and of all; beyond that the one that has asked least recently is not, of
+/// all the one of the user who has most: nobody's followers push out anybody else's.
 const OF_ONE_MAX: usize = 16;
 const OF_ALL_MAX: usize = 256;
 
@@ -28,6 +29,7 @@ pub(super) struct Followers(Mutex<Vec<Follower>>);
 struct Follower {
     /// 0: it cannot be seen.
     pid: u32,
+    uid: u32,
     /// The last that it has read for sure: it asked on from there.
     read: u64,
     /// The last that it was told, and may not have received.
@@ -46,7 +48,7 @@ impl Follower {
 
 impl Followers {
     /// Somebody who has read up to `read` was told up to `told`.
-    pub fn note(&self, pid: u32, read: u64, told: u64) {
+    pub fn note(&self, (pid, uid): (u32, u32), read: u64, told: u64) {
         let mut all = self.0.lock();
         // The one that goes on from what it was told, or asks again for what it did not receive.
         all.retain(|one| one.pid != pid || (one.told != read && one.read != read));
@@ -55,9 +57,12 @@ impl Followers {
             first.map(|at| all.remove(at));
         }
         if all.len() >= OF_ALL_MAX {
-            all.remove(0);
+            let of = |uid: u32| all.iter().filter(|one| one.uid == uid).count();
+            let crowd = all.iter().map(|one| one.uid).max_by_key(|uid| of(*uid));
+            let first = all.iter().position(|one| Some(one.uid) == crowd);
+            first.map(|at| all.remove(at));
         }
-        all.push(Follower { pid, read, told, asked: Instant::now() });
+        all.push(Follower { pid, uid, read, told, asked: Instant::now() });
     }
 
     /// What all that are still there have read; none where there are none.
@@ -76,29 +81,38 @@ mod tests {
     fn a_follower_is_as_far_as_it_asks_on_from_and_the_slowest_counts() {
         let (followers, own) = (Followers::default(), std::process::id());
         assert_eq!(followers.have_read(), None);
-        followers.note(own, 0, 0);
-        followers.note(own, 0, 10);
+        followers.note((own, 0), 0, 0);
+        followers.note((own, 0), 0, 10);
         assert_eq!(followers.have_read(), Some(0), "told is not received");
-        followers.note(own, 10, 10);
+        followers.note((own, 0), 10, 10);
         assert_eq!(followers.have_read(), Some(10));
         // Another of the same process, from further back.
-        followers.note(own, 3, 3);
+        followers.note((own, 0), 3, 3);
         assert_eq!(followers.have_read(), Some(3));
-        followers.note(own, 3, 20);
-        followers.note(own, 20, 20);
+        followers.note((own, 0), 3, 20);
+        followers.note((own, 0), 20, 20);
         assert_eq!(followers.have_read(), Some(10));
         // Nobody we can see, but a moment ago.
-        followers.note(0, 1, 1);
+        followers.note((0, 0), 1, 1);
         assert_eq!(followers.have_read(), Some(1));
     }
 
     #[test]
     fn one_whose_process_is_gone_counts_no_more_and_one_process_is_no_crowd() {
         let followers = Followers::default();
-        followers.note(u32::MAX >> 1, 1, 1);
+        followers.note((u32::MAX >> 1, 0), 1, 1);
         assert_eq!(followers.have_read(), None);
-        (0..1000).for_each(|at| followers.note(std::process::id(), 2 * at, 2 * at));
+        (0..1000).for_each(|at| followers.note((std::process::id(), 0), 2 * at, 2 * at));
         assert_eq!(followers.0.lock().len(), OF_ONE_MAX);
         assert_eq!(followers.have_read(), Some(2 * (1000 - OF_ONE_MAX as u64)));
+    }
+
+    #[test]
+    fn many_followers_of_one_user_push_out_nobody_elses() {
+        let followers = Followers::default();
+        followers.note((std::process::id(), 0), 1, 1);
+        (0..1000).for_each(|number| followers.note((number + 2, 1000), 5, 5));
+        assert_eq!(followers.0.lock().len(), OF_ALL_MAX);
+        assert!(followers.0.lock().iter().any(|one| one.uid == 0));
     }
 }

@@ -75,7 +75,7 @@ fn what_a_follower_has_yet_to_read_stays_up_to_four_times_as_much() {
     let bench = Bench::new();
     bench.fill_log(8 << 10);
     let store = bench.view().store();
-    store.note_follower(std::process::id(), 2, 4);
+    store.note_follower((std::process::id(), 0), 2, 4);
     store.rotate_events(8 << 10).unwrap();
     assert_eq!(bench.events()[0].seq, 3, "told is not read");
     assert_eq!(store.rotate_events(8 << 10).unwrap(), 0);
@@ -90,9 +90,9 @@ fn what_a_follower_has_yet_to_read_stays_up_to_four_times_as_much() {
     assert!(left.0 > 3 && left.1 > 8 << 10 && left.1 <= 34 << 10, "{left:?}");
     // It has read all, and is as any other.
     let last = store.last_seq().unwrap();
-    store.note_follower(std::process::id(), last, last);
-    store.note_follower(std::process::id(), 4, last);
-    store.note_follower(std::process::id(), last, last);
+    store.note_follower((std::process::id(), 0), last, last);
+    store.note_follower((std::process::id(), 0), 4, last);
+    store.note_follower((std::process::id(), 0), last, last);
     store.rotate_events(8 << 10).unwrap();
     assert!(bench.log_bytes() <= 8 << 10, "{}", bench.log_bytes());
 }
@@ -104,7 +104,7 @@ fn a_follower_reads_through_many_rotations_and_misses_nothing() {
     let store = bench.view().store();
     let (mut seen, mut since, mut gone) = (Vec::new(), 0, 0);
     for _ in 0..8 {
-        store.note_follower(std::process::id(), since, since);
+        store.note_follower((std::process::id(), 0), since, since);
         for _ in 0..16 {
             let draft = EventDraft::new(EventName::CheckPassed);
             store.record(&draft.with(|event| event.message = Some("x".repeat(1 << 10)))).unwrap();
@@ -113,7 +113,7 @@ fn a_follower_reads_through_many_rotations_and_misses_nothing() {
         loop {
             let page = store.events_after(since, 5, WAIT).unwrap().unwrap();
             let Some(last) = page.last().map(|event| event.seq) else { break };
-            store.note_follower(std::process::id(), since, last);
+            store.note_follower((std::process::id(), 0), since, last);
             gone += store.rotate_events(8 << 10).unwrap();
             seen.extend(page.iter().map(|event| event.seq));
             since = last;
