@@ -470,7 +470,10 @@ impl Nodes {
         let parted = self.nodes.get(&id)?.parted_below.clone();
         let (_, parent, name) = *parted.filter(|parted| parted.0.elapsed() < TELLING)?;
         let Ok(path) = self.child_path(parent, &name) else { return Some(PartedOpen::LooksAgain) };
-        if self.tell_replaced(path) || self.nodes.get(&id).is_some_and(|node| node.is_open()) {
+        // What is written to a node without a name is nobody's: one that is open keeps the name that it has.
+        let is_open = |id: NodeId| self.nodes.get(&id).is_some_and(|node| node.is_open());
+        let is_taken = is_open(id) || self.child(parent, &name).is_some_and(is_open);
+        if self.tell_replaced(path) || is_taken {
             return Some(PartedOpen::LooksAgain);
         }
         self.name(id, parent, &name);
