@@ -16,10 +16,7 @@ pub struct Arguments {}
 
 pub fn run(_arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     check_terminal(desk)?;
-    let paint = match Style::of(&io::stdout()).paint {
-        Paint::Plain => ui::Paint::Plain,
-        Paint::Colored => ui::Paint::Colored,
-    };
+    let paint = Style::of(&io::stdout()).paint;
     let review = Review { directory: desk.directory.clone(), offline: offline::answer, told, paint };
     match ui::review(&review).map_err(failure)? {
         End::Nothing => desk.print_bytes(b"fettlefs: Nothing is held\n")?,

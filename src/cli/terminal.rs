@@ -6,6 +6,7 @@
 use std::io::IsTerminal;
 
 pub use crate::model::{escape_content, escape_name};
+pub use crate::ui::Paint;
 
 /// How one stream is written to.
 #[derive(Clone, Debug)]
@@ -14,12 +15,6 @@ pub struct Style {
     pub bytes: Bytes,
     /// What ages are counted from.
     pub now: jiff::Timestamp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    Plain,
-    Colored,
 }
 
 /// What becomes of bytes that a terminal could obey.

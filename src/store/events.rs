@@ -298,14 +298,13 @@ fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
     let path = &done.path;
     match &done.effect {
         Effect::Renamed { from, .. } => {
-            let moved = take_within(put, from);
-            take_within(put, path);
-            put.extend(moved.into_iter().filter_map(|(at, digest)| Some((at.rebase(from, path)?, digest))));
+            let moved = take_moved(put, from, path);
+            put.retain(|at, _| !at.is_within(path));
+            put.extend(moved);
         }
         Effect::Exchanged { with } => {
-            let (one, other) = (take_within(put, path), take_within(put, with));
-            put.extend(one.into_iter().filter_map(|(at, digest)| Some((at.rebase(path, with)?, digest))));
-            put.extend(other.into_iter().filter_map(|(at, digest)| Some((at.rebase(with, path)?, digest))));
+            let (one, other) = (take_moved(put, path, with), take_moved(put, with, path));
+            put.extend(one.into_iter().chain(other));
         }
         Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. } => {}
         // What is there now, if anything, the event tells.
@@ -313,8 +312,10 @@ fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
     }
 }
 
-fn take_within(put: &mut HashMap<RelPath, Digest>, dir: &RelPath) -> Vec<(RelPath, Digest)> {
-    put.extract_if(|path, _| path.is_within(dir)).collect()
+/// Takes out what is at or below `from`, by the names it has once that is `to`.
+fn take_moved(put: &mut HashMap<RelPath, Digest>, from: &RelPath, to: &RelPath) -> Vec<(RelPath, Digest)> {
+    let taken = put.extract_if(|at, _| at.is_within(from));
+    taken.filter_map(|(at, digest)| Some((at.rebase(from, to)?, digest))).collect()
 }
 
 /// Deletes events of these numbers, of those that are `needed` all but path and hash. Gives how many.

@@ -5,12 +5,11 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::signals::{exchange_mask, receive, signal_descriptor};
+use super::signals::{exchange_mask, receive, set_of, signal_descriptor};
 
 /// What came from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,16 +73,4 @@ fn obey(number: libc::c_int) -> io::Result<()> {
     }
     exchange_mask(libc::SIG_UNBLOCK, &set)?;
     exchange_mask(libc::SIG_BLOCK, &set).map(|_before| ())
-}
-
-fn set_of(numbers: &[libc::c_int]) -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set; all calls get a valid pointer and valid signal numbers.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for number in numbers {
-            libc::sigaddset(set.as_mut_ptr(), *number);
-        }
-        set.assume_init()
-    }
 }

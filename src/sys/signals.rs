@@ -124,12 +124,17 @@ pub(super) fn exchange_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Resul
 }
 
 fn signal_set() -> libc::sigset_t {
+    set_of(&Signal::ALL.map(Signal::number))
+}
+
+/// Allocates nothing.
+pub(super) fn set_of(numbers: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `sigemptyset` initialises the set; both calls get a valid pointer and valid signal numbers.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        for signal in Signal::ALL {
-            libc::sigaddset(set.as_mut_ptr(), signal.number());
+        for number in numbers {
+            libc::sigaddset(set.as_mut_ptr(), *number);
         }
         set.assume_init()
     }

@@ -32,9 +32,13 @@ fn review(scratch: &Scratch, view: &View<'_>) -> Screen {
 
 /// Two changes are held: of three hunks, and of one.
 fn two_held(scratch: &Scratch) -> View<'_> {
+    two_held_in(scratch, small(scratch))
+}
+
+fn two_held_in<'s>(scratch: &Scratch, mounting: Mounting<'s>) -> View<'s> {
     scratch.write("a.txt", text(&[]));
     scratch.write("b.txt", text(&[]));
-    let view = small(scratch).start();
+    let view = mounting.start();
     view.write("a.txt", text(&[1, 10, 20]));
     view.write("b.txt", text(&[2, 3]));
     view
@@ -237,12 +241,7 @@ fn who_may_not_decide_is_told_and_changes_nothing() {
 }
 
 fn two_held_by_owner(scratch: &Scratch) -> View<'_> {
-    scratch.write("a.txt", text(&[]));
-    scratch.write("b.txt", text(&[]));
-    let view = small(scratch).flag("--approve").flag("owner").start();
-    view.write("a.txt", text(&[1, 10, 20]));
-    view.write("b.txt", text(&[2, 3]));
-    view
+    two_held_in(scratch, small(scratch).flag("--approve").flag("owner"))
 }
 
 #[test]
