@@ -24,6 +24,31 @@ impl Bench {
     }
 }
 
+/// A process in a session of its own, which ends with this.
+struct OtherTree(std::process::Child);
+
+impl OtherTree {
+    fn begin() -> OtherTree {
+        let other = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
+        // In its own session once it sleeps.
+        while crate::sys::process::session(other.id()) != Some(other.id()) {
+            std::thread::yield_now();
+        }
+        OtherTree(other)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for OtherTree {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn bench() -> Bench {
     let bench = Bench::with(&[(Key::Window, "0")]);
     bench.put("a", &lines(100));
@@ -48,14 +73,9 @@ fn a_save_over_what_a_person_has_changed_since_it_was_read_is_held() {
 fn a_save_over_what_another_tree_has_landed_since_is_held() {
     let bench = bench();
     bench.look("a", &ME);
-    let mut other = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().unwrap();
-    // In its own session once it sleeps.
-    while crate::sys::process::session(other.id()) != Some(other.id()) {
-        std::thread::yield_now();
-    }
-    bench.save_as("a", &changed(100, 2), &Caller { pid: other.id(), ..ME });
-    other.kill().unwrap();
-    other.wait().unwrap();
+    let other = OtherTree::begin();
+    bench.save_as("a", &changed(100, 2), &Caller { pid: other.pid(), ..ME });
+    drop(other);
     assert!(bench.held().is_empty());
     bench.save_by_rename("a", &changed(100, 1));
     assert_eq!(bench.reasons(), [Reason::Stale]);
@@ -110,7 +130,9 @@ fn what_was_confirmed_has_been_seen_by_who_wrote_it() {
 
 #[test]
 fn what_was_rolled_back_has_been_seen_by_who_asked_for_it_and_by_nobody_else() {
-    for (by, held) in [(ME.pid, 0), (std::process::id(), 1)] {
+    // Not this process: where it is the first one's child, as in a container, both are of one session.
+    let other = OtherTree::begin();
+    for (by, held) in [(ME.pid, 0), (other.pid(), 1)] {
         let bench = bench();
         bench.save("a", &changed(100, 2));
         let review = Review { by: Writer { pid: by, ..Writer::default() }, dry_run: false };
