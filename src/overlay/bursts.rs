@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use super::compare::Comparison;
 use super::{Overlay, Result};
 use crate::model::{ChangeId, OperationId, RelPath};
-use crate::store::{self, Writer};
+use crate::store::{self, Gathered, Held, UpperId, UpperRow, Writer};
 
 /// What a tree does within this time is done in one go.
-const WITHIN: Duration = Duration::from_secs(2);
+pub(super) const WITHIN: Duration = Duration::from_secs(2);
 
 /// By process trees.
 #[derive(Default)]
@@ -34,6 +34,8 @@ struct Touched {
     at: Instant,
     /// The first time, in milliseconds since the epoch, as events tell it.
     noted: i64,
+    /// A person has decided since: it counts, and belongs to nothing that comes.
+    is_apart: bool,
 }
 
 /// What a change is part of.
@@ -61,12 +63,12 @@ impl Bursts {
         }
         let before = recent.touched.iter().position(|touched| touched.path == *path);
         let before = before.and_then(|at| recent.touched.remove(at));
-        let noted = before.map_or_else(store::now_millis, |before| before.noted);
-        recent.touched.push_back(Touched { path: path.clone(), at: now, noted });
+        let noted = before.filter(|before| !before.is_apart).map_or_else(store::now_millis, |before| before.noted);
+        recent.touched.push_back(Touched { path: path.clone(), at: now, noted, is_apart: false });
         let exceeded = recent.touched.len() as u64 > limit;
         if exceeded && !matches!(recent.part, Part::Of(_)) {
-            let all = recent.touched.iter().map(|touched| (touched.path.clone(), touched.noted));
-            recent.part = Part::OfWhat(all.collect());
+            let together = recent.touched.iter().filter(|touched| !touched.is_apart);
+            recent.part = Part::OfWhat(together.map(|touched| (touched.path.clone(), touched.noted)).collect());
         }
         exceeded
     }
@@ -82,6 +84,23 @@ impl Bursts {
     fn is(&self, tree: u32, operation: OperationId) {
         if let Some(recent) = self.0.lock().get_mut(&tree) {
             recent.part = Part::Of(operation);
+        }
+    }
+
+    /// Events have another operation from now on.
+    fn renamed(&self, gathered: &Gathered) {
+        for recent in self.0.lock().values_mut() {
+            if matches!(recent.part, Part::Of(operation) if gathered.were.contains(&operation)) {
+                recent.part = Part::Of(gathered.operation);
+            }
+        }
+    }
+
+    /// Nothing joins what there is. It is counted all the same: no decision of a person makes room for more.
+    pub fn end_all(&self) {
+        for recent in self.0.lock().values_mut() {
+            recent.part = Part::OfNothing;
+            recent.touched.iter_mut().for_each(|touched| touched.is_apart = true);
         }
     }
 }
@@ -102,28 +121,49 @@ impl Overlay {
             Part::OfNothing => None,
             Part::Of(operation) => Some(operation),
             Part::OfWhat(touched) => {
-                let gathered = self.gather(&touched).unwrap_or_else(|err| {
-                    log::warn!("gather what was changed at once: {err}");
-                    None
-                })?;
+                let gathered = self.gathered_or_apart(self.gather(&touched))?;
                 self.bursts.is(tree, gathered);
                 Some(gathered)
             }
         }
     }
 
-    fn gather(&self, touched: &[(RelPath, i64)]) -> Result<Option<OperationId>> {
-        let Some(operation) = self.store.gather(touched)? else { return Ok(None) };
+    /// Makes one operation of what was done to paths, each since a time in milliseconds.
+    pub(super) fn gather(&self, touched: &[(RelPath, i64)]) -> Result<Option<OperationId>> {
+        let Some(gathered) = self.store.gather(touched)? else { return Ok(None) };
+        let paths = touched.iter().map(|(path, _)| path);
+        let of_paths: Vec<UpperId> = paths.filter_map(|path| self.state.lock().uppers.at(path)).collect();
+        self.note_gathered(&gathered, &of_paths).map(Some)
+    }
+
+    /// Makes one of operations.
+    pub(super) fn unite(&self, operations: &[OperationId]) -> Result<Option<OperationId>> {
+        let Some(gathered) = self.store.unite(operations)? else { return Ok(None) };
+        self.note_gathered(&gathered, &[]).map(Some)
+    }
+
+    /// What is held of it is told to be part of it, and so is what comes.
+    fn note_gathered(&self, gathered: &Gathered, also: &[UpperId]) -> Result<OperationId> {
+        self.goes.renamed(gathered);
+        self.bursts.renamed(gathered);
+        let operation = gathered.operation;
         let mut state = self.state.lock();
-        for upper in touched.iter().filter_map(|(path, _)| state.uppers.at(path)).collect::<Vec<_>>() {
+        let of_them = |held: &Held| held.operation.is_some_and(|was| gathered.were.contains(&was));
+        let is_of = |row: &UpperRow| match &row.held {
+            Some(held) => of_them(held) || (held.operation.is_none() && also.contains(&row.id)),
+            None => false,
+        };
+        let ids: Vec<UpperId> =
+            state.uppers.iter().map(|upper| &upper.row).filter(|row| is_of(row)).map(|row| row.id).collect();
+        for id in ids {
             // Who is busy with one may have dropped its row already.
-            let Some(upper) = state.uppers.get_mut(upper).filter(|upper| !upper.busy) else { continue };
-            if let Some(held) = upper.row.held.as_mut().filter(|held| held.operation.is_none()) {
+            let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.busy) else { continue };
+            if let Some(held) = &mut upper.row.held {
                 held.operation = Some(operation);
                 self.store.save_upper(&upper.row)?;
             }
         }
-        Ok(Some(operation))
+        Ok(operation)
     }
 
     /// One that has ended is a tree of its own.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::compare::Comparison;
 use super::deny::Denial;
 use super::error::Context;
+use super::goes::{Doing, Part};
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
@@ -21,8 +22,9 @@ impl Overlay {
             self.check_may_hold()?;
         }
         self.put_back(job, comparison)?;
-        let row = self.held_row(job, comparison, actor)?;
+        let (row, part) = self.held_row(job, comparison, actor)?;
         let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
+        let operation = row.held.as_ref().and_then(|held| held.operation);
         let before = job.row.held.as_ref().map(|held| held.id.clone());
         let is_new = before.as_ref() != Some(&id);
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
@@ -56,6 +58,10 @@ impl Overlay {
         }
         drop(state);
         removed.map(|applied| applied.finish()).transpose()?;
+        // What was held with other things before stays with those.
+        if operation == part.operation {
+            self.recorded(&part, None);
+        }
         self.counters.held.fetch_add(u64::from(is_new), Ordering::Relaxed);
         Ok(Settled::Held(id))
     }
@@ -83,8 +89,8 @@ impl Overlay {
     }
 
     /// The entry as it waits for review, its base kept.
-    fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<UpperRow> {
-        let held = self.held(job, comparison, actor)?;
+    fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
+        let (held, part) = self.held(job, comparison, actor)?;
         if let Some(content) = comparison.old.stage(&self.store)? {
             self.store.vitally(|| self.store.keep_content(&content))?;
         }
@@ -97,10 +103,10 @@ impl Overlay {
             }
         }
         row.held = Some(held);
-        Ok(row)
+        Ok((row, part))
     }
 
-    fn held(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Held> {
+    fn held(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(Held, Part)> {
         let doing = || format!("hash {}", job.row.names[0]);
         let (old, new) = (comparison.old.digest().doing(doing)?, comparison.new.digest().doing(doing)?);
         comparison.reasons.sort();
@@ -111,7 +117,8 @@ impl Overlay {
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
-        Ok(Held {
+        let part = self.part_of(&comparison.path, actor, Doing::Hold);
+        let held = Held {
             kind,
             reasons: comparison.reasons.clone(),
             insertions: measure.map_or(0, |measure| measure.insertions),
@@ -121,12 +128,7 @@ impl Overlay {
             new,
             created: same.map_or(now, |held| held.created),
             renewed: same.map_or(now, |held| held.renewed),
-            operation: job
-                .row
-                .held
-                .as_ref()
-                .and_then(|held| held.operation)
-                .or_else(|| self.burst_of(&comparison.path, actor)),
+            operation: job.row.held.as_ref().and_then(|held| held.operation).or(part.operation),
             since_session: match &job.row.held {
                 Some(held) => held.since_session.clone(),
                 None => actor.session.clone(),
@@ -135,7 +137,8 @@ impl Overlay {
             // Whoever only caused it to be judged anew did not write it.
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
-        })
+        };
+        Ok((held, part))
     }
 
     /// What somebody else wrote in the middle becomes what the change is based on: after that nothing tells of it.
@@ -177,7 +180,7 @@ impl Overlay {
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
         // By itself: what follows takes the lock, too.
         let unused = self.state.lock().unused_id(&full, id, &[])?;
-        let operation = self.burst_of(&path, by);
+        let part = self.part_of(&path, by, Doing::Hold);
         row.held = Some(Held {
             id: unused,
             kind: ChangeKind::Structure,
@@ -192,9 +195,10 @@ impl Overlay {
             writer: Some(by.clone()).filter(|by| *by != Writer::default()),
             since_session: by.session.clone(),
             detail: None,
-            operation,
+            operation: part.operation,
         });
         self.store.save_upper(&row)?;
+        self.recorded(&part, None);
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             *upper = Upper { dirty: false, ..Upper::written(row) };
         }

@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
 use super::error::Context;
+use super::goes::{Doing, Part, Stands};
 use super::nodes::{NodeId, Told};
 use super::settle::{Job, Settled};
 use super::side::Side;
 use super::{Error, Overlay, Result, Seen, State};
 use crate::diff::{self};
-use crate::model::{BackupKind, Reason, RelPath, Stamp};
+use crate::model::{BackupKind, Digest, Reason, RelPath, Stamp};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
@@ -49,7 +50,7 @@ impl Overlay {
             Err(err) => return Err(err),
         };
         let judged_against = self.keep_judged_against(comparison, replaced)?;
-        let mut epilogue = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
+        let (mut epilogue, part) = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
         let mut anchors = epilogue.anchors.clone();
         if let Some((source, _)) = &job.takes_along
             && let Some(meta) = landing.meta_of(&comparison.path)?
@@ -81,7 +82,8 @@ impl Overlay {
             let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
             (applied, attributes_hold)
         };
-        applied.finish()?;
+        let landed = applied.finish()?;
+        self.recorded(&part, landed.operation);
         if let Some((dir, before)) = dir {
             self.dir_holds(dir, &before, &comparison.path);
         }
@@ -233,9 +235,10 @@ impl Overlay {
         comparison: &mut Comparison,
         before: (Option<Kept>, Option<Kept>),
         actor: &Writer,
-    ) -> Result<Epilogue> {
+    ) -> Result<(Epilogue, Part)> {
         let path = comparison.path.clone();
         let digest = comparison.new_digest_if_small()?;
+        let part = self.part_of(&path, actor, doing(comparison, before.0));
         let measure = comparison.measure;
         let size = comparison.new.exists().then_some(comparison.new.size);
         let note = match comparison.note {
@@ -251,7 +254,7 @@ impl Overlay {
             event.insertions = measure.map(|measure| measure.insertions);
             event.deletions = measure.map(|measure| measure.deletions);
             event.message = note.map(str::to_owned);
-            event.operation = self.burst_of(&path, actor).map(|operation| operation.to_string());
+            event.operation = part.operation_told();
         });
         let event = event.by(actor);
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
@@ -273,7 +276,7 @@ impl Overlay {
             epilogue.anchors.extend(state.anchor_left(source));
             epilogue.drop.extend(state.uppers.at(source));
         }
-        Ok(epilogue)
+        Ok((epilogue, part))
     }
 
     /// Under the lock that saw lower change: everything that speaks of the path agrees again.
@@ -364,6 +367,18 @@ fn effects_of(job: &Job, comparison: &Comparison, replaced: Option<Kept>, state:
         effects.push(PathEffect::new(source, Effect::Content { before: after, after: None, shared: false }));
     }
     effects
+}
+
+/// What a landing finds below and leaves there.
+fn doing(comparison: &Comparison, replaced: Option<Kept>) -> Doing {
+    let stands = |side: &Side, digest: Option<Digest>| match (side.exists(), digest) {
+        (false, _) => Stands::Nothing,
+        (true, Some(digest)) => Stands::Content(digest),
+        (true, None) => Stands::Something,
+    };
+    let Comparison { present, new, .. } = comparison;
+    let found = stands(present, replaced.map(|kept| kept.digest));
+    Doing::Content { found, leaves: stands(new, new.digest) }
 }
 
 /// What was `present`, and is kept as `replaced`, gives way to `after`.

@@ -33,6 +33,7 @@ mod error;
 mod exchange;
 mod external;
 mod flush;
+mod goes;
 mod handles;
 mod head;
 mod heritage;
@@ -112,6 +113,7 @@ pub use watch::Holds;
 
 use bursts::Bursts;
 use external::{Doubts, Heralded};
+use goes::Goes;
 use handles::Handle;
 use known::Anchors;
 use nodes::Nodes;
@@ -184,6 +186,7 @@ pub struct Overlay {
     counters: Counters,
     traffic: Traffic,
     bursts: Bursts,
+    goes: Goes,
     runs: Runs,
     shells: Shells,
     witness: Witness,
@@ -275,6 +278,7 @@ impl Overlay {
             counters: Counters::default(),
             traffic: Traffic::default(),
             bursts: Bursts::default(),
+            goes: Goes::default(),
             runs: Runs::default(),
             shells: Shells::default(),
             witness: Witness::default(),

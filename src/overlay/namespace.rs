@@ -7,13 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::compare::leaves_project;
 use super::error::Context;
+use super::goes::Doing;
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
 use super::settle::Settled;
 use super::structure::{Creation, Made};
 use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result, State};
-use crate::model::{Reason, RelPath};
+use crate::model::{OperationId, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
@@ -132,11 +133,16 @@ impl Overlay {
             }
         }
         let (effect, by) = (effect()?, self.doer(caller));
+        let part = self.part_of(path, &by, Doing::Structure);
+        let event = self.structure_event(path, what, &by).doing(effect.map(|effect| PathEffect::new(path, effect)));
+        let event = event.with(|event| event.operation = part.operation_told());
         let mut state = self.state.lock();
         let mut known = state.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
         (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
-        self.record_structure(path, what, effect, vec![known.as_anchor(path)], &by)?;
+        let became = self.record_done(event, vec![known.as_anchor(path)])?;
         state.anchors.insert(path.clone(), known);
+        drop(state);
+        self.recorded(&part, became);
         Ok(())
     }
 
@@ -151,11 +157,11 @@ impl Overlay {
         by: &Writer,
     ) -> Result<()> {
         let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
-        self.record_done(self.structure_event(path, what, by).doing(effects), anchors)
+        self.record_done(self.structure_event(path, what, by).doing(effects), anchors).map(|_| ())
     }
 
-    fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<()> {
-        Ok(self.store.record_epilogue(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
+    fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<Option<OperationId>> {
+        Ok(self.store.record_operation(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
     }
 
     pub(super) fn structure_event(&self, path: &RelPath, what: String, by: &Writer) -> EventDraft {
@@ -583,9 +589,11 @@ impl Overlay {
             // One that is hidden comes back by a discard.
             let removed = hidden.is_empty().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
             let by = self.doer(caller);
+            let doing = if removed.is_some() { Doing::Structure } else { Doing::Hold };
+            let part = self.part_of(&path, &by, doing);
             let event = self.structure_event(&path, "[directory removed]".to_owned(), &by).doing(removed);
-            let operation = self.burst_of(&path, &by).map(|operation| operation.to_string());
-            self.record_done(event.with(|event| event.operation = operation), gone)?;
+            let became = self.record_done(event.with(|event| event.operation = part.operation_told()), gone)?;
+            self.recorded(&part, became);
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())

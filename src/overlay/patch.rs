@@ -106,7 +106,10 @@ impl Overlay {
         let staged = writing.iter().map(|one| one.stage(&how.caller)).collect::<Reviewed<Vec<_>>>()?;
         let seq = self.store.last_seq().map_err(|err| nothing_written(&err.into()))?;
         let shown = self.show_all(staged)?;
+        // One request is one operation, whatever who asks has written a moment ago or asks for next.
+        self.go_ends(how.caller.pid);
         let settled: Vec<_> = writing.iter().zip(&shown).map(|(one, id)| one.judge(*id)).collect();
+        self.go_ends(how.caller.pid);
         let events = self.events_of(seq);
         let outcomes = writing.iter().zip(settled).map(|(one, settled)| one.outcome(settled, &events));
         let outcomes = outcomes.collect::<Reviewed<Vec<_>>>();

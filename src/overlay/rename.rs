@@ -109,6 +109,11 @@ impl Overlay {
         let to = self.end(new_parent, new_name, Some(kind), &by)?;
         self.check_rename(&from, &to, caller)?;
         self.rename_ends(&from, &to, kind, flags, caller)?;
+        let is_judged = from.action != Action::Pass || to.action != Action::Pass;
+        if is_judged && (!to.exists() || from.is_dir() || to.is_dir() || flags.contains(RenameFlags::EXCHANGE)) {
+            // It is undone by itself, and what came before it only after that.
+            self.go_ends(caller.pid);
+        }
         self.name_changed(&from.path).and_then(|()| self.name_changed(&to.path))
     }
 

@@ -304,6 +304,9 @@ impl Overlay {
             carried.into_iter().chain(state.anchor_taken_over(source, path)).collect()
         };
         let is_older = self.brings_older(job);
+        if is_older {
+            self.go_ends(actor.pid);
+        }
         let gone =
             is_older.then(|| self.stage_twin((source, path), (new, present), &mut landing, actor)).transpose()?;
         let epilogue = {

@@ -5,6 +5,7 @@ mod check;
 mod crash;
 mod faults;
 mod findings;
+mod goes;
 mod hunks;
 mod links;
 mod model;

@@ -5,7 +5,7 @@
 //! rollback is to know later whether somebody has edited that. What somebody who follows has not read stays
 //! (`followers.rs`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use rusqlite::{OptionalExtension, Params, Transaction};
@@ -330,12 +330,20 @@ fn let_go(tx: &Transaction<'_>, numbers: &[i64], needed: &HashSet<i64>) -> Resul
     Ok(gone)
 }
 
+/// Events that belong together from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gathered {
+    pub operation: OperationId,
+    /// What they were until now.
+    pub were: Vec<OperationId>,
+}
+
 impl Store {
-    /// Makes one operation of the events of paths, each since a time in milliseconds. Gives its id; none where none of them
-    /// has been told.
-    pub fn gather(&self, paths: &[(RelPath, i64)]) -> Result<Option<OperationId>> {
+    /// Makes one operation of the events of paths, each since a time in milliseconds, and of all else that was one with any of
+    /// them. None where none of them has been told.
+    pub fn gather(&self, paths: &[(RelPath, i64)]) -> Result<Option<Gathered>> {
         // Others have their events between these.
-        let looked_at = (paths.len() * EVENTS_BETWEEN) as i64;
+        let looked_at = (paths.len() * EVENTS_BETWEEN).max(EVENTS_LOOKED_AT) as i64;
         let recent = self.read_events(&self.database.lock(), "TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
         let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
         let is_of = |event: &&Event| {
@@ -344,36 +352,65 @@ impl Store {
             let is_written = matches!(event.event, EventName::WriteLanded | EventName::WriteHeld);
             is_written && since.is_some_and(|since| event.time.as_millisecond() >= *since)
         };
-        self.database.lock().write(|tx| {
-            let mut operation = None;
-            let mut seqs: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
-            seqs.sort_unstable();
-            for seq in seqs {
-                let draft = self.draft(tx, seq)?;
-                if draft.effects.iter().all(|done| done.effect.is_on_entry()) {
-                    let operation = *operation.get_or_insert(OperationId::of_first_event(seq));
-                    join(tx, seq, draft, operation)?;
-                }
-            }
-            Ok(operation)
-        })
+        let told: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
+        self.database.lock().write(|tx| self.join_events(tx, &told, &[]))
     }
 
-    fn draft(&self, tx: &Transaction<'_>, seq: u64) -> Result<EventDraft> {
-        let row: String =
-            tx.prepare_cached("SELECT row FROM event WHERE seq = ?1")?.query_row([seq as i64], |row| row.get(0))?;
-        parse_row(&row, self.dirs.describe())
+    /// Makes one of operations. None where nothing is left of any.
+    pub fn unite(&self, operations: &[OperationId]) -> Result<Option<Gathered>> {
+        self.database.lock().write(|tx| self.join_events(tx, &[], operations))
+    }
+
+    fn join_events(&self, tx: &Transaction<'_>, told: &[u64], also: &[OperationId]) -> Result<Option<Gathered>> {
+        let mut events: BTreeMap<u64, EventDraft> = BTreeMap::new();
+        for seq in told {
+            let row: String = tx
+                .prepare_cached("SELECT row FROM event WHERE seq = ?1")?
+                .query_row([*seq as i64], |row| row.get(0))?;
+            events.insert(*seq, parse_row(&row, self.dirs.describe())?);
+        }
+        events.retain(|_, draft| draft.effects.iter().all(|done| done.effect.is_on_entry()));
+        let own = events.iter().filter_map(|(seq, draft)| {
+            let operation = OperationId::parse(draft.event.operation.as_ref()?)?;
+            // What was held before, of which this only tells more, stays with what it was held with.
+            Some(operation).filter(|operation| !draft.effects.is_empty() || operation.first_event() == *seq)
+        });
+        let were: BTreeSet<OperationId> = own.chain(also.iter().copied()).collect();
+        // One that loses a part of what it did could not be undone whole any more: it comes along.
+        if let Some(first) = were.first() {
+            let mut statement = tx.prepare_cached("SELECT seq, row FROM event WHERE row != '' AND seq >= ?1")?;
+            let mut rows = statement.query([first.first_event() as i64])?;
+            while let Some(row) = rows.next()? {
+                let draft: EventDraft = parse_row(&row.get::<_, String>(1)?, self.dirs.describe())?;
+                let operation = draft.event.operation.as_deref().and_then(OperationId::parse);
+                if operation.is_some_and(|operation| were.contains(&operation)) {
+                    events.insert(row.get::<_, i64>(0)? as u64, draft);
+                }
+            }
+        }
+        let Some(first) = events.keys().next() else { return Ok(None) };
+        let operation = OperationId::of_first_event(*first);
+        for (seq, draft) in events {
+            join(tx, seq, draft, operation)?;
+        }
+        Ok(Some(Gathered { operation, were: were.into_iter().filter(|was| *was != operation).collect() }))
     }
 }
 
 fn join(tx: &Transaction<'_>, seq: u64, mut draft: EventDraft, operation: OperationId) -> Result<()> {
-    draft.event.operation = Some(operation.to_string());
-    tx.prepare_cached("UPDATE event SET row = ?2 WHERE seq = ?1")?.execute((seq as i64, to_row(&draft)?))?;
+    let operation = Some(operation.to_string());
+    if draft.event.operation != operation {
+        draft.event.operation = operation;
+        tx.prepare_cached("UPDATE event SET row = ?2 WHERE seq = ?1")?.execute((seq as i64, to_row(&draft)?))?;
+    }
     Ok(())
 }
 
 /// How many events of others may come with each of those that are gathered.
 const EVENTS_BETWEEN: usize = 8;
+
+/// So many are looked at even for one.
+const EVENTS_LOOKED_AT: usize = 64;
 
 /// Events that happened at once. Those that did something are one operation, whose id this gives. An event of a path
 /// that has one of `backups` tells its name.

@@ -48,7 +48,7 @@ pub use anchors::{Anchor, AnchorState, Went};
 pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
-pub use events::{Event, EventDraft, LOG_BYTES_MAX};
+pub use events::{Event, EventDraft, Gathered, LOG_BYTES_MAX};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};

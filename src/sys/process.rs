@@ -53,7 +53,7 @@ pub fn tgid(tid: u32) -> Option<u32> {
 }
 
 /// The same, without a look at a long file where the thread is a group's first: that is told by whether it can be polled.
-fn leader(tid: u32) -> Option<u32> {
+pub fn leader(tid: u32) -> Option<u32> {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok().map(|_| tid).or_else(|| tgid(tid))

@@ -9,6 +9,8 @@ use crate::harness::{Disk, Scratch, Tree, View, lines, mounted_scratch};
 enum Remedy {
     /// Of the operation that the held changes belong to.
     Undo,
+    /// Of the one operation that all is, with nothing held or something.
+    UndoLast,
     Discard,
     Rollback(&'static str),
 }
@@ -17,6 +19,7 @@ impl Remedy {
     fn words(&self, view: &View<'_>) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Undo => &["undo", &operation(view)],
+            Self::UndoLast => &["undo", &only_operation(view)],
             Self::Discard => &["discard", "--all", "--yes"],
             Self::Rollback(path) => &["rollback", path],
         };
@@ -31,6 +34,19 @@ fn operation(view: &View<'_>) -> String {
     let mut named: Vec<_> = held.as_array().expect("a list").iter().map(|held| held["operation"].clone()).collect();
     named.dedup();
     assert_eq!(named.len(), 1, "held by one operation: {held:#}");
+    named[0].as_str().expect("an operation").to_owned()
+}
+
+/// The one operation of all that was landed and held.
+#[track_caller]
+fn only_operation(view: &View<'_>) -> String {
+    let log = view.cli(&["log", "-n", "0", "--json"]).ok().json();
+    let events = log["events"].as_array().expect("a list");
+    let written = events.iter().filter(|event| matches!(event["event"].as_str(), Some("write_landed" | "write_held")));
+    let mut named: Vec<_> = written.map(|event| event["operation"].clone()).collect();
+    assert!(named.len() > 1, "of several paths: {log:#}");
+    named.dedup();
+    assert_eq!(named.len(), 1, "one operation: {log:#}");
     named[0].as_str().expect("an operation").to_owned()
 }
 
@@ -95,8 +111,8 @@ damage! {
     a_build_step_that_rewrites_its_sources:
         "for file in src/*.rs; do sed -i 's/^line/\\/\\/ generated/' $file; done" => Remedy::Undo;
     a_formatter_that_reads_what_its_redirect_has_emptied: "sort < data/table.csv > data/table.csv" => Remedy::Discard;
-    a_hard_reset_over_uncommitted_work: "git reset -q --hard" => Remedy::Rollback("src/*");
-    a_checkout_of_everything: "git checkout -q -- ." => Remedy::Rollback("src/*");
+    a_hard_reset_over_uncommitted_work: "git reset -q --hard" => Remedy::UndoLast;
+    a_checkout_of_everything: "git checkout -q -- ." => Remedy::UndoLast;
     a_clean_of_what_git_does_not_know: "git clean -qfd" => Remedy::Undo;
     a_codemod_with_a_greedy_pattern: "perl -pi -e 's/.*/x/' src/*.rs drafts/*" => Remedy::Undo;
     a_find_that_deletes_too_much: "find src drafts -type f -name '*' -delete" => Remedy::Undo;
@@ -120,4 +136,75 @@ fn a_write_that_a_full_disk_cut_short() {
     let _disk = scratch.put_disk_below(|point| Disk::memory(point, "24m"));
     work_tree(&scratch);
     repair(&scratch, "yes more | head -c 40000000 > data/table.csv", &Remedy::Discard);
+}
+
+/// Fewer files than a burst: five sources, committed and edited since; a directory of drafts that git does not know.
+fn small_work_tree(scratch: &Scratch) {
+    for number in 0..5 {
+        scratch.write(format!("src/part_{number}.py"), "x = { 'a':1 }\n");
+    }
+    scratch.git_init();
+    for number in 0..5 {
+        scratch.write(format!("src/part_{number}.py"), format!("x = {{ 'a':1 }}\ny = {{ 'b':{number} }}\n"));
+        scratch.write(format!("drafts/deep/idea_{number}.md"), lines(3));
+    }
+}
+
+/// Undoes `damage`, which is below the limit of a burst, and that, and that again: each by one operation.
+#[track_caller]
+fn repair_one_go(damage: &str) {
+    let scratch = mounted_scratch!();
+    small_work_tree(&scratch);
+    let before = Tree::of(&scratch.lower());
+    let view = scratch.mount();
+    view.sh(damage).ok();
+    let damaged = Tree::of(&view.lower());
+    let mut operation = only_operation(&view);
+    assert!(!lost(&before, view.root()).is_empty(), "no damage was done by: {damage}");
+    for is_undone in [true, false, true] {
+        let done = view.cli(&["undo", &operation, "--json"]).ok().json();
+        let outcomes = done["outcomes"].as_array().expect("a list");
+        operation = outcomes[0]["operation"].as_str().expect("an operation").to_owned();
+        assert!(outcomes.iter().all(|outcome| outcome["operation"] == operation.as_str()), "one operation: {done:#}");
+        match is_undone {
+            true => assert_eq!(lost(&before, &view.lower()), Vec::<String>::new(), "{done:#}"),
+            false => assert_eq!(Tree::of(&view.lower()).differences(&damaged), Vec::<String>::new(), "{done:#}"),
+        }
+    }
+    assert_eq!(lost(&before, view.root()), Vec::<String>::new());
+}
+
+/// One test each, so that each has its name.
+macro_rules! one_go {
+    ($($name:ident: $script:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                repair_one_go($script);
+            }
+        )*
+    };
+}
+
+one_go! {
+    a_checkout_of_a_few_files_is_one_operation: "git checkout -q .";
+    a_hard_reset_of_a_few_files_is_one_operation: "git reset -q --hard";
+    a_clean_of_a_few_files_is_one_operation: "git clean -qfd";
+    a_sed_over_a_few_files_is_one_operation: "sed -i s/x/z/ src/*.py drafts/deep/idea_0.md";
+    a_removal_of_a_small_directory_is_one_operation: "rm -rf drafts";
+}
+
+/// Each is a process of its own: what is typed as two commands does not melt into one.
+#[test]
+fn a_loop_of_commands_is_as_many_operations() {
+    let scratch = mounted_scratch!();
+    small_work_tree(&scratch);
+    let view = scratch.mount();
+    view.sh("for file in src/*.py; do sed -i s/x/z/ $file; done").ok();
+    let log = view.cli(&["log", "-n", "0", "--json"]).ok().json();
+    let events = log["events"].as_array().expect("a list").iter();
+    let of = |event: &serde_json::Value| event["operation"].as_str().map(str::to_owned);
+    let sources =
+        events.filter(|event| event["path"].as_str().is_some_and(|path| path.ends_with(".py"))).filter_map(of);
+    assert_eq!(sources.collect::<std::collections::HashSet<_>>().len(), 5, "{log:#}");
 }

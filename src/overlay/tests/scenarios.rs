@@ -242,6 +242,18 @@ fn burst(bench: &mut Bench) {
     bench.unlink("d/gone_too");
 }
 
+/// Below the limit: a file made, one deleted with its directory, two rewritten, one of which is held.
+fn go(bench: &mut Bench) {
+    bench.put("f0", &lines("old", 40));
+    bench.put("f1", &lines("old", 100));
+    bench.put("d/gone", &lines("gone", 8));
+    bench.save("made", "made\n");
+    bench.unlink("d/gone");
+    bench.rmdir("d").unwrap();
+    bench.save("f0", &small("old"));
+    bench.save("f1", &lines("new", 100));
+}
+
 /// A directory in which there are files held, made and untouched, one of them in a directory of its own.
 fn hold_in_directory(bench: &mut Bench) {
     bench.put("d/a", &lines("old", 100));
@@ -840,6 +852,25 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: undo_latest,
         precious: &["old 7\n", "small edit\n", "gone 7\n"],
+    },
+    Scenario {
+        name: "what was done in one go is undone, part of which is held",
+        rule: Rule::AllOrNothing,
+        ready: go,
+        act: undo_latest,
+        precious: &["old 7\n", "small edit\n", "gone 7\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a small edit is closed, the second change of a go",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("f0", &lines("old", 40));
+            bench.put("f1", &lines("old", 40));
+            bench.save("f1", &lines("new", 40));
+            write_and_leave_open(bench, "f0", &small("old"));
+        },
+        act: close_all,
+        precious: &["old 7\n", "new 39\n"],
     },
     Scenario {
         name: "the making of a directory is undone",

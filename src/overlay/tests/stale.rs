@@ -15,7 +15,7 @@ impl Bench {
         self.rename("temp", path);
     }
 
-    fn save_as(&self, path: &str, content: &str, who: &Caller) {
+    pub(super) fn save_as(&self, path: &str, content: &str, who: &Caller) {
         let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
         let handle = self.view().open(self.node(path).unwrap(), flags, who).unwrap().handle;
         self.view().write(handle, 0, content.as_bytes()).unwrap();

@@ -498,6 +498,7 @@ fn a_change_that_is_held_over_what_is_undone_goes_on_against_that() {
     bench.put("a", &lines(100));
     bench.save("a", &changed(100, 2));
     let landed = bench.latest();
+    bench.pauses();
     bench.save("a", &changed(100, 60));
     let id = bench.only_id();
     bench.undo(&landed).unwrap();
