@@ -44,8 +44,7 @@ impl OtherTree {
 
 impl Drop for OtherTree {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.kill().and_then(|()| self.0.wait()).unwrap();
     }
 }
 
