@@ -3,7 +3,7 @@
 Every content is written once and never again, so that whatever is found after a power cut can be told. A promise is
 noted with the disk's position right after the call that made it had returned.
 """
-import os, random, subprocess
+import contextlib, os, random, subprocess
 
 from rig import Refused
 
@@ -131,15 +131,21 @@ class Workload:
         steps += ["delete"] * 6 + ["rename"] * 6 + ["discard"] * 4 + ["rollback"] * 4 + ["late fsync"] * 6 + ["same again"] * 6
         self.rng.shuffle(steps)
         self.groups = iter(range(len(GROUPS)))
-        for step in steps:
-            self.turn += 1
-            self.history.steps.append((self.position(), step))
-            getattr(self, "do_" + step.replace(" ", "_"))()
-            if self.rng.random() < 0.15:
-                # As the kernel does by itself after some seconds.
-                subprocess.run(["sync", "-f", self.project], check=True)
-        for file in self.open:
-            file.close()
+        try:
+            for step in steps:
+                self.do(step)
+        finally:
+            # Also where a step failed: the view could not be unmounted, and that would be all that is said.
+            for file in self.open:
+                file.close()
+
+    def do(self, step):
+        self.turn += 1
+        self.history.steps.append((self.position(), step))
+        getattr(self, "do_" + step.replace(" ", "_"))()
+        if self.rng.random() < 0.15:
+            # As the kernel does by itself after some seconds.
+            subprocess.run(["sync", "-f", self.project], check=True)
 
     def at(self, path):
         return os.path.join(self.subject.root, path)
@@ -165,14 +171,13 @@ class Workload:
         temp = path + ".tmp"
         self.history.add(temp, content, self.position())
         self.history.add(temp, None, self.position())
-        child = os.open(self.at(temp), os.O_WRONLY | os.O_CREAT, 0o644) if self.rng.random() < 0.5 else None
-        put(self.at(temp), content, sync and (lambda: None))
-        os.rename(self.at(temp), self.at(path))
-        if sync:
-            sync_dir(self.at(path))
-            sync()
-        if child is not None:
-            os.close(child)
+        child = open(self.at(temp), "a") if self.rng.random() < 0.5 else contextlib.nullcontext()
+        with child:
+            put(self.at(temp), content, sync and (lambda: None))
+            os.rename(self.at(temp), self.at(path))
+            if sync:
+                sync_dir(self.at(path))
+                sync()
 
     def do_late_fsync(self):
         """Closed first, made durable by another descriptor."""

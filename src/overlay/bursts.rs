@@ -158,10 +158,12 @@ impl Overlay {
         for id in ids {
             // Who is busy with one may have dropped its row already.
             let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.busy) else { continue };
-            if let Some(held) = &mut upper.row.held {
+            let mut row = upper.row.clone();
+            if let Some(held) = &mut row.held {
                 held.operation = Some(operation);
-                self.store.save_upper(&upper.row)?;
             }
+            self.store.save_upper(&row)?;
+            upper.row = row;
         }
         Ok(operation)
     }
