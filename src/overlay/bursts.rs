@@ -115,35 +115,35 @@ impl Overlay {
 
     /// The burst that a change of `path` is part of. What it has done until now becomes part of it, too; should that fail, it
     /// is held all the same, and only does not say what it came with.
-    pub(super) fn burst_of(&self, path: &RelPath, by: &Writer) -> Option<OperationId> {
-        let tree = self.tree_or_itself(by);
+    pub(super) fn burst_of(&self, path: &RelPath, tree: u32) -> Option<OperationId> {
         match self.bursts.part(tree, path) {
             Part::OfNothing => None,
             Part::Of(operation) => Some(operation),
             Part::OfWhat(touched) => {
-                let gathered = self.gathered_or_apart(self.gather(&touched))?;
+                let gathered = self.gathered_or_apart(self.gather(&touched, &self.goes.operations_of(tree)))?;
                 self.bursts.is(tree, gathered);
                 Some(gathered)
             }
         }
     }
 
-    /// Makes one operation of what was done to paths, each since a time in milliseconds.
-    pub(super) fn gather(&self, touched: &[(RelPath, i64)]) -> Result<Option<OperationId>> {
-        let Some(gathered) = self.store.gather(touched)? else { return Ok(None) };
+    /// Makes one operation of what was done to paths, each since a time in milliseconds. What was held with others before
+    /// stays with those, but for operations that are `going_on`.
+    pub(super) fn gather(&self, touched: &[(RelPath, i64)], going_on: &[OperationId]) -> Result<Option<OperationId>> {
+        let Some(gathered) = self.store.gather(touched, going_on)? else { return Ok(None) };
         let paths = touched.iter().map(|(path, _)| path);
         let of_paths: Vec<UpperId> = paths.filter_map(|path| self.state.lock().uppers.at(path)).collect();
-        self.note_gathered(&gathered, &of_paths).map(Some)
+        self.note_gathered(&gathered, &of_paths, None).map(Some)
     }
 
-    /// Makes one of operations.
-    pub(super) fn unite(&self, operations: &[OperationId]) -> Result<Option<OperationId>> {
+    /// Makes one of operations. It is the caller who is busy with `own`.
+    pub(super) fn unite(&self, operations: &[OperationId], own: Option<UpperId>) -> Result<Option<OperationId>> {
         let Some(gathered) = self.store.unite(operations)? else { return Ok(None) };
-        self.note_gathered(&gathered, &[]).map(Some)
+        self.note_gathered(&gathered, &[], own).map(Some)
     }
 
     /// What is held of it is told to be part of it, and so is what comes.
-    fn note_gathered(&self, gathered: &Gathered, also: &[UpperId]) -> Result<OperationId> {
+    fn note_gathered(&self, gathered: &Gathered, also: &[UpperId], own: Option<UpperId>) -> Result<OperationId> {
         self.goes.renamed(gathered);
         self.bursts.renamed(gathered);
         let operation = gathered.operation;
@@ -156,8 +156,9 @@ impl Overlay {
         let ids: Vec<UpperId> =
             state.uppers.iter().map(|upper| &upper.row).filter(|row| is_of(row)).map(|row| row.id).collect();
         for id in ids {
-            // Who is busy with one may have dropped its row already.
-            let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.busy) else { continue };
+            // Somebody else who is busy with one may have dropped its row already.
+            let upper = state.uppers.get_mut(id).filter(|upper| !upper.busy || own == Some(id));
+            let Some(upper) = upper else { continue };
             let mut row = upper.row.clone();
             if let Some(held) = &mut row.held {
                 held.operation = Some(operation);
@@ -169,7 +170,7 @@ impl Overlay {
     }
 
     /// One that has ended is a tree of its own.
-    fn tree_or_itself(&self, by: &Writer) -> u32 {
+    pub(super) fn tree_or_itself(&self, by: &Writer) -> u32 {
         self.tree_of(by.pid).unwrap_or(by.pid)
     }
 

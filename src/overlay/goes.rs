@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use super::bursts::WITHIN;
 use super::{Overlay, Result};
 use crate::model::{Digest, OperationId, RelPath};
-use crate::store::{self, Gathered, Writer};
+use crate::store::{self, Gathered, UpperId, Writer};
 use crate::sys::process;
 
 /// Processes remembered; of more, the one that has been quiet for longest is forgotten.
@@ -43,6 +43,8 @@ struct Known {
 
 struct Go {
     number: u64,
+    /// The process tree it belongs to, by which bursts are counted.
+    tree: u32,
     /// Of its latest change.
     at: Instant,
     operation: Option<OperationId>,
@@ -82,6 +84,8 @@ pub(super) struct Part {
     path: RelPath,
     doing: Doing,
     since: i64,
+    /// The entry that is held with it, with which nobody else is busy.
+    holds: Option<UpperId>,
 }
 
 /// What a go says of a change.
@@ -99,11 +103,15 @@ impl Part {
     pub fn operation_told(&self) -> Option<String> {
         self.operation.map(|operation| operation.to_string())
     }
+
+    pub fn holding(self, entry: UpperId) -> Self {
+        Self { holds: Some(entry), ..self }
+    }
 }
 
 impl Go {
-    fn new(number: u64, at: Instant) -> Self {
-        Self { number, at, operation: None, first: None, left: HashMap::new() }
+    fn new(number: u64, tree: u32, at: Instant) -> Self {
+        Self { number, tree, at, operation: None, first: None, left: HashMap::new() }
     }
 
     /// Whether what the go and this change do together to the path is one content for another.
@@ -118,7 +126,7 @@ impl Go {
 }
 
 impl Known {
-    fn answer(&mut self, process: u32, (path, doing): (&RelPath, Doing), now: Instant) -> (u64, Answer) {
+    fn answer(&mut self, (process, tree): (u32, u32), (path, doing): (&RelPath, Doing), now: Instant) -> (u64, Answer) {
         let hash = self.paths.hash_one(path);
         let live = self.processes.get(&process).filter(|go| now - go.at < WITHIN && go.takes(hash, doing));
         if let Some(go) = live {
@@ -133,7 +141,7 @@ impl Known {
             self.forget_oldest(now);
         }
         self.count += 1;
-        self.processes.insert(process, Go::new(self.count, now));
+        self.processes.insert(process, Go::new(self.count, tree, now));
         (self.count, Answer::Alone)
     }
 
@@ -176,6 +184,13 @@ impl Goes {
         }
     }
 
+    /// Of what the processes of a tree are doing right now.
+    pub fn operations_of(&self, tree: u32) -> Vec<OperationId> {
+        let (known, now) = (self.0.lock(), Instant::now());
+        let live = known.processes.values().filter(|go| go.tree == tree && now - go.at < WITHIN);
+        live.filter_map(|go| go.operation).collect()
+    }
+
     fn end(&self, process: u32) {
         self.0.lock().processes.remove(&process);
     }
@@ -193,7 +208,8 @@ fn process_of(tid: u32) -> u32 {
 impl Overlay {
     /// What a change of `path` is part of, which is about to be recorded. Not under the lock of the state.
     pub(super) fn part_of(&self, path: &RelPath, by: &Writer, doing: Doing) -> Part {
-        let burst = self.burst_of(path, by);
+        let tree = self.tree_or_itself(by);
+        let burst = self.burst_of(path, tree);
         let part = |process, go, operation| Part {
             process,
             go,
@@ -201,17 +217,18 @@ impl Overlay {
             path: path.clone(),
             doing,
             since: store::now_millis(),
+            holds: None,
         };
         if by.pid == 0 {
             // The kernel, or somebody out of sight: not one process.
             return part(0, 0, burst);
         }
         let process = process_of(by.pid);
-        let (go, answer) = self.goes.0.lock().answer(process, (path, doing), Instant::now());
+        let (go, answer) = self.goes.0.lock().answer((process, tree), (path, doing), Instant::now());
         let operation = burst.or_else(|| match answer {
             Answer::Alone => None,
             Answer::Of(operation) => Some(operation),
-            Answer::After(first, since) => self.gathered_or_apart(self.gather(&[(first, since)])),
+            Answer::After(first, since) => self.gathered_or_apart(self.gather(&[(first, since)], &[])),
         });
         part(process, go, operation)
     }
@@ -220,7 +237,7 @@ impl Overlay {
     pub(super) fn recorded(&self, part: &Part, became: Option<OperationId>) {
         let two = self.goes.0.lock().recorded(part, became, Instant::now());
         if let Some(two) = two {
-            self.gathered_or_apart(self.unite(&two));
+            self.gathered_or_apart(self.unite(&two, part.holds));
         }
     }
 
@@ -259,14 +276,14 @@ mod tests {
         /// What a change is part of, recorded as `became`.
         fn change(&mut self, process: u32, name: &str, doing: Doing, millis: u64, became: u64) -> Answer {
             let (now, path) = (self.1 + Duration::from_millis(millis), RelPath::parse(name.as_bytes()).unwrap());
-            let (go, answer) = self.0.answer(process, (&path, doing), now);
+            let (go, answer) = self.0.answer((process, 0), (&path, doing), now);
             let operation = match &answer {
                 Answer::Of(operation) => Some(*operation),
                 Answer::After(..) => Some(OperationId::of_first_event(became)),
                 Answer::Alone => None,
             };
             let became = Some(became).filter(|became| *became > 0).map(OperationId::of_first_event);
-            let part = Part { process, go, operation, path, doing, since: 0 };
+            let part = Part { process, go, operation, path, doing, since: 0, holds: None };
             assert_eq!(self.0.recorded(&part, became, now), None);
             answer
         }
@@ -319,14 +336,15 @@ mod tests {
     fn two_threads_that_begin_at_once_are_told_and_what_was_over_meanwhile_brings_nothing() {
         let (mut clock, path) = (clock(), RelPath::parse(b"a").unwrap());
         let now = clock.1;
-        let part = |go| Part { process: 1, go, operation: None, path: path.clone(), doing: CREATES, since: 0 };
-        let (go, _) = clock.0.answer(1, (&path, CREATES), now);
+        let part =
+            |go| Part { process: 1, go, operation: None, path: path.clone(), doing: CREATES, since: 0, holds: None };
+        let (go, _) = clock.0.answer((1, 0), (&path, CREATES), now);
         let [one, two, three] = [1, 2, 3].map(OperationId::of_first_event);
         assert_eq!(clock.0.recorded(&part(go), Some(one), now), None);
         assert_eq!(clock.0.recorded(&part(go), Some(two), now), Some([one, two]));
         clock.0.processes.clear();
         assert_eq!(clock.0.recorded(&part(go), Some(three), now), None);
-        assert_eq!(clock.0.answer(1, (&path, CREATES), now).1, Answer::Alone);
+        assert_eq!(clock.0.answer((1, 0), (&path, CREATES), now).1, Answer::Alone);
     }
 
     #[test]

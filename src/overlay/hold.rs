@@ -117,7 +117,7 @@ impl Overlay {
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
-        let part = self.part_of(&comparison.path, actor, Doing::Hold);
+        let part = self.part_of(&comparison.path, actor, Doing::Hold).holding(job.row.id);
         let held = Held {
             kind,
             reasons: comparison.reasons.clone(),
@@ -180,7 +180,7 @@ impl Overlay {
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
         // By itself: what follows takes the lock, too.
         let unused = self.state.lock().unused_id(&full, id, &[])?;
-        let part = self.part_of(&path, by, Doing::Hold);
+        let part = self.part_of(&path, by, Doing::Hold).holding(id);
         row.held = Some(Held {
             id: unused,
             kind: ChangeKind::Structure,
@@ -198,10 +198,10 @@ impl Overlay {
             operation: part.operation,
         });
         self.store.save_upper(&row)?;
-        self.recorded(&part, None);
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             *upper = Upper { dirty: false, ..Upper::written(row) };
         }
+        self.recorded(&part, None);
         Ok(())
     }
 }

@@ -57,6 +57,10 @@ impl EventDraft {
         self
     }
 
+    pub fn operation(&self) -> Option<OperationId> {
+        OperationId::parse(self.event.operation.as_ref()?)
+    }
+
     /// By whom, with all that is known of who did it.
     pub fn by(self, who: &Writer) -> Self {
         let told = self.asked_by(who).written_by(who);
@@ -340,8 +344,9 @@ pub struct Gathered {
 
 impl Store {
     /// Makes one operation of the events of paths, each since a time in milliseconds, and of all else that was one with any of
-    /// them. None where none of them has been told.
-    pub fn gather(&self, paths: &[(RelPath, i64)]) -> Result<Option<Gathered>> {
+    /// them. What was held before, and of which an event only tells more, stays with what it was held with, unless that is
+    /// `going_on`. None where none of them has been told.
+    pub fn gather(&self, paths: &[(RelPath, i64)], going_on: &[OperationId]) -> Result<Option<Gathered>> {
         // Others have their events between these.
         let looked_at = (paths.len() * EVENTS_BETWEEN).max(EVENTS_LOOKED_AT) as i64;
         let recent = self.read_events(&self.database.lock(), "TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
@@ -353,37 +358,44 @@ impl Store {
             is_written && since.is_some_and(|since| event.time.as_millisecond() >= *since)
         };
         let told: Vec<u64> = recent.iter().filter(is_of).map(|event| event.seq).collect();
-        self.database.lock().write(|tx| self.join_events(tx, &told, &[]))
+        self.database.lock().write(|tx| {
+            let mut events: BTreeMap<u64, EventDraft> = BTreeMap::new();
+            for seq in told {
+                let row: String = tx
+                    .prepare_cached("SELECT row FROM event WHERE seq = ?1")?
+                    .query_row([seq as i64], |row| row.get(0))?;
+                events.insert(seq, parse_row(&row, self.dirs.describe())?);
+            }
+            events.retain(|_, draft| draft.effects.iter().all(|done| done.effect.is_on_entry()));
+            let were = events.iter().filter_map(|(seq, draft)| {
+                let operation = draft.operation()?;
+                let is_its_own = !draft.effects.is_empty() || operation.first_event() == *seq;
+                Some(operation).filter(|operation| is_its_own || going_on.contains(operation))
+            });
+            let were = were.collect();
+            self.join_events(tx, events, were)
+        })
     }
 
     /// Makes one of operations. None where nothing is left of any.
     pub fn unite(&self, operations: &[OperationId]) -> Result<Option<Gathered>> {
-        self.database.lock().write(|tx| self.join_events(tx, &[], operations))
+        let were = operations.iter().copied().collect();
+        self.database.lock().write(|tx| self.join_events(tx, BTreeMap::new(), were))
     }
 
-    fn join_events(&self, tx: &Transaction<'_>, told: &[u64], also: &[OperationId]) -> Result<Option<Gathered>> {
-        let mut events: BTreeMap<u64, EventDraft> = BTreeMap::new();
-        for seq in told {
-            let row: String = tx
-                .prepare_cached("SELECT row FROM event WHERE seq = ?1")?
-                .query_row([*seq as i64], |row| row.get(0))?;
-            events.insert(*seq, parse_row(&row, self.dirs.describe())?);
-        }
-        events.retain(|_, draft| draft.effects.iter().all(|done| done.effect.is_on_entry()));
-        let own = events.iter().filter_map(|(seq, draft)| {
-            let operation = OperationId::parse(draft.event.operation.as_ref()?)?;
-            // What was held before, of which this only tells more, stays with what it was held with.
-            Some(operation).filter(|operation| !draft.effects.is_empty() || operation.first_event() == *seq)
-        });
-        let were: BTreeSet<OperationId> = own.chain(also.iter().copied()).collect();
-        // One that loses a part of what it did could not be undone whole any more: it comes along.
+    /// `events` and all of what `were` operations. One that loses a part of what it did could not be undone whole any more.
+    fn join_events(
+        &self,
+        tx: &Transaction<'_>,
+        mut events: BTreeMap<u64, EventDraft>,
+        were: BTreeSet<OperationId>,
+    ) -> Result<Option<Gathered>> {
         if let Some(first) = were.first() {
             let mut statement = tx.prepare_cached("SELECT seq, row FROM event WHERE row != '' AND seq >= ?1")?;
             let mut rows = statement.query([first.first_event() as i64])?;
             while let Some(row) = rows.next()? {
                 let draft: EventDraft = parse_row(&row.get::<_, String>(1)?, self.dirs.describe())?;
-                let operation = draft.event.operation.as_deref().and_then(OperationId::parse);
-                if operation.is_some_and(|operation| were.contains(&operation)) {
+                if draft.operation().is_some_and(|operation| were.contains(&operation)) {
                     events.insert(row.get::<_, i64>(0)? as u64, draft);
                 }
             }

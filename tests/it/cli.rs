@@ -160,12 +160,15 @@ pub fn small<'s>(scratch: &'s Scratch) -> Mounting<'s> {
     SMALL.iter().fold(mounting, |mounting, flag| mounting.flag(flag))
 }
 
-/// `src/a.rs` is rewritten and held, `src/b.rs` deleted and held, `notes.txt` edited and landed.
+/// `src/a.rs` is rewritten and held, `src/b.rs` deleted and held, `notes.txt` edited and landed: by a program each, so that
+/// they are no operation together.
 #[track_caller]
 pub fn work(view: &View<'_>) {
-    view.write("src/a.rs", NEW);
-    std::fs::remove_file(view.path("src/b.rs")).expect("a file may be deleted in the view");
-    view.write("notes.txt", EDITED);
+    for command in
+        [format!("printf '{NEW}' > src/a.rs"), "rm src/b.rs".to_owned(), format!("printf '{EDITED}' > notes.txt")]
+    {
+        view.sh(&command).ok();
+    }
     view.assert_landed("notes.txt", EDITED);
 }
 
