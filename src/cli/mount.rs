@@ -18,7 +18,7 @@ pub struct Arguments {
     #[arg(short, long)]
     foreground: bool,
     /// Mount options, as for mount(8)
-    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     #[command(flatten)]
     settings: SettingFlags,
@@ -117,7 +117,7 @@ pub(super) fn typed(arguments: Arguments, desk: &Desk) -> Result<MountArgs, Fail
         mountpoint: arguments.mountpoint.map(|point| desk.directory.join(point)),
         ground: if arguments.foreground { Ground::Foreground } else { Ground::Background },
         audience: Audience::Everyone,
-        options: arguments.options,
+        options: mount_start::words_of(&arguments.options),
         settings,
     })
 }

@@ -110,7 +110,7 @@ fn mount(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn typed(arguments: &Arguments) -> MountArgs {
-    let mut options: Vec<_> = arguments.options.iter().flat_map(|list| words_of(list)).collect();
+    let mut options = mount_start::words_of(&arguments.options);
     if arguments.sloppy {
         options.retain(|word| mount_start::is_known_option(word));
     }
@@ -127,16 +127,6 @@ fn typed(arguments: &Arguments) -> MountArgs {
         options,
         settings: SettingFlags::default(),
     }
-}
-
-/// Commas between double quotes are part of a word, as mount(8) has it.
-fn words_of(list: &str) -> Vec<String> {
-    let mut is_quoted = false;
-    let ends_a_word = |letter: char| {
-        is_quoted ^= letter == '"';
-        letter == ',' && !is_quoted
-    };
-    list.split(ends_a_word).map(str::to_owned).collect()
 }
 
 fn status(failure: &Failure) -> u8 {

@@ -26,7 +26,7 @@ use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
 use daemon::Daemon;
 use options::Options;
-pub use options::is_known as is_known_option;
+pub use options::{is_known as is_known_option, words_of};
 use plan::Plan;
 pub use plan::{directory, take_away};
 

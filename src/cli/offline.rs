@@ -68,7 +68,7 @@ fn is_daemons(lower: &Tree, location: &Location) -> bool {
 fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Project, ErrorBody> {
     let store = Store::open(&lower, location).map_err(store_failure)?;
     let note = HolderNote { pid: std::process::id(), mountpoint: None };
-    store.dirs().write_holder(&note).map_err(store_failure)?;
+    store.write_holder(&note).map_err(store_failure)?;
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
     let source = sources::rule_source(&place.root, None, &SettingFlags::default()).map_err(told)?;
     let policy = match Policy::load(&lower, &source) {

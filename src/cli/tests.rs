@@ -312,7 +312,7 @@ fn global_flags_stand_before_or_after_the_subcommand() {
 
 #[test]
 fn mount_flags_become_typed_settings() {
-    let line = "fettlefs mount p view -f -o ro,suid -o dev --floor 3 --ceil 9 --ratio 0.5 --ttl 10m --window session \
+    let line = "fettlefs mount p view -f -o ro,suid -o x-a=\"b,c\",dev --floor 3 --ceil 9 --ratio 0.5 --ttl 10m --window session \
                 --burst 7 --approve owner --on-hold fail";
     let Command::Mount(arguments) = parsed(line).unwrap().command else { panic!("not mount") };
     let desk = Desk::new(Some("/d".into()), desk::Format::Json);
@@ -321,7 +321,7 @@ fn mount_flags_become_typed_settings() {
         mountpoint: Some("/d/view".into()),
         audience: mount::Audience::Everyone,
         ground: mount::Ground::Foreground,
-        options: ["ro", "suid", "dev"].map(str::to_owned).to_vec(),
+        options: ["ro", "suid", "x-a=\"b,c\"", "dev"].map(str::to_owned).to_vec(),
         settings: mount::SettingFlags {
             floor: Some(3),
             ceil: Some(9),

@@ -10,7 +10,7 @@ use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest};
 use crate::overlay::{ConfirmHow, Expiry, Review};
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
-use crate::store::{EventDraft, Writer};
+use crate::store::EventDraft;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -138,7 +138,7 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let review = Review { by: Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() }, dry_run: false };
+    let review = Review { by: project.overlay.asker(asker.pid, asker.uid), dry_run: false };
     let how = ConfirmHow { force: false, wait: false, renew: false, review, expiry: Expiry::Ignore };
     project.overlay.confirm(ids, &how)
 }

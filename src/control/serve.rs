@@ -15,7 +15,7 @@ use crate::protocol::{
     ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request,
     Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
-use crate::store::{Backup, EventDraft, Fault, Verdict, Writer};
+use crate::store::{Backup, EventDraft, Fault, Verdict};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -137,7 +137,7 @@ fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
         force: request.force,
         wait: request.wait,
         renew: request.renew,
-        review: review(request, asker),
+        review: review(request, asker, project),
         expiry: Expiry::Guard,
     };
     act_on_chosen(request, project, |chosen| {
@@ -187,13 +187,12 @@ fn note_review_requested(request: &Request, chosen: &[&HeldRow], asker: &Asker, 
     project.overlay.store().record(&event).map_err(failed)
 }
 
-fn review(request: &Request, asker: &Asker) -> Review {
-    let by = Writer { pid: asker.pid, uid: asker.uid, ..Writer::default() };
-    Review { by, dry_run: request.dry_run }
+fn review(request: &Request, asker: &Asker, project: &Project) -> Review {
+    Review { by: project.overlay.asker(asker.pid, asker.uid), dry_run: request.dry_run }
 }
 
 fn discard(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
-    let review = review(request, asker);
+    let review = review(request, asker, project);
     act_on_chosen(request, project, |chosen| match parted(request, chosen)? {
         Some(id) => project.overlay.discard_hunks(id, &request.hunks, &review),
         None => act(chosen, |ids| project.overlay.discard(ids, &review)),
@@ -312,7 +311,7 @@ fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<Acted
         let message = format!("{} backups cannot all be put to {to}", chosen.len());
         return Err(ErrorBody::new(ErrorCode::Ambiguous, message));
     }
-    let how = RollbackHow { review: review(request, asker), to: request.to.clone(), force: request.force };
+    let how = RollbackHow { review: review(request, asker, project), to: request.to.clone(), force: request.force };
     let outcomes = project.overlay.rollback(&chosen, &how)?;
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
@@ -326,7 +325,7 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
         ErrorBody::new(ErrorCode::UnknownId, message).about(text)
     })?;
     project.overlay.settle_pending();
-    let how = UndoHow { review: review(request, asker), force: request.force };
+    let how = UndoHow { review: review(request, asker, project), force: request.force };
     let mut lookups = 1;
     loop {
         match project.overlay.undo(id, &how) {
@@ -569,13 +568,13 @@ fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Resul
         force: false,
         wait: !request.force,
         renew: false,
-        review: review(request, asker),
+        review: review(request, asker, project),
         expiry: Expiry::Ignore,
     };
     match request.held {
         HeldAtUnmount::Keep => Ok(Vec::new()),
         HeldAtUnmount::Confirm => act(&all, |ids| project.overlay.confirm(ids, &how)),
-        HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, &review(request, asker))),
+        HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, &review(request, asker, project))),
     }
 }
 

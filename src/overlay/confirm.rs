@@ -394,6 +394,7 @@ impl Overlay {
         let removed = meta.map(|meta| PathEffect::new(path, Effect::DirRemoved(DirLooks::of(&meta))));
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(dir.held.id.to_string());
+            event.message = Some("[directory removed]".to_owned());
         });
         Ok(reviewed(event, &dir.held, by).doing(removed))
     }
@@ -427,7 +428,10 @@ impl Overlay {
             event.bytes = new.kind.map(|_| new.size);
             event.insertions = Some(taken.held.insertions);
             event.deletions = Some(taken.held.deletions);
-            event.message = (*done == Done::Merged).then(|| "merged with a change below".to_owned());
+            event.message = match done {
+                Done::Merged => Some("merged with a change below".to_owned()),
+                _ => new.kind.is_none().then(|| "[deleted]".to_owned()),
+            };
         });
         epilogue.events.push(reviewed(event, &taken.held, by).doing(effects));
         // What is compared with later must be there even when the file is replaced from outside.

@@ -18,6 +18,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::bursts::WITHIN;
+use super::settle::Job;
 use super::{Overlay, Result};
 use crate::model::{Digest, OperationId, RelPath};
 use crate::store::{self, Gathered, UpperId, Writer};
@@ -59,6 +60,8 @@ struct Go {
 pub(super) enum Stands {
     Nothing,
     Content(Digest),
+    /// What was there before: this waits for review.
+    Held,
     /// A directory, a further name, content that was too large to be hashed meanwhile.
     Something,
 }
@@ -119,6 +122,7 @@ impl Go {
         match (self.left.get(&path), doing) {
             (_, Doing::Hold) => true,
             (None, _) => self.left.len() < PATHS_MAX,
+            (Some(Stands::Held), Doing::Content { .. }) => true,
             (Some(Stands::Something), _) | (Some(_), Doing::Structure) => false,
             (Some(left), Doing::Content { found, .. }) => *left == found,
         }
@@ -162,7 +166,7 @@ impl Known {
         match part.doing {
             Doing::Content { leaves, .. } => drop(go.left.insert(hash, leaves)),
             Doing::Structure => drop(go.left.insert(hash, Stands::Something)),
-            Doing::Hold => {}
+            Doing::Hold => drop(go.left.entry(hash).or_insert(Stands::Held)),
         }
         match (go.operation, part.operation.or(became)) {
             (Some(one), Some(other)) if one != other => return Some([one, other]),
@@ -175,6 +179,18 @@ impl Known {
 }
 
 impl Goes {
+    /// What came at `path` in a go has become another's content. Where that was all, the go begins anew.
+    fn forget(&self, process: u32, path: &RelPath) {
+        let mut known = self.0.lock();
+        let hash = known.paths.hash_one(path);
+        if let Some(go) = known.processes.get_mut(&process)
+            && go.left.remove(&hash).is_some()
+            && go.left.is_empty()
+        {
+            (go.operation, go.first) = (None, None);
+        }
+    }
+
     /// Events have another operation from now on.
     pub fn renamed(&self, gathered: &Gathered) {
         for go in self.0.lock().processes.values_mut() {
@@ -231,6 +247,14 @@ impl Overlay {
             Answer::After(first, since) => self.gathered_or_apart(self.gather(&[(first, since)], &[])),
         });
         part(process, go, operation)
+    }
+
+    /// The same of what is judged: a temporary file that was renamed over it is no change beside it.
+    pub(super) fn part_of_job(&self, job: &Job, path: &RelPath, by: &Writer, doing: Doing) -> Part {
+        if let Some((source, _)) = &job.takes_along {
+            self.goes.forget(process_of(by.pid), source);
+        }
+        self.part_of(path, by, doing)
     }
 
     /// It is recorded: `became` is the operation that it was recorded as, where it was not part of one.

@@ -117,7 +117,7 @@ impl Overlay {
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
-        let part = self.part_of(&comparison.path, actor, Doing::Hold).holding(job.row.id);
+        let part = self.part_of_job(job, &comparison.path, actor, Doing::Hold).holding(job.row.id);
         let held = Held {
             kind,
             reasons: comparison.reasons.clone(),

@@ -238,7 +238,7 @@ impl Overlay {
     ) -> Result<(Epilogue, Part)> {
         let path = comparison.path.clone();
         let digest = comparison.new_digest_if_small()?;
-        let part = self.part_of(&path, actor, doing(comparison, before.0));
+        let part = self.part_of_job(job, &path, actor, doing(comparison, before.0));
         let measure = comparison.measure;
         let size = comparison.new.exists().then_some(comparison.new.size);
         let note = match comparison.note {

@@ -467,6 +467,12 @@ impl Overlay {
         Writer { opened_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
     }
 
+    /// Who asks by a request, and waits for the answer: of a run, or a person outside.
+    pub fn asker(&self, pid: u32, uid: u32) -> Writer {
+        let session = self.runs.of(pid).map_or_else(|| self.session.clone(), |run| run.session);
+        Writer { pid, uid, session: Some(session), ..Writer::default() }
+    }
+
     /// Who makes, renames or removes something by name.
     fn doer(&self, caller: &Caller) -> Writer {
         Writer { written_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }

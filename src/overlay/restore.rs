@@ -351,9 +351,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// What lower has again is what is known of it.
-    pub(super) fn note_restored(&self, state: &mut State, plan: &Plan<'_>, applied: &Applied<'_>) {
-        plan.files.iter().for_each(|file| self.note_file(state, file, applied));
+    /// What lower has again is what is known of it, and what `tree` has seen.
+    pub(super) fn note_restored(&self, state: &mut State, plan: &Plan<'_>, applied: &Applied<'_>, tree: Option<u32>) {
+        plan.files.iter().for_each(|file| self.note_file(state, file, applied, tree));
         plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
     }
 
@@ -394,9 +394,10 @@ impl Overlay {
         Ok(elsewhere.chain([Known::of(state).as_anchor(file.path)]).collect())
     }
 
-    fn note_file(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>) {
+    fn note_file(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>, tree: Option<u32>) {
         let meta = applied.meta_of(file.path);
         state.restored(file.path, meta.as_ref(), file.new.digest);
+        state.saw(file.path, meta.map(|meta| meta.stamp()), tree);
         match (meta, file.present.meta) {
             (None, Some(was)) => state.unnamed_at(file.path, &was),
             (Some(_), _) | (None, None) => self.read_on(state, file.path),

@@ -100,15 +100,18 @@ impl Overlay {
         let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>();
         let returned = returned.map_err(nothing_undone)?;
         self.stage_returned(&returned, of, &mut epilogue).map_err(nothing_undone)?;
-        self.apply_undone(landing, epilogue, (dropping, plan, returned)).map_err(nothing_undone)
+        // Who asks for it knows what is there then: it is no stale writer.
+        let tree = self.tree_of(how.review.by.pid);
+        self.apply_undone(landing, epilogue, (dropping, plan, returned), tree).map_err(nothing_undone)
     }
 
-    /// Lower and what is known of it change together; `EBUSY` where somebody came between.
+    /// Lower and what is known of it change together, which `tree` has seen then; `EBUSY` where somebody came between.
     fn apply_undone(
         &self,
         landing: Landing<'_>,
         epilogue: Epilogue,
         (dropping, plan, returned): (&mut Dropping<'_>, &Plan<'_>, Vec<Returned<'_>>),
+        tree: Option<u32>,
     ) -> Result<(Landed, HeldAgain)> {
         let rests = returned.iter().filter_map(Returned::rest).collect();
         let anchors = epilogue.anchors.clone();
@@ -120,7 +123,7 @@ impl Overlay {
             }
             let mut applied = promised.apply()?;
             state.know(anchors);
-            self.note_restored(&mut state, plan, &applied);
+            self.note_restored(&mut state, plan, &applied, tree);
             dropping.note_applied(&applied);
             let mut hold = |one: Returned<'_>| {
                 let put = applied.meta_of(one.path());

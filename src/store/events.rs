@@ -63,12 +63,14 @@ impl EventDraft {
 
     /// By whom, with all that is known of who did it.
     pub fn by(self, who: &Writer) -> Self {
-        let told = self.asked_by(who).written_by(who);
-        told.with(|event| event.session = who.session.clone().or(event.session.take()))
+        self.asked_by(who).written_by(who)
     }
 
     pub fn asked_by(self, who: &Writer) -> Self {
-        self.with(|event| (event.pid, event.uid) = (Some(who.pid), Some(who.uid)))
+        self.with(|event| {
+            (event.pid, event.uid) = (Some(who.pid), Some(who.uid));
+            event.session = who.session.clone().or(event.session.take());
+        })
     }
 
     /// By which programs, where somebody else acts on what they wrote.

@@ -207,7 +207,7 @@ impl StateDirs {
         Ok(Place { dir: Arc::clone(&self.content), name: OsString::from(name) })
     }
 
-    pub fn write_holder(&self, note: &HolderNote) -> Result<()> {
+    pub(super) fn write_holder(&self, note: &HolderNote) -> Result<()> {
         let json = serde_json::to_vec(note).map_err(io::Error::other).doing(|| "write holder.json".to_owned())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let file = fs::openat(&self.state, HOLDER, flags, PRIVATE_FILE).map_err(io::Error::from);

@@ -147,6 +147,25 @@ fn a_command_works_in_the_view_and_everybody_else_sees_the_project() {
 }
 
 #[test]
+fn what_was_confirmed_or_promoted_in_a_run_has_landed_in_its_summary() {
+    let scratch = mounted_scratch!();
+    for name in ["a", "b", "c"] {
+        scratch.write(name, lines(100));
+    }
+    let script = format!("{REWRITE}; rm b; $FETTLEFS confirm a b && seq 300 > c && $FETTLEFS check --confirm -- true");
+    let output = run(&scratch, &["--approve", "anyone"], &script).ok();
+    for said in ["fettlefs: 3 paths landed, 0 held\n", "  landed a (+100 -100)\n", "  landed b (+0 -100) [deleted]\n"] {
+        assert!(output.stderr.contains(said), "{said:?} in {}", output.stderr);
+    }
+    // What others confirm is none of its.
+    run(&scratch, &[], REWRITE.replace('a', "c").as_str()).ok();
+    let going = Going::start(&scratch, "one", "true");
+    scratch.cli(&["confirm", "c"]).ok();
+    let output = going.finish().exits(7);
+    assert!(output.stderr.contains("fettlefs: 0 paths landed, 0 held\n"), "{}", output.stderr);
+}
+
+#[test]
 fn a_caller_outside_sees_and_decides_while_a_run_goes_on() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));

@@ -232,7 +232,7 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
         overlay.stop_writing("mounted read-only (-o ro)");
     }
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
-    overlay.store().dirs().write_holder(&note).map_err(store_failure)?;
+    overlay.store().write_holder(&note).map_err(store_failure)?;
     if keeper.is_some() {
         overlay.runs().are_all_there_is();
     }

@@ -49,6 +49,19 @@ enum Meaning {
     None,
 }
 
+/// The words of what follows each `-o`. Commas between double quotes are part of a word, as mount(8) has it.
+pub fn words_of(lists: &[String]) -> Vec<String> {
+    let split = |list: &'_ String| {
+        let mut is_quoted = false;
+        let ends_a_word = |letter: char| {
+            is_quoted ^= letter == '"';
+            letter == ',' && !is_quoted
+        };
+        list.split(ends_a_word).map(str::to_owned).collect::<Vec<_>>()
+    };
+    lists.iter().flat_map(split).collect()
+}
+
 /// Whether a word has a meaning here; one that has may still be wrong.
 pub fn is_known(word: &str) -> bool {
     !matches!(Options::default().take(word), Ok(Meaning::None))

@@ -56,8 +56,9 @@ fn conclude(client: &mut Client, sessions: &Sessions, on_exit: OnExit, desk: &De
     let ours = status(client)?.held.into_iter().filter(is_ours).collect();
     let outcomes = decide(client, on_exit, ours, desk)?;
     let status = status(client)?;
-    let (mut landed, denied) =
-        (Touched::all(&events, EventName::WriteLanded), Touched::all(&events, EventName::WriteDenied));
+    // What was confirmed in the run, or promoted by a check, has come to the project as well.
+    let mut landed = Touched::all(&events, &[EventName::WriteLanded, EventName::Confirmed]);
+    let denied = Touched::all(&events, &[EventName::WriteDenied]);
     landed.retain(|touched| !touched.has_passed(&client.place().root));
     Ok(Summary { sessions: told, landed, denied, outcomes, held: status.held })
 }

@@ -52,9 +52,9 @@ struct Line<'a> {
 
 impl Touched {
     /// Each path of such events once, by name.
-    pub fn all(events: &[Event], name: EventName) -> Vec<Self> {
+    pub fn all(events: &[Event], names: &[EventName]) -> Vec<Self> {
         let mut paths: BTreeMap<RelPath, Self> = BTreeMap::new();
-        for event in events.iter().filter(|event| event.event == name) {
+        for event in events.iter().filter(|event| names.contains(&event.event)) {
             let Some(path) = &event.path else { continue };
             // The last tells of those before it, too, within a window.
             let touched = Self {

@@ -97,6 +97,26 @@ fn what_is_held_alone_is_no_operation_however_often_it_is_written() {
     assert_eq!((bench.operation_of("a"), bench.held()[0].held.as_ref().unwrap().operation), (None, None));
 }
 
+/// As `sed -i` saves.
+#[test]
+fn a_temporary_file_is_no_change_beside_what_it_becomes() {
+    for (first, second) in [(40, 40), (1, 40), (40, 1), (1, 1)] {
+        let bench = three();
+        let save = |path: &str, lines: usize| {
+            bench.save("temp", &changed(40, lines));
+            bench.rename("temp", path);
+        };
+        save("a", first);
+        let alone = bench.operation_of("a");
+        assert_eq!(alone.is_some(), first == 1, "what is held alone is no operation");
+        save("b", second);
+        let both = bench.one_operation(&["a", "b"]);
+        bench.undo_of(both);
+        assert_eq!(bench.lower_names(), ["a", "b", "d"]);
+        assert!(bench.held().is_empty() && bench.lower("a") == Some(lines(40)) && bench.lower("b") == Some(lines(40)));
+    }
+}
+
 #[test]
 fn a_file_written_twice_in_one_go_goes_back_to_what_it_was_first() {
     let bench = three();

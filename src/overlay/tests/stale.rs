@@ -1,6 +1,7 @@
 //! Stale: who saves over what it has never seen is held, however small the change.
 
 use super::*;
+use crate::model::OperationId;
 
 impl Bench {
     fn look(&self, path: &str, who: &Caller) {
@@ -127,20 +128,36 @@ fn what_was_confirmed_has_been_seen_by_who_wrote_it() {
     assert_eq!(bench.lower("a"), Some(changed(100, 61)));
 }
 
-#[test]
-fn what_was_rolled_back_has_been_seen_by_who_asked_for_it_and_by_nobody_else() {
+/// What was written goes back, and who asked for that saves anew.
+#[track_caller]
+fn assert_seen_by_who_asked(back: impl Fn(&Bench, Review)) {
     // Not this process: where it is the first one's child, as in a container, both are of one session.
     let other = OtherTree::begin();
     for (by, held) in [(ME.pid, 0), (other.pid(), 1)] {
         let bench = bench();
         bench.save("a", &changed(100, 2));
-        let review = Review { by: Writer { pid: by, ..Writer::default() }, dry_run: false };
-        let backups = bench.view().store().backups().unwrap();
-        bench.view().rollback(&backups, &RollbackHow { review, ..RollbackHow::default() }).unwrap();
+        back(&bench, Review { by: Writer { pid: by, ..Writer::default() }, dry_run: false });
         assert_eq!(bench.lower("a"), Some(lines(100)));
         bench.save_by_rename("a", &changed(100, 1));
         assert_eq!(bench.held().len(), held, "asked for by {by}");
     }
+}
+
+#[test]
+fn what_was_rolled_back_has_been_seen_by_who_asked_for_it_and_by_nobody_else() {
+    assert_seen_by_who_asked(|bench, review| {
+        let backups = bench.view().store().backups().unwrap();
+        bench.view().rollback(&backups, &RollbackHow { review, ..RollbackHow::default() }).unwrap();
+    });
+}
+
+#[test]
+fn what_was_undone_has_been_seen_by_who_asked_for_it_and_by_nobody_else() {
+    assert_seen_by_who_asked(|bench, review| {
+        let events = bench.view().store().events_since(0).unwrap();
+        let landed = events.iter().find_map(|event| OperationId::parse(event.operation.as_ref()?)).unwrap();
+        bench.view().undo(landed, &UndoHow { review, ..UndoHow::default() }).unwrap();
+    });
 }
 
 #[test]
