@@ -21,32 +21,32 @@ mod settings;
 
 #[test]
 fn a_request_is_read_or_refused() {
-    try_all("request", request::check, 100_000);
+    try_all("request", request::check, 500_000);
 }
 
 #[test]
 fn settings_and_rules_are_read_or_refused() {
-    try_all("settings", settings::check, 20_000);
+    try_all("settings", settings::check, 100_000);
 }
 
 #[test]
 fn what_git_wrote_is_read_or_refused() {
-    try_all("git_files", git_files::check, 100_000);
+    try_all("git_files", git_files::check, 500_000);
 }
 
 #[test]
 fn hunks_add_up_whatever_they_are_cut_from() {
-    try_all("hunks", hunks::check, 20_000);
+    try_all("hunks", hunks::check, 100_000);
 }
 
 #[test]
 fn a_patch_is_read_or_refused_and_takes_and_puts_what_it_says() {
-    try_all("patch", patch::check, 20_000);
+    try_all("patch", patch::check, 100_000);
 }
 
 #[test]
 fn a_planted_journal_loses_nothing_and_leads_nowhere() {
-    try_all("journal", journal::check, 500);
+    try_all("journal", journal::check, 2_500);
 }
 
 #[track_caller]
