@@ -13,7 +13,7 @@ use crate::protocol::{
     ErrorBody, ErrorCode, External, ExternalKind, Meter, MeterCounts, MeterReply, REPLY_BYTES_MAX, ReadForm, ReadReply,
     Reply, Request, Response,
 };
-use crate::store::{self, Baseline, Counted, Reader};
+use crate::store::{self, Counted, Reader};
 use crate::sys::{file, process};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -130,7 +130,8 @@ fn forget_all(request: &Request, reader: Option<&Reader>, project: &Project) -> 
 fn text_of(path: &RelPath, asker: &Asker, project: &Project) -> Result<Text> {
     let content = content_of(path, asker, project, FileAccess::Read)?;
     let external = project.overlay.externally(path).map_err(failed)?;
-    let lines = content.lines().count() as u64;
+    let unended = !content.is_empty() && !content.ends_with('\n');
+    let lines = memchr::memchr_iter(b'\n', content.as_bytes()).count() as u64 + u64::from(unended);
     Ok(Text { path: path.clone(), text: content, lines, external })
 }
 
@@ -157,21 +158,44 @@ pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: File
     })
 }
 
+/// What a reader was given of a file before.
+enum Had {
+    Nothing,
+    TheSame,
+    /// `own` is what its patches have made of that since.
+    Another {
+        text: Vec<u8>,
+        own: Option<Digest>,
+    },
+}
+
+/// `digest` is that of the text as it is: what a reader has is looked up only where it is another.
+fn had_before(text: &Text, reader: Option<&Reader>, digest: Digest, project: &Project) -> Result<Had> {
+    let Some(reader) = reader else { return Ok(Had::Nothing) };
+    let store = project.overlay.store();
+    let Some(baseline) = store.baseline(reader, &text.path).map_err(failed)? else { return Ok(Had::Nothing) };
+    if baseline.digest == digest {
+        return Ok(Had::TheSame);
+    }
+    let had = store.received_text(reader, &text.path, &baseline).map_err(failed)?;
+    Ok(had.map_or(Had::Nothing, |text| Had::Another { text, own: baseline.own }))
+}
+
 /// All of a file, or what its reader does not have yet; with it what the reader has then.
 fn whole(text: &Text, reader: Option<&Reader>, project: &Project) -> Result<(ReadReply, Option<Received>)> {
     let content = text.text.as_bytes();
-    let store = project.overlay.store();
-    let baseline = reader.map(|reader| store.baseline(reader, &text.path)).transpose().map_err(failed)?.flatten();
-    let Some(Baseline { digest, text: had, own }) = baseline else {
-        let digest = Digest::of(content);
-        let reply = text.reply(reader, ReadForm::Content, digest, text.text.clone());
-        return Ok((reply, Some((digest, content.to_vec()))));
-    };
-    if had == content {
-        let line = format!("[unchanged] {}: {}\n", text.path, text.facts());
-        return Ok((text.reply(reader, ReadForm::Unchanged, digest, line), None));
-    }
     let digest = Digest::of(content);
+    let (had, own) = match had_before(text, reader, digest, project)? {
+        Had::Nothing => {
+            let reply = text.reply(reader, ReadForm::Content, digest, text.text.clone());
+            return Ok((reply, Some((digest, content.to_vec()))));
+        }
+        Had::TheSame => {
+            let line = format!("[unchanged] {}: {}\n", text.path, text.facts());
+            return Ok((text.reply(reader, ReadForm::Unchanged, digest, line), None));
+        }
+        Had::Another { text, own } => (text, own),
+    };
     let counts = measure(&had, content);
     let counted = |reply: ReadReply| ReadReply {
         insertions: Some(counts.insertions),

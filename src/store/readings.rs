@@ -26,11 +26,10 @@ pub struct Reader {
     pub session: String,
 }
 
-/// What a session last received of a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a session last received of a path: [`Store::received_text`] has the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Baseline {
     pub digest: Digest,
-    pub text: Vec<u8>,
     /// What the session's own patches have made of it since: content that it knows without having received it.
     pub own: Option<Digest>,
 }
@@ -56,16 +55,26 @@ impl Store {
         let database = self.database.lock();
         let mut statement = database
             .reader()
-            .prepare_cached("SELECT sha256, own, bytes FROM reading WHERE uid = ?1 AND session = ?2 AND path = ?3")?;
+            .prepare_cached("SELECT sha256, own FROM reading WHERE uid = ?1 AND session = ?2 AND path = ?3")?;
         let row = statement.query_row((reader.uid, &reader.session, path.as_bytes()), |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?, row.get(2)?))
+            Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
         });
         let damaged = || Error::Damaged { path: self.dirs.describe().to_owned(), what: "a reading's hash".to_owned() };
         let digest = |hex: &String| Digest::parse(hex).ok_or_else(damaged);
-        let baseline = row.optional()?.map(|(sha256, own, text)| {
-            Ok(Baseline { digest: digest(&sha256)?, own: own.as_ref().map(digest).transpose()?, text })
-        });
+        let baseline = row
+            .optional()?
+            .map(|(sha256, own)| Ok(Baseline { digest: digest(&sha256)?, own: own.as_ref().map(digest).transpose()? }));
         baseline.transpose()
+    }
+
+    /// The text of a baseline. None where the session has received another, or was forgotten, since.
+    pub fn received_text(&self, reader: &Reader, path: &RelPath, baseline: &Baseline) -> Result<Option<Vec<u8>>> {
+        let database = self.database.lock();
+        let mut statement = database.reader().prepare_cached(
+            "SELECT bytes FROM reading WHERE uid = ?1 AND session = ?2 AND path = ?3 AND sha256 = ?4",
+        )?;
+        let row = (reader.uid, &reader.session, path.as_bytes(), baseline.digest.to_string());
+        Ok(statement.query_row(row, |row| row.get(0)).optional()?)
     }
 
     /// A session has received a text.

@@ -21,8 +21,12 @@ fn receive(store: &Store, session: &str, at: &str, text: &str) {
 }
 
 fn text_of(store: &Store, session: &str, at: &str) -> Option<String> {
-    let baseline = store.baseline(&reader(session), &path(at)).unwrap();
-    baseline.map(|baseline| String::from_utf8(baseline.text).unwrap())
+    let baseline = store.baseline(&reader(session), &path(at)).unwrap()?;
+    let text = store.received_text(&reader(session), &path(at), &baseline).unwrap().unwrap();
+    assert_eq!(Digest::of(&text), baseline.digest);
+    let of_another = Baseline { digest: Digest::of(b"another"), own: None };
+    assert_eq!(store.received_text(&reader(session), &path(at), &of_another).unwrap(), None);
+    Some(String::from_utf8(text).unwrap())
 }
 
 #[test]
