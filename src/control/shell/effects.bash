@@ -11,10 +11,11 @@ fi
 
 # The outermost shell tells, so that nothing is told twice; of the run's own command the run itself tells at its end.
 # One that has become another program (`exec`) tells no more.
+# A trap of yours stays; only your BASH_ENV can have set one by now, and to ask for it bash forks.
 { __fettle_other=${FETTLE_TELLS-}; } 2> /dev/null
 if [[ -n $__fettle_other && ${__fettle_other%%:*} != "$$" && /proc/${__fettle_other%%:*}/exe -ef ${__fettle_other#*:} ]]; then
     :
-elif [[ ${FETTLE_COMMAND-} != "$$" && -z $(trap -p EXIT) ]]; then
+elif [[ ${FETTLE_COMMAND-} != "$$" && ( -z ${FETTLE_BASH_ENV-} || -z $(trap -p EXIT) ) ]]; then
     # Opened by this very process: by that the daemon knows which shell asks. No program is started.
     if read -r _ < "${BASH_SOURCE[0]%/*}/begin"; then
         export FETTLE_TELLS=$$:$BASH
