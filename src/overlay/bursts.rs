@@ -122,6 +122,7 @@ impl Overlay {
             Part::OfWhat(touched) => {
                 let gathered = self.gathered_or_apart(self.gather(&touched, &self.goes.operations_of(tree)))?;
                 self.bursts.is(tree, gathered);
+                self.goes.end_operation(gathered);
                 Some(gathered)
             }
         }
@@ -133,17 +134,17 @@ impl Overlay {
         let Some(gathered) = self.store.gather(touched, going_on)? else { return Ok(None) };
         let paths = touched.iter().map(|(path, _)| path);
         let of_paths: Vec<UpperId> = paths.filter_map(|path| self.state.lock().uppers.at(path)).collect();
-        self.note_gathered(&gathered, &of_paths, None).map(Some)
+        self.note_gathered(&gathered, &of_paths).map(Some)
     }
 
-    /// Makes one of operations. It is the caller who is busy with `own`.
-    pub(super) fn unite(&self, operations: &[OperationId], own: Option<UpperId>) -> Result<Option<OperationId>> {
+    /// Makes one of operations.
+    pub(super) fn unite(&self, operations: &[OperationId]) -> Result<Option<OperationId>> {
         let Some(gathered) = self.store.unite(operations)? else { return Ok(None) };
-        self.note_gathered(&gathered, &[], own).map(Some)
+        self.note_gathered(&gathered, &[]).map(Some)
     }
 
     /// What is held of it is told to be part of it, and so is what comes.
-    fn note_gathered(&self, gathered: &Gathered, also: &[UpperId], own: Option<UpperId>) -> Result<OperationId> {
+    fn note_gathered(&self, gathered: &Gathered, also: &[UpperId]) -> Result<OperationId> {
         self.goes.renamed(gathered);
         self.bursts.renamed(gathered);
         let operation = gathered.operation;
@@ -156,14 +157,13 @@ impl Overlay {
         let ids: Vec<UpperId> =
             state.uppers.iter().map(|upper| &upper.row).filter(|row| is_of(row)).map(|row| row.id).collect();
         for id in ids {
-            // Somebody else who is busy with one may have dropped its row already.
-            let upper = state.uppers.get_mut(id).filter(|upper| !upper.busy || own == Some(id));
-            let Some(upper) = upper else { continue };
+            let Some(upper) = state.uppers.get_mut(id) else { continue };
             let mut row = upper.row.clone();
             if let Some(held) = &mut row.held {
                 held.operation = Some(operation);
             }
-            self.store.save_upper(&row)?;
+            // Who is busy with one may have dropped its row already, and it stays so.
+            self.store.update_upper(&row)?;
             upper.row = row;
         }
         Ok(operation)

@@ -7,8 +7,9 @@
 //! ```text
 //!   part_of ──► recorded under its operation, or as one of its own ──► recorded: the next one is part of that
 //! ```
-//! All of an operation must be undone in one landing, or it could not be undone at all. So a go ends where that would be in
-//! doubt: when the process renames something to a free name, when it comes back to a path that is not as it left it, or
+//! All of an operation must be undone in one landing, or it could not be undone at all. So a go has contents and
+//! directories alone: a further name, a FIFO, socket or device is an operation of its own, and ends what came before it. A
+//! go ends, too, with what belongs to a burst, and where undoing it in one landing would be in doubt: when the process renames something to a free name, when it comes back to a path that is not as it left it, or
 //! makes another kind of thing there, and when a person decides about anything.
 
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use super::bursts::WITHIN;
 use super::settle::Job;
 use super::{Overlay, Result};
 use crate::model::{Digest, OperationId, RelPath};
-use crate::store::{self, Gathered, UpperId, Writer};
+use crate::store::{self, Gathered, Writer};
 use crate::sys::process;
 
 /// Processes remembered; of more, the one that has been quiet for longest is forgotten.
@@ -62,7 +63,7 @@ pub(super) enum Stands {
     Content(Digest),
     /// What was there before: this waits for review.
     Held,
-    /// A directory, a further name, content that was too large to be hashed meanwhile.
+    /// A directory, a symlink, content that was too large to be hashed meanwhile.
     Something,
 }
 
@@ -73,7 +74,9 @@ pub(super) enum Doing {
         found: Stands,
         leaves: Stands,
     },
-    Structure,
+    /// A directory or a symlink is made. It is no part of a burst, which counts what is lost.
+    Make,
+    RemoveDir,
     /// Nothing that an undo would reverse below.
     Hold,
 }
@@ -87,8 +90,14 @@ pub(super) struct Part {
     path: RelPath,
     doing: Doing,
     since: i64,
-    /// The entry that is held with it, with which nobody else is busy.
-    holds: Option<UpperId>,
+}
+
+/// What was recorded apart and belongs together.
+#[derive(Debug, PartialEq, Eq)]
+enum Late {
+    Operations([OperationId; 2]),
+    /// What was held alone, and since when, and the operation that the others are.
+    Held(Vec<(RelPath, i64)>, Option<OperationId>),
 }
 
 /// What a go says of a change.
@@ -106,10 +115,6 @@ impl Part {
     pub fn operation_told(&self) -> Option<String> {
         self.operation.map(|operation| operation.to_string())
     }
-
-    pub fn holding(self, entry: UpperId) -> Self {
-        Self { holds: Some(entry), ..self }
-    }
 }
 
 impl Go {
@@ -123,7 +128,7 @@ impl Go {
             (_, Doing::Hold) => true,
             (None, _) => self.left.len() < PATHS_MAX,
             (Some(Stands::Held), Doing::Content { .. }) => true,
-            (Some(Stands::Something), _) | (Some(_), Doing::Structure) => false,
+            (Some(Stands::Something), _) | (Some(_), Doing::Make | Doing::RemoveDir) => false,
             (Some(left), Doing::Content { found, .. }) => *left == found,
         }
     }
@@ -141,15 +146,13 @@ impl Known {
             };
             return (go.number, answer);
         }
-        if self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&process) {
-            self.forget_oldest(now);
-        }
+        self.forget_old(now);
         self.count += 1;
         self.processes.insert(process, Go::new(self.count, tree, now));
         (self.count, Answer::Alone)
     }
 
-    fn forget_oldest(&mut self, now: Instant) {
+    fn forget_old(&mut self, now: Instant) {
         self.processes.retain(|_, go| now - go.at < WITHIN);
         if self.processes.len() >= PROCESSES_MAX
             && let Some(oldest) = self.processes.iter().min_by_key(|(_, go)| go.at).map(|(process, _)| *process)
@@ -158,23 +161,32 @@ impl Known {
         }
     }
 
-    /// Gives two that have become one: two threads began at once.
-    fn recorded(&mut self, part: &Part, became: Option<OperationId>, now: Instant) -> Option<[OperationId; 2]> {
+    /// Gives what has yet to become one: two threads began at once.
+    fn recorded(&mut self, part: &Part, became: Option<OperationId>, now: Instant) -> Option<Late> {
         let hash = self.paths.hash_one(&part.path);
         let go = self.processes.get_mut(&part.process).filter(|go| go.number == part.go)?;
         go.at = now;
         match part.doing {
             Doing::Content { leaves, .. } => drop(go.left.insert(hash, leaves)),
-            Doing::Structure => drop(go.left.insert(hash, Stands::Something)),
+            Doing::Make | Doing::RemoveDir => drop(go.left.insert(hash, Stands::Something)),
             Doing::Hold => drop(go.left.entry(hash).or_insert(Stands::Held)),
         }
-        match (go.operation, part.operation.or(became)) {
-            (Some(one), Some(other)) if one != other => return Some([one, other]),
-            (None, Some(operation)) => (go.operation, go.first) = (Some(operation), None),
-            (None, None) => drop(go.first.get_or_insert_with(|| (part.path.clone(), part.since))),
-            (Some(_), _) => {}
+        let held = || (part.path.clone(), part.since);
+        match (go.operation, part.operation.or(became), go.first.take()) {
+            (Some(one), Some(other), _) if one != other => Some(Late::Operations([one, other])),
+            (Some(_), Some(_), _) => None,
+            (Some(operation), None, _) => Some(Late::Held(vec![held()], Some(operation))),
+            (None, Some(operation), first) => {
+                go.operation = Some(operation);
+                let first = first.filter(|_| part.operation.is_none());
+                first.map(|first| Late::Held(vec![first], Some(operation)))
+            }
+            (None, None, Some(first)) if first.0 != part.path => Some(Late::Held(vec![first, held()], None)),
+            (None, None, first) => {
+                go.first = first.or_else(|| Some(held()));
+                None
+            }
         }
-        None
     }
 }
 
@@ -207,6 +219,19 @@ impl Goes {
         live.filter_map(|go| go.operation).collect()
     }
 
+    /// Nothing that comes is part of an operation.
+    pub fn end_operation(&self, operation: OperationId) {
+        self.0.lock().processes.retain(|_, go| go.operation != Some(operation));
+    }
+
+    /// What was held alone has become an operation.
+    fn is(&self, part: &Part, operation: OperationId) {
+        let mut known = self.0.lock();
+        if let Some(go) = known.processes.get_mut(&part.process).filter(|go| go.number == part.go) {
+            go.operation.get_or_insert(operation);
+        }
+    }
+
     fn end(&self, process: u32) {
         self.0.lock().processes.remove(&process);
     }
@@ -225,7 +250,6 @@ impl Overlay {
     /// What a change of `path` is part of, which is about to be recorded. Not under the lock of the state.
     pub(super) fn part_of(&self, path: &RelPath, by: &Writer, doing: Doing) -> Part {
         let tree = self.tree_or_itself(by);
-        let burst = self.burst_of(path, tree);
         let part = |process, go, operation| Part {
             process,
             go,
@@ -233,19 +257,22 @@ impl Overlay {
             path: path.clone(),
             doing,
             since: store::now_millis(),
-            holds: None,
         };
-        if by.pid == 0 {
-            // The kernel, or somebody out of sight: not one process.
+        let burst = if doing == Doing::Make { None } else { self.burst_of(path, tree) };
+        if burst.is_some() {
+            self.go_ends(by.pid);
+        }
+        if burst.is_some() || by.pid == 0 {
+            // Of no process is the kernel, and who is out of sight.
             return part(0, 0, burst);
         }
         let process = process_of(by.pid);
         let (go, answer) = self.goes.0.lock().answer((process, tree), (path, doing), Instant::now());
-        let operation = burst.or_else(|| match answer {
+        let operation = match answer {
             Answer::Alone => None,
             Answer::Of(operation) => Some(operation),
             Answer::After(first, since) => self.gathered_or_apart(self.gather(&[(first, since)], &[])),
-        });
+        };
         part(process, go, operation)
     }
 
@@ -259,9 +286,18 @@ impl Overlay {
 
     /// It is recorded: `became` is the operation that it was recorded as, where it was not part of one.
     pub(super) fn recorded(&self, part: &Part, became: Option<OperationId>) {
-        let two = self.goes.0.lock().recorded(part, became, Instant::now());
-        if let Some(two) = two {
-            self.gathered_or_apart(self.unite(&two, part.holds));
+        let late = self.goes.0.lock().recorded(part, became, Instant::now());
+        let operation = match late {
+            None => None,
+            Some(Late::Operations(two)) => self.gathered_or_apart(self.unite(&two)),
+            Some(Late::Held(paths, with)) => {
+                let held = self.gathered_or_apart(self.gather(&paths, &[]));
+                let all: Vec<OperationId> = held.into_iter().chain(with).collect();
+                self.gathered_or_apart(self.unite(&all))
+            }
+        };
+        if let Some(operation) = operation {
+            self.goes.is(part, operation);
         }
     }
 
@@ -307,7 +343,7 @@ mod tests {
                 Answer::Alone => None,
             };
             let became = Some(became).filter(|became| *became > 0).map(OperationId::of_first_event);
-            let part = Part { process, go, operation, path, doing, since: 0, holds: None };
+            let part = Part { process, go, operation, path, doing, since: 0 };
             assert_eq!(self.0.recorded(&part, became, now), None);
             answer
         }
@@ -329,7 +365,7 @@ mod tests {
         assert_eq!(clock.change(1, "a", CREATES, 0, 7), Answer::Alone);
         assert_eq!(clock.change(2, "b", CREATES, 10, 8), Answer::Alone, "another process");
         assert_eq!(clock.change(1, "c", CREATES, 1990, 0), of(7));
-        assert_eq!(clock.change(1, "d", Doing::Structure, 3980, 0), of(7));
+        assert_eq!(clock.change(1, "d", Doing::Make, 3980, 0), of(7));
         assert_eq!(clock.change(2, "e", CREATES, 3980, 9), Answer::Alone);
         assert_eq!(clock.change(1, "f", CREATES, 5981, 10), Answer::Alone);
     }
@@ -342,7 +378,7 @@ mod tests {
         clock.change(1, "a", content(Stands::Nothing, one), 0, 1);
         assert_eq!(clock.change(1, "a", content(one, two), 1, 0), of(1));
         assert_eq!(clock.change(1, "a", content(two, Stands::Nothing), 2, 0), of(1));
-        assert_eq!(clock.change(1, "a", Doing::Structure, 3, 4), Answer::Alone, "another kind of thing");
+        assert_eq!(clock.change(1, "a", Doing::Make, 3, 4), Answer::Alone, "another kind of thing");
         assert_eq!(clock.change(1, "b", content(Stands::Nothing, one), 4, 0), of(4));
         assert_eq!(clock.change(1, "b", content(two, one), 5, 6), Answer::Alone, "somebody else's is between");
     }
@@ -360,15 +396,39 @@ mod tests {
     fn two_threads_that_begin_at_once_are_told_and_what_was_over_meanwhile_brings_nothing() {
         let (mut clock, path) = (clock(), RelPath::parse(b"a").unwrap());
         let now = clock.1;
-        let part =
-            |go| Part { process: 1, go, operation: None, path: path.clone(), doing: CREATES, since: 0, holds: None };
+        let part = |go| Part { process: 1, go, operation: None, path: path.clone(), doing: CREATES, since: 0 };
         let (go, _) = clock.0.answer((1, 0), (&path, CREATES), now);
         let [one, two, three] = [1, 2, 3].map(OperationId::of_first_event);
         assert_eq!(clock.0.recorded(&part(go), Some(one), now), None);
-        assert_eq!(clock.0.recorded(&part(go), Some(two), now), Some([one, two]));
+        assert_eq!(clock.0.recorded(&part(go), Some(two), now), Some(Late::Operations([one, two])));
         clock.0.processes.clear();
         assert_eq!(clock.0.recorded(&part(go), Some(three), now), None);
         assert_eq!(clock.0.answer((1, 0), (&path, CREATES), now).1, Answer::Alone);
+    }
+
+    #[test]
+    fn what_two_threads_hold_at_once_is_told_whichever_is_recorded_last() {
+        let (mut clock, now) = (clock(), Instant::now());
+        let [a, b, c] = ["a", "b", "c"].map(|name| RelPath::parse(name.as_bytes()).unwrap());
+        let (go, _) = clock.0.answer((1, 0), (&a, Doing::Hold), now);
+        let part =
+            |path: &RelPath, operation, doing| Part { process: 1, go, operation, path: path.clone(), doing, since: 0 };
+        let hold = |path| part(path, None, Doing::Hold);
+        assert_eq!(clock.0.recorded(&hold(&a), None, now), None);
+        assert_eq!(clock.0.recorded(&hold(&a), None, now), None, "the same again");
+        let both = vec![(a.clone(), 0), (b.clone(), 0)];
+        assert_eq!(clock.0.recorded(&hold(&b), None, now), Some(Late::Held(both, None)));
+        let operation = OperationId::of_first_event(7);
+        clock.0.processes.get_mut(&1).unwrap().operation = Some(operation);
+        assert_eq!(clock.0.recorded(&hold(&c), None, now), Some(Late::Held(vec![(c.clone(), 0)], Some(operation))));
+        // One that landed beside one that was held, neither of which knew of the other.
+        clock.0.processes.clear();
+        let (go, _) = clock.0.answer((1, 0), (&a, Doing::Hold), now);
+        let part =
+            |path: &RelPath, doing| Part { process: 1, go, operation: None, path: path.clone(), doing, since: 0 };
+        assert_eq!(clock.0.recorded(&part(&a, Doing::Hold), None, now), None);
+        let landed = clock.0.recorded(&part(&b, CREATES), Some(operation), now);
+        assert_eq!(landed, Some(Late::Held(vec![(a, 0)], Some(operation))));
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Overlay {
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
-        let part = self.part_of_job(job, &comparison.path, actor, Doing::Hold).holding(job.row.id);
+        let part = self.part_of_job(job, &comparison.path, actor, Doing::Hold);
         let held = Held {
             kind,
             reasons: comparison.reasons.clone(),
@@ -180,7 +180,7 @@ impl Overlay {
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
         // By itself: what follows takes the lock, too.
         let unused = self.state.lock().unused_id(&full, id, &[])?;
-        let part = self.part_of(&path, by, Doing::Hold).holding(id);
+        let part = self.part_of(&path, by, Doing::Hold);
         row.held = Some(Held {
             id: unused,
             kind: ChangeKind::Structure,

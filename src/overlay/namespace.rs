@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::compare::leaves_project;
 use super::error::Context;
-use super::goes::Doing;
+use super::goes::{Doing, Part};
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
 use super::settle::Settled;
@@ -133,16 +133,24 @@ impl Overlay {
             }
         }
         let (effect, by) = (effect()?, self.doer(caller));
-        let part = self.part_of(path, &by, Doing::Structure);
+        let part = match kind {
+            FileKind::Directory | FileKind::Symlink => Some(self.part_of(path, &by, Doing::Make)),
+            _ => {
+                self.go_ends(by.pid);
+                None
+            }
+        };
         let event = self.structure_event(path, what, &by).doing(effect.map(|effect| PathEffect::new(path, effect)));
-        let event = event.with(|event| event.operation = part.operation_told());
+        let event = event.with(|event| event.operation = part.as_ref().and_then(Part::operation_told));
         let mut state = self.state.lock();
         let mut known = state.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
         (known.fresh, known.from, known.went) = (known.anchor == AnchorState::Nothing, from, None);
         let became = self.record_done(event, vec![known.as_anchor(path)])?;
         state.anchors.insert(path.clone(), known);
         drop(state);
-        self.recorded(&part, became);
+        if let Some(part) = part {
+            self.recorded(&part, became);
+        }
         Ok(())
     }
 
@@ -589,7 +597,7 @@ impl Overlay {
             // One that is hidden comes back by a discard.
             let removed = hidden.is_empty().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
             let by = self.doer(caller);
-            let doing = if removed.is_some() { Doing::Structure } else { Doing::Hold };
+            let doing = if removed.is_some() { Doing::RemoveDir } else { Doing::Hold };
             let part = self.part_of(&path, &by, doing);
             let event = self.structure_event(&path, "[directory removed]".to_owned(), &by).doing(removed);
             let became = self.record_done(event.with(|event| event.operation = part.operation_told()), gone)?;

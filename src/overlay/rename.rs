@@ -108,10 +108,14 @@ impl Overlay {
         let kind = from.kind().ok_or(Error::Errno(libc::ENOENT))?;
         let to = self.end(new_parent, new_name, Some(kind), &by)?;
         self.check_rename(&from, &to, caller)?;
-        self.rename_ends(&from, &to, kind, flags, caller)?;
         let is_judged = from.action != Action::Pass || to.action != Action::Pass;
-        if is_judged && (!to.exists() || from.is_dir() || to.is_dir() || flags.contains(RenameFlags::EXCHANGE)) {
-            // It is undone by itself, and what came before it only after that.
+        let is_relocated = !to.exists() || from.is_dir() || to.is_dir() || flags.contains(RenameFlags::EXCHANGE);
+        if is_judged && is_relocated {
+            // It is undone by itself: what came before it only after that, and what comes next before.
+            self.go_ends(caller.pid);
+        }
+        self.rename_ends(&from, &to, kind, flags, caller)?;
+        if is_judged && is_relocated {
             self.go_ends(caller.pid);
         }
         self.name_changed(&from.path).and_then(|()| self.name_changed(&to.path))

@@ -385,7 +385,8 @@ impl Store {
         self.database.lock().write(|tx| self.join_events(tx, BTreeMap::new(), were))
     }
 
-    /// `events` and all of what `were` operations. One that loses a part of what it did could not be undone whole any more.
+    /// `events` and all of what `were` operations. One that loses a part of what it did could not be undone whole any more;
+    /// nor could the whole, if two of them did different kinds of things at one path: the later one stays by itself.
     fn join_events(
         &self,
         tx: &Transaction<'_>,
@@ -402,13 +403,38 @@ impl Store {
                 }
             }
         }
+        let apart = incompatible(&events);
+        events.retain(|_, draft| draft.operation().is_none_or(|operation| !apart.contains(&operation)));
         let Some(first) = events.keys().next() else { return Ok(None) };
         let operation = OperationId::of_first_event(*first);
         for (seq, draft) in events {
             join(tx, seq, draft, operation)?;
         }
-        Ok(Some(Gathered { operation, were: were.into_iter().filter(|was| *was != operation).collect() }))
+        let were = were.difference(&apart).copied().filter(|was| *was != operation).collect();
+        Ok(Some(Gathered { operation, were }))
     }
+}
+
+/// The operations that made or removed a directory where an earlier one did something, or the other way round.
+fn incompatible(events: &BTreeMap<u64, EventDraft>) -> BTreeSet<OperationId> {
+    let is_on_dir = |effect: &Effect| matches!(effect, Effect::DirMade | Effect::DirRemoved(_));
+    let mut by_operation: BTreeMap<OperationId, Vec<&PathEffect>> = BTreeMap::new();
+    for draft in events.values() {
+        if let Some(operation) = draft.operation() {
+            by_operation.entry(operation).or_default().extend(&draft.effects);
+        }
+    }
+    let (mut apart, mut taken) = (BTreeSet::new(), HashMap::new());
+    for (operation, effects) in by_operation {
+        let differs =
+            |done: &&PathEffect| taken.get(&done.path).is_some_and(|was_on_dir| *was_on_dir || is_on_dir(&done.effect));
+        if effects.iter().any(differs) {
+            apart.insert(operation);
+        } else {
+            taken.extend(effects.into_iter().map(|done| (&done.path, is_on_dir(&done.effect))));
+        }
+    }
+    apart
 }
 
 fn join(tx: &Transaction<'_>, seq: u64, mut draft: EventDraft, operation: OperationId) -> Result<()> {

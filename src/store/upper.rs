@@ -248,6 +248,15 @@ impl Store {
         self.database.lock().write(|tx| put(tx, row))
     }
 
+    /// Nothing where the entry is gone.
+    pub fn update_upper(&self, row: &UpperRow) -> Result<()> {
+        self.database.lock().write(|tx| {
+            let mut update = tx.prepare_cached("UPDATE upper SET row = ?2 WHERE id = ?1")?;
+            update.execute((row.id.number(), to_row(row)?))?;
+            Ok(())
+        })
+    }
+
     /// One entry in the place of another.
     pub fn replace_upper(&self, old: UpperId, row: &UpperRow) -> Result<()> {
         self.database.lock().write(|tx| {
