@@ -224,12 +224,12 @@ impl Goes {
         self.0.lock().processes.retain(|_, go| go.operation != Some(operation));
     }
 
-    /// What was held alone has become an operation.
-    fn is(&self, part: &Part, operation: OperationId) {
+    /// What was held alone has become an operation. Gives what another thread has held alone meanwhile.
+    fn is(&self, part: &Part, operation: OperationId) -> Option<Late> {
         let mut known = self.0.lock();
-        if let Some(go) = known.processes.get_mut(&part.process).filter(|go| go.number == part.go) {
-            go.operation.get_or_insert(operation);
-        }
+        let go = known.processes.get_mut(&part.process).filter(|go| go.number == part.go)?;
+        let of_go = *go.operation.get_or_insert(operation);
+        go.first.take().map(|first| Late::Held(vec![first], Some(of_go)))
     }
 
     fn end(&self, process: u32) {
@@ -286,18 +286,17 @@ impl Overlay {
 
     /// It is recorded: `became` is the operation that it was recorded as, where it was not part of one.
     pub(super) fn recorded(&self, part: &Part, became: Option<OperationId>) {
-        let late = self.goes.0.lock().recorded(part, became, Instant::now());
-        let operation = match late {
-            None => None,
-            Some(Late::Operations(two)) => self.gathered_or_apart(self.unite(&two)),
-            Some(Late::Held(paths, with)) => {
-                let held = self.gathered_or_apart(self.gather(&paths, &[]));
-                let all: Vec<OperationId> = held.into_iter().chain(with).collect();
-                self.gathered_or_apart(self.unite(&all))
-            }
-        };
-        if let Some(operation) = operation {
-            self.goes.is(part, operation);
+        let mut late = self.goes.0.lock().recorded(part, became, Instant::now());
+        while let Some(apart) = late {
+            let operation = match apart {
+                Late::Operations(two) => self.gathered_or_apart(self.unite(&two)),
+                Late::Held(paths, with) => {
+                    let held = self.gathered_or_apart(self.gather(&paths, &[]));
+                    let all: Vec<OperationId> = held.into_iter().chain(with).collect();
+                    self.gathered_or_apart(self.unite(&all))
+                }
+            };
+            late = operation.and_then(|operation| self.goes.is(part, operation));
         }
     }
 
