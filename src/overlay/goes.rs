@@ -8,9 +8,10 @@
 //!   part_of ──► recorded under its operation, or as one of its own ──► recorded: the next one is part of that
 //! ```
 //! All of an operation must be undone in one landing, or it could not be undone at all. So a go has contents and
-//! directories alone: a further name, a FIFO, socket or device is an operation of its own, and ends what came before it. A
-//! go ends, too, with what belongs to a burst, and where undoing it in one landing would be in doubt: when the process renames something to a free name, when it comes back to a path that is not as it left it, or
-//! makes another kind of thing there, and when a person decides about anything.
+//! directories alone: a further name, a FIFO, socket or device is an operation of its own, and ends what came before it. It
+//! ends as well where undoing all in one landing would be in doubt: when the process renames something to a free name, when
+//! it comes back to a path that is not as it left it, or makes another kind of thing there, when a change belongs to a burst,
+//! and when a person decides about anything.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -219,7 +220,7 @@ impl Goes {
         live.filter_map(|go| go.operation).collect()
     }
 
-    /// Nothing that comes is part of an operation.
+    /// Nothing that comes is part of it.
     pub fn end_operation(&self, operation: OperationId) {
         self.0.lock().processes.retain(|_, go| go.operation != Some(operation));
     }
