@@ -174,7 +174,6 @@ say "scripts/conformance --quick"
 scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
 say "scripts/reading --smoke"
 scripts/reading --smoke --bin "$target/debug/fettlefs"
-
 say "scripts/effects --smoke"
 scripts/effects --smoke --bin "$target/debug/fettlefs"
 say "scripts/endtoend"
