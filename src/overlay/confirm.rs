@@ -54,9 +54,7 @@ impl Landable {
 impl Overlay {
     /// Lands what was reviewed, all of it or nothing.
     pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
-        if !how.review.dry_run {
-            self.all_goes_end();
-        }
+        self.person_decides(&how.review);
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
         let ids = self.with_landing_first(ids)?;
         let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;

@@ -116,9 +116,7 @@ impl Dropping<'_> {
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
-        if !review.dry_run {
-            self.all_goes_end();
-        }
+        self.person_decides(review);
         let mut dropping = self.dropping(ids)?;
         if review.dry_run {
             return Ok(dropping.outcomes);

@@ -20,6 +20,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::bursts::WITHIN;
+use super::review::Review;
 use super::settle::Job;
 use super::{Overlay, Result};
 use crate::model::{Digest, OperationId, RelPath};
@@ -316,10 +317,12 @@ impl Overlay {
         }
     }
 
-    /// A person decides: nothing joins what there is.
-    pub(super) fn all_goes_end(&self) {
-        self.goes.end_all();
-        self.bursts.end_all();
+    /// Nothing joins what there is.
+    pub(super) fn person_decides(&self, review: &Review) {
+        if !review.dry_run {
+            self.goes.end_all();
+            self.bursts.end_all();
+        }
     }
 }
 

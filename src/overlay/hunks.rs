@@ -95,9 +95,7 @@ impl Split<'_> {
 impl Overlay {
     /// Lands some hunks of a change.
     pub fn confirm_hunks(&self, id: &ChangeId, numbers: &[u32], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
-        if !how.review.dry_run {
-            self.all_goes_end();
-        }
+        self.person_decides(&how.review);
         let ids = std::slice::from_ref(id);
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
         let taken = self.take_all(ids, Writers::WaitedFor { deadline })?;
@@ -118,9 +116,7 @@ impl Overlay {
 
     /// Drops some hunks of a change from the view; the whole of it is kept as a backup.
     pub fn discard_hunks(&self, id: &ChangeId, numbers: &[u32], review: &Review) -> Reviewed<Vec<Outcome>> {
-        if !review.dry_run {
-            self.all_goes_end();
-        }
+        self.person_decides(review);
         let ids = std::slice::from_ref(id);
         // Who writes to it would go on in what was dropped.
         let taken = self.take_all(ids, Writers::WaitedFor { deadline: Instant::now() })?;

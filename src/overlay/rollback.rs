@@ -43,9 +43,7 @@ impl Overlay {
     /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn. What somebody
     /// has edited since is merged where that can be done, as an undo does (SPEC §9).
     pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
-        if !how.review.dry_run {
-            self.all_goes_end();
-        }
+        self.person_decides(&how.review);
         let rolling = backups.iter().map(|backup| self.check_rollback(backup, how));
         let mut rolling = rolling.collect::<Reviewed<Vec<Rolling<'_>>>>()?;
         let mut outcomes: Vec<Outcome> = rolling.iter().map(Rolling::outcome).collect();

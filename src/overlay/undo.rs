@@ -53,9 +53,7 @@ impl Reversed {
 impl Overlay {
     /// Reverses all of an operation, durably, or none of it. What waits for review of it goes from the view.
     pub fn undo(&self, id: OperationId, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
-        if !how.review.dry_run {
-            self.all_goes_end();
-        }
+        self.person_decides(&how.review);
         let held = self.held_of(id);
         let operation = self.operation(id, &held)?;
         match operation.effects.as_slice() {
