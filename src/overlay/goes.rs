@@ -294,8 +294,10 @@ impl Overlay {
                 Late::Operations(two) => self.gathered_or_apart(self.unite(&two)),
                 Late::Held(paths, with) => {
                     let held = self.gathered_or_apart(self.gather(&paths, &[]));
-                    let all: Vec<OperationId> = held.into_iter().chain(with).collect();
-                    self.gathered_or_apart(self.unite(&all))
+                    match (held, with) {
+                        (Some(held), Some(with)) => self.gathered_or_apart(self.unite(&[held, with])),
+                        (held, with) => held.or(with),
+                    }
                 }
             };
             late = operation.and_then(|operation| self.goes.is(part, operation));
