@@ -11,9 +11,8 @@ mod join;
 mod rights;
 mod user;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -37,7 +36,8 @@ fn run(scratch: &Scratch, flags: &[&str], script: &str) -> Output {
 struct Going<'s> {
     scratch: &'s Scratch,
     child: Option<Child>,
-    go: PathBuf,
+    /// A FIFO, open for both: neither end is waited for, and a word stays there until the run opens it to read.
+    go: File,
 }
 
 impl<'s> Going<'s> {
@@ -56,10 +56,11 @@ impl<'s> Going<'s> {
     ) -> Self {
         let (go, there) = (scratch.root().join(format!("{name}.go")), scratch.root().join(format!("{name}.there")));
         Command::new("mkfifo").args(["-m", "666"]).arg(&go).status().expect("mkfifo");
+        let word = File::options().read(true).write(true).open(&go).expect("a FIFO");
         let waits = format!("{script}\n: > '{}'; read -r _ < '{}'; exit 7", there.display(), go.display());
         let mut command = command(scratch, &[], &waits);
         let child = change(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut going = Self { scratch, child: Some(child), go };
+        let mut going = Self { scratch, child: Some(child), go: word };
         eventually("the run is where it waits", || there.exists() || going.has_ended());
         assert!(!going.has_ended(), "{:?}", going.finish());
         going
@@ -79,21 +80,13 @@ impl<'s> Going<'s> {
 
     /// Lets it end.
     fn finish(mut self) -> Output {
-        self.let_go();
+        self.go.write_all(b"go\n").expect("a word to the run");
         self.child.take().expect("once").wait_with_output().expect("its output").into()
     }
 
     /// When it ends by itself.
     fn child_output(mut self) -> Output {
         self.child.take().expect("once").wait_with_output().expect("its output").into()
-    }
-
-    fn let_go(&mut self) {
-        if !self.has_ended() {
-            // Opened for both, so that a reader that is gone is not waited for.
-            let fifo = fs::File::options().read(true).write(true).open(&self.go);
-            fifo.and_then(|mut fifo| fifo.write_all(b"go\n")).expect("a word to the run");
-        }
     }
 }
 

@@ -77,7 +77,6 @@ fn a_run_that_is_killed_ends_and_what_it_leaves_meets_a_closed_door() {
     // Its command waits for a word that nobody says any more.
     let _command = Ended(child_of(going.pid()));
     kill(going.pid());
-    drop(going);
     eventually("the daemon ends with its last run", || scratch.daemons().is_empty());
     fs::write(scratch.root().join("one.left"), "go\n").expect("a word to what is left");
     let wrote = scratch.root().join("wrote");
