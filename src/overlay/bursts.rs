@@ -76,7 +76,8 @@ impl Bursts {
     /// What a change of `path` is part of; of a directory, what was done to files in it.
     fn part(&self, tree: u32, path: &RelPath) -> Part {
         let trees = self.0.lock();
-        let recent = trees.get(&tree);
+        // Mostly there is no burst, and then what was touched need not be looked through.
+        let recent = trees.get(&tree).filter(|recent| recent.part != Part::OfNothing);
         let recent = recent.filter(|recent| recent.touched.iter().any(|touched| touched.path.is_within(path)));
         recent.map(|recent| recent.part.clone()).unwrap_or_default()
     }

@@ -61,6 +61,8 @@ pub(super) struct Doubts {
 #[derive(Default)]
 struct Doubted {
     paths: BTreeSet<RelPath>,
+    /// When the latest of them came.
+    latest: Option<Instant>,
     /// Nobody looks, and nothing is queued, before [`Overlay::tell_external_until_the_end`] runs and after its end.
     is_served: bool,
     is_ending: bool,
@@ -301,7 +303,15 @@ impl Heralded {
 impl Doubts {
     fn add(&self, path: &RelPath) {
         let mut doubted = self.doubted.lock();
-        if doubted.is_served && doubted.paths.insert(path.clone()) {
+        if !doubted.is_served {
+            return;
+        }
+        let was_empty = doubted.paths.is_empty();
+        if doubted.paths.insert(path.clone()) {
+            doubted.latest = Some(Instant::now());
+        }
+        // Who waits for more of them looks at the clock.
+        if was_empty {
             self.arrived.notify_one();
         }
     }
@@ -323,10 +333,14 @@ impl Doubts {
         while doubted.paths.is_empty() && !doubted.is_ending {
             self.arrived.wait(&mut doubted);
         }
-        let latest = Instant::now() + LATEST;
-        while !doubted.is_ending
-            && !self.arrived.wait_until(&mut doubted, latest.min(Instant::now() + QUIET)).timed_out()
-        {}
+        let begin = Instant::now();
+        loop {
+            let until = (doubted.latest.unwrap_or(begin) + QUIET).min(begin + LATEST);
+            if doubted.is_ending || Instant::now() >= until {
+                break;
+            }
+            self.arrived.wait_until(&mut doubted, until);
+        }
         let paths = std::mem::take(&mut doubted.paths);
         doubted.is_served &= !doubted.is_ending;
         (!paths.is_empty() || !doubted.is_ending).then_some(paths)

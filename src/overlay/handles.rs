@@ -313,9 +313,9 @@ impl Overlay {
         opened: Option<Stamp>,
     ) -> HandleId {
         // Reading needs nobody's name.
-        let opener = match flags.may_change() {
-            false => caller.writer(),
-            true => self.opener(caller),
+        let (opener, seen) = match flags.may_change() {
+            false => (caller.writer(), Seen::default()),
+            true => (self.opener(caller), Seen::opened_by(caller.pid)),
         };
         let handle = Handle {
             target,
@@ -323,7 +323,7 @@ impl Overlay {
             node,
             is_hooks: flags.may_change() && self.is_hooks_own(&opener),
             opener,
-            seen: Arc::default(),
+            seen: Arc::new(seen),
             executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),

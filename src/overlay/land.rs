@@ -82,8 +82,8 @@ impl Overlay {
             let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
             (applied, attributes_hold)
         };
-        let landed = applied.finish()?;
-        self.recorded(&part, landed.operation);
+        let operation = applied.finish_soon()?;
+        self.recorded(&part, operation);
         if let Some((dir, before)) = dir {
             self.dir_holds(dir, &before, &comparison.path);
         }

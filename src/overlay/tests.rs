@@ -220,7 +220,9 @@ impl Bench {
         state.uppers.get(id).unwrap().synced
     }
 
+    /// Of what is recorded.
     fn stage_files(&self) -> usize {
+        self.view().store().record_waiting().unwrap();
         std::fs::read_dir(self.lower_path(".fettle/stage")).unwrap().count()
     }
 

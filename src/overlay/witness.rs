@@ -5,7 +5,12 @@
 //! waiting for us ([`crate::sys::process`]), so no request does it. The first write is done meanwhile, and then waits for
 //! the look, since the process may end or become another; but for no longer than [`LOOK_MAX`]: then nobody was seen, and
 //! that is what events say.
+//!
+//! Mostly who opened it is still the same program, and the thread need not be asked: a program that a process becomes gives
+//! it another name (`comm`), which can be read at any time. One that becomes another program of the same name, as a script
+//! called like what it starts, is told by what it was.
 
+use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,6 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Caller;
 use crate::protocol::Program;
+use crate::sys::process;
 
 /// How long a look is waited for. It takes some 20 µs, and longer only where a process cannot be looked at: then it would
 /// take as long as our answer.
@@ -34,15 +40,17 @@ struct Look {
 /// Who wrote through a handle, as far as somebody has looked.
 #[derive(Default)]
 pub(super) struct Seen {
+    /// The thread that opened it, and what that was called.
+    opener: Option<(u32, OsString)>,
     what: Mutex<What>,
     looked: Condvar,
 }
 
 #[derive(Default)]
 enum What {
-    /// Nothing was written.
+    /// Nobody wrote, or who opened it did.
     #[default]
-    NoWrite,
+    NobodyElse,
     Looking,
     Wrote(Option<Program>),
 }
@@ -50,7 +58,11 @@ enum What {
 impl Witness {
     /// Somebody writes, for the first time since the content was last judged.
     pub fn look(&self, at: Caller, seen: &Arc<Seen>) {
-        *seen.what.lock() = What::Looking;
+        let is_opener = seen.is_opener(at.pid);
+        *seen.what.lock() = if is_opener { What::NobodyElse } else { What::Looking };
+        if is_opener {
+            return;
+        }
         let look = Look { at, seen: seen.clone() };
         let taken = at.pid != 0 && self.thread().is_some_and(|thread| thread.try_send(look).is_ok());
         if !taken {
@@ -77,6 +89,17 @@ fn serve(looks: Receiver<Look>) {
 }
 
 impl Seen {
+    /// Of a handle that a thread opens for writing.
+    pub fn opened_by(thread: u32) -> Self {
+        Self { opener: process::name(thread).map(|name| (thread, name)), ..Self::default() }
+    }
+
+    /// Whether a thread is the one that opened it, and still the same program.
+    fn is_opener(&self, thread: u32) -> bool {
+        let opener = self.opener.as_ref().filter(|(opener, _)| *opener == thread && thread != 0);
+        opener.is_some_and(|(_, name)| process::name(thread).is_some_and(|now| now == *name))
+    }
+
     fn wrote(&self, program: Option<Program>) {
         *self.what.lock() = What::Wrote(program);
         self.looked.notify_all();
@@ -93,7 +116,7 @@ impl Seen {
     pub fn writer(&self, opener: Option<&Program>) -> Option<Program> {
         self.wait();
         match &*self.what.lock() {
-            What::NoWrite => opener.cloned(),
+            What::NobodyElse => opener.cloned(),
             What::Wrote(program) => program.clone(),
             What::Looking => None,
         }
@@ -122,6 +145,23 @@ mod tests {
     }
 
     #[test]
+    fn who_opened_it_is_not_looked_at_again_unless_it_has_another_name_by_now() {
+        let (witness, own) = (Witness::default(), std::process::id());
+        let opener = caller(own).program();
+        let name = process::name(own).unwrap();
+        let seen = |name: OsString| Arc::new(Seen { opener: Some((own, name)), ..Seen::default() });
+        let same = seen(name);
+        witness.look(caller(own), &same);
+        assert!(witness.0.get().is_none(), "nobody was asked");
+        assert_eq!(same.writer(opener.as_ref()), opener);
+        let other = seen("sh".into());
+        witness.look(caller(own), &other);
+        assert_eq!(other.writer(None), opener, "looked at, for it was called otherwise");
+        witness.look(caller(u32::MAX), &same);
+        assert_eq!(same.writer(opener.as_ref()), None, "another thread");
+    }
+
+    #[test]
     fn who_wrote_nothing_has_made_the_file() {
         let opener = caller(std::process::id()).program();
         assert!(opener.is_some());
@@ -130,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_look_that_does_not_end_is_not_waited_for() {
-        let seen = Seen { what: Mutex::new(What::Looking), looked: Condvar::new() };
+        let seen = Seen { what: Mutex::new(What::Looking), ..Seen::default() };
         let begin = Instant::now();
         assert_eq!(seen.writer(None), None);
         assert!(begin.elapsed() >= LOOK_MAX);

@@ -3,8 +3,11 @@
 //! Only what the new side has and the old one lacks counts, so that editing a file which always held a test key or a
 //! conflict marker raises nothing. Patterns miss what is disguised: they are for accidents, not against an adversary.
 
-use crate::diff::{Side, classify};
 use std::collections::HashSet;
+
+use memchr::memmem;
+
+use crate::diff::{Side, classify};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RiskSignal {
@@ -126,12 +129,15 @@ fn is_placeholder(line: &[u8]) -> bool {
 }
 
 fn conflict_markers_appear(old: &[u8], new: &[u8]) -> bool {
-    conflicts(new) > conflicts(old)
+    let may_have_one = contains(new, CONFLICT_MARKERS[2]);
+    may_have_one && conflicts(new) > conflicts(old)
 }
+
+const CONFLICT_MARKERS: [&[u8]; 3] = [b"<<<<<<< ", b"=======", b">>>>>>> "];
 
 /// Counts whole conflicts: a lone row of equal signs underlines a heading, a lone `<<<<<<<` may be quoted.
 fn conflicts(content: &[u8]) -> usize {
-    let mut awaited = [b"<<<<<<< ".as_slice(), b"=======", b">>>>>>> "].into_iter().cycle().peekable();
+    let mut awaited = CONFLICT_MARKERS.into_iter().cycle().peekable();
     let markers = content.split(is_newline).filter(|line| awaited.next_if(|marker| line.starts_with(marker)).is_some());
     markers.count() / 3
 }
@@ -144,10 +150,10 @@ const KEY_BODY_BYTES_MIN: usize = 32;
 const KEY_HEADERS_BYTES_MAX: usize = 256;
 
 fn private_key_appears(old: &[u8], new: &[u8]) -> bool {
-    KEY_HEADS.iter().flat_map(|head| positions(new, head).map(|at| &new[at + head.len()..])).any(|rest| {
+    KEY_HEADS.iter().flat_map(|head| memmem::find_iter(new, head).map(|at| &new[at + head.len()..])).any(|rest| {
         let near = &rest[..rest.len().min(KEY_HEADERS_BYTES_MAX)];
         let body = near.split(|byte| !is_base64(*byte)).find(|run| run.len() >= KEY_BODY_BYTES_MIN);
-        body.is_some_and(|body| positions(old, body).next().is_none())
+        body.is_some_and(|body| !contains(old, body))
     })
 }
 
@@ -191,6 +197,17 @@ const TOKEN_KINDS: [TokenKind; 24] = [
     token("dop_v1_", 64, is_alphanumeric),
 ];
 
+/// The bytes that some kind of token begins with.
+const BEGINS_A_TOKEN: [bool; 256] = {
+    let mut begins = [false; 256];
+    let mut kind = 0;
+    while kind < TOKEN_KINDS.len() {
+        begins[TOKEN_KINDS[kind].prefix[0] as usize] = true;
+        kind += 1;
+    }
+    begins
+};
+
 const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) -> TokenKind {
     TokenKind { prefix: prefix.as_bytes(), tail_min, alphabet }
 }
@@ -198,10 +215,11 @@ const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) 
 fn token_appears(old: &[u8], new: &[u8]) -> bool {
     // One pass over the words that may be new, since contents may be large and kinds are many.
     let changed = changed_lines(old, new);
-    let word_starts = (0..changed.len()).filter(|&at| !continues_a_word(changed, at));
+    let begins = |at: &usize| BEGINS_A_TOKEN[usize::from(changed[*at])] && !continues_a_word(changed, *at);
+    let word_starts = (0..changed.len()).filter(begins);
     let mut tokens =
         word_starts.flat_map(|at| TOKEN_KINDS.iter().filter_map(move |kind| kind.match_start(&changed[at..])));
-    tokens.any(|token| positions(old, token).next().is_none())
+    tokens.any(|token| !contains(old, token))
 }
 
 impl TokenKind {
@@ -234,7 +252,7 @@ fn continues_a_word(content: &[u8], at: usize) -> bool {
 /// among them.
 fn is_random(tail: &[u8]) -> bool {
     let distinct: HashSet<&u8> = tail.iter().collect();
-    distinct.len() >= 8 && tail.iter().any(u8::is_ascii_digit) && positions(tail, b"EXAMPLE").next().is_none()
+    distinct.len() >= 8 && tail.iter().any(u8::is_ascii_digit) && !contains(tail, b"EXAMPLE")
 }
 
 fn executable_bit_appears(subject: &RiskSubject) -> bool {
@@ -247,20 +265,8 @@ fn text_becomes_binary(subject: &RiskSubject) -> bool {
         && classify(Some(subject.new.content)) == Side::Binary
 }
 
-/// Where `needle` begins in `content`.
-fn positions<'a>(content: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        let at = from + find(content.get(from..)?, needle)?;
-        from = at + 1;
-        Some(at)
-    })
-}
-
-fn find(content: &[u8], needle: &[u8]) -> Option<usize> {
-    let (&first, rest) = needle.split_first()?;
-    let mut candidates = content.iter().enumerate().filter(|&(_, &byte)| byte == first);
-    candidates.find(|&(at, _)| content[at + 1..].starts_with(rest)).map(|(at, _)| at)
+fn contains(content: &[u8], needle: &[u8]) -> bool {
+    memmem::find(content, needle).is_some()
 }
 
 fn is_newline(byte: &u8) -> bool {

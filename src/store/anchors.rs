@@ -46,7 +46,7 @@ pub struct Anchor {
 
 impl Store {
     pub fn load_anchors(&self) -> Result<Vec<Anchor>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare("SELECT row FROM anchor")?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
@@ -59,7 +59,7 @@ impl Store {
     /// Directories renamed in this session, oldest first: what lay in the first lies in the second.
     pub fn load_moved_dirs(&self) -> Result<Vec<(RelPath, RelPath)>> {
         let rows = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT old, new FROM moved_dir ORDER BY id")?;
             let rows = statement.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?

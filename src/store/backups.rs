@@ -47,7 +47,7 @@ impl Store {
     /// All backups, newest first. One from the future was made before the clock jumped back, and so before all that have
     /// been made since: else a purge would take those for the oldest.
     pub fn backups(&self) -> Result<Vec<Backup>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database
             .reader()
             .prepare_cached("SELECT row FROM backup ORDER BY created > ?1, created DESC, name DESC")?;
@@ -56,7 +56,7 @@ impl Store {
     }
 
     pub fn backup(&self, name: &str) -> Result<Option<Backup>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare_cached("SELECT row FROM backup WHERE name = ?1")?;
         let row: Option<String> = statement.query_row([name], |row| row.get(0)).optional()?;
         row.map(|row| parse_row(&row, self.dirs.describe())).transpose()

@@ -82,7 +82,7 @@ impl Store {
     }
 
     fn noted_boot(&self) -> Result<Option<String>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [BOOT], |row| row.get(0));
         Ok(row.optional()?)
     }

@@ -104,6 +104,7 @@ impl Findings {
 impl Store {
     /// All that is wrong, and how many things were looked at. An error: it could not be looked at.
     pub fn check(&self, lower: &Tree, scope: &Scope) -> Result<(Vec<Fault>, u64)> {
+        self.record_waiting()?;
         let mut found = Findings::default();
         self.check_database(&mut found)?;
         let contents = self.check_contents(&mut found)?;
@@ -122,7 +123,7 @@ impl Store {
     }
 
     fn check_database(&self, found: &mut Findings) -> Result<()> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare("PRAGMA quick_check")?;
         let told = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
         found.checked += 1;
@@ -139,7 +140,7 @@ impl Store {
         table: &str,
         query: &str,
     ) -> Result<Vec<(String, T)>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare(query)?;
         let pairs = statement
             .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?
@@ -158,7 +159,7 @@ impl Store {
     /// Every kept content against its hash. Gives the hashes there are.
     fn check_contents(&self, found: &mut Findings) -> Result<HashSet<Digest>> {
         let keys = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT sha256, size FROM content")?;
             let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -304,7 +305,7 @@ impl Store {
     }
 
     fn pending(&self) -> Result<i64> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         Ok(database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?)
     }
 
@@ -336,7 +337,7 @@ impl Store {
     /// Whoever asks for a superseded id is led to one that answers.
     fn check_verdicts(&self, found: &mut Findings, rows: &[(String, UpperRow)]) -> Result<()> {
         let verdicts = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT id, successor FROM verdict")?;
             let rows =
                 statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?)))?;

@@ -156,7 +156,7 @@ fn memory_file(bytes: &[u8]) -> std::io::Result<File> {
 
 /// None: no such content. Some(None): it is in a file.
 fn inline_bytes(database: &Database, digest: Digest) -> Result<Option<Option<Vec<u8>>>> {
-    let mut statement = database.reader().prepare_cached("SELECT bytes FROM content WHERE sha256 = ?1")?;
+    let mut statement = database.content_reader().prepare_cached("SELECT bytes FROM content WHERE sha256 = ?1")?;
     Ok(statement.query_row([digest.to_string()], |row| row.get(0)).optional()?)
 }
 

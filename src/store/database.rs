@@ -6,10 +6,11 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
+use super::fulfilment::Fulfilment;
 use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
-use super::{Context, Error, Result};
+use super::{Context, Error, Result, journal};
 use crate::sys::sqlite;
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
@@ -63,7 +64,7 @@ struct LogWatch {
 }
 
 pub struct Database {
-    connection: sqlite::Database,
+    pub(super) connection: sqlite::Database,
     upper_next: i64,
     commits: u64,
     /// Told of each commit, and when waiting is over; waited for with the lock that guards the database.
@@ -75,7 +76,17 @@ pub struct Database {
     /// Intents that were undone and could not be retracted: retracted before anything else is written. Whoever recovers
     /// what a death leaves until then undoes them, for nothing of them is done (`recovery.rs`).
     pub(super) undone: Vec<i64>,
-    halt: Arc<Halt>,
+    /// Landings that are done and not recorded yet, in the order in which they were done: recorded before anything else is
+    /// written or read.
+    pub(super) fulfilments: Vec<Fulfilment>,
+    /// Files that were to go with what was recorded since.
+    pub(super) unneeded: Vec<UpperId>,
+    /// Told of each fulfilment, and when there will be none any more; waited for with the lock that guards the database.
+    pub(super) fulfilment_came: Arc<Condvar>,
+    pub(super) ends_recording: bool,
+    /// The thread that records them waits for the first.
+    pub(super) recorder_rests: bool,
+    pub(super) halt: Arc<Halt>,
     /// The log stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
 }
@@ -117,6 +128,11 @@ impl Database {
             log_watch: None,
             swept: Vec::new(),
             undone: Vec::new(),
+            fulfilments: Vec::new(),
+            unneeded: Vec::new(),
+            fulfilment_came: Arc::default(),
+            ends_recording: false,
+            recorder_rests: false,
             halt: Arc::clone(halt),
             log: None,
         };
@@ -137,14 +153,26 @@ impl Database {
         id
     }
 
-    pub fn reader(&self) -> &Connection {
+    /// For reading what there is now: what waits to be recorded is written before.
+    pub fn reader(&mut self) -> &Connection {
+        if let Err(err) = self.record_waiting() {
+            match err.is_full() {
+                // Whoever records next does so in the room that is kept for it.
+                true => log::warn!("record a landing: {err}"),
+                false => self.halt.halt(&Error::Unrecorded(Box::new(err)).to_string()),
+            }
+        }
+        &self.connection
+    }
+
+    /// For reading kept content, which no record of a landing changes.
+    pub fn content_reader(&self) -> &Connection {
         &self.connection
     }
 
     /// All that `work` writes is committed together, or nothing of it.
     pub fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let value = commit(&mut self.connection, &self.undone, work).map_err(|err| failed(&self.connection, err))?;
-        self.undone.clear();
+        let value = self.commit(work).map_err(|err| failed(&self.connection, err))?;
         self.note_commit();
         Ok(value)
     }
@@ -167,7 +195,7 @@ impl Database {
     /// well, and what was committed before may be lost with it.
     pub fn write_durably<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
-        let written = commit(&mut self.connection, &self.undone, work);
+        let written = self.commit(work);
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
         if let Err(Error::Database(err)) = &written
             && sqlite::is_failed_sync(err)
@@ -175,12 +203,24 @@ impl Database {
             self.halt.halt(&format!("sync the state database: {err}"));
         }
         let value = written.map_err(|err| failed(&self.connection, err))?;
-        self.undone.clear();
         self.note_commit();
         Ok(value)
     }
 
+    /// One transaction, with what was left to it.
+    fn commit<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        self.undone.iter().try_for_each(|intent| journal::retract(&transaction, *intent))?;
+        let fulfil = |done: &Fulfilment| journal::fulfil(&transaction, done.intent_id, &done.intent).map(|_| ());
+        self.fulfilments.iter().try_for_each(fulfil)?;
+        let value = work(&transaction)?;
+        transaction.commit()?;
+        Ok(value)
+    }
+
     fn note_commit(&mut self) {
+        self.undone.clear();
+        self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
         self.commits += 1;
         self.committed.notify_all();
         if let Some(watch) = &self.log_watch
@@ -236,23 +276,11 @@ impl Database {
     }
 
     pub fn checkpoint(&mut self) -> Result<()> {
+        self.record_waiting()?;
         let checkpoint = |_: &rusqlite::Row<'_>| Ok(());
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);
         moved.map_err(|err| failed(&self.connection, err.into()))
     }
-}
-
-/// One transaction, with the intents that could not be retracted before.
-fn commit<T>(
-    connection: &mut sqlite::Database,
-    undone: &[i64],
-    work: impl FnOnce(&Transaction<'_>) -> Result<T>,
-) -> Result<T> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    undone.iter().try_for_each(|intent| super::journal::retract(&transaction, *intent))?;
-    let value = work(&transaction)?;
-    transaction.commit()?;
-    Ok(value)
 }
 
 /// Says what the kernel said, where the database only says that something failed below it.

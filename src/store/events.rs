@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use rusqlite::{OptionalExtension, Params, Transaction};
+use rusqlite::{Connection, OptionalExtension, Params, Transaction};
 
 use super::backups::Backup;
 use super::database::Database;
@@ -61,6 +61,11 @@ impl EventDraft {
         OperationId::parse(self.event.operation.as_ref()?)
     }
 
+    /// Whether it does something that is part of no operation yet.
+    fn is_of_its_own(&self) -> bool {
+        !self.effects.is_empty() && self.event.operation.is_none()
+    }
+
     /// By whom, with all that is known of who did it.
     pub fn by(self, who: &Writer) -> Self {
         self.asked_by(who).written_by(who)
@@ -99,7 +104,7 @@ impl Store {
 
     /// Events with a number above `after`, oldest first.
     pub fn events_since(&self, after: u64) -> Result<Vec<Event>> {
-        self.read_events(&self.database.lock(), "seq > ?1 ORDER BY seq", [after as i64])
+        self.read_events(&mut self.database.lock(), "seq > ?1 ORDER BY seq", [after as i64])
     }
 
     /// At most `limit` of them, and no more than an answer has room for: only where there are none, there are no more. Where there is none yet, waits for one: None when none will come, for the mount goes.
@@ -108,7 +113,7 @@ impl Store {
         let mut database = self.database.lock();
         let committed = database.committed();
         loop {
-            let events = self.read_page(&database, after, limit)?;
+            let events = self.read_page(&mut database, after, limit)?;
             if events.is_empty() && database.is_ending() {
                 return Ok(None);
             }
@@ -128,7 +133,7 @@ impl Store {
         self.database.lock().end_waits();
     }
 
-    fn read_page(&self, database: &Database, after: u64, limit: u64) -> Result<Vec<Event>> {
+    fn read_page(&self, database: &mut Database, after: u64, limit: u64) -> Result<Vec<Event>> {
         let mut statement = database
             .reader()
             .prepare_cached("SELECT row FROM event WHERE row != '' AND seq > ?1 ORDER BY seq LIMIT ?2")?;
@@ -145,7 +150,7 @@ impl Store {
         Ok(page)
     }
 
-    fn read_events(&self, database: &Database, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
+    fn read_events(&self, database: &mut Database, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
         let mut statement =
             database.reader().prepare_cached(&format!("SELECT row FROM event WHERE row != '' AND {which}"))?;
         let rows = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
@@ -155,7 +160,7 @@ impl Store {
     /// Every event with what it did, the latest first. Reads the whole log.
     pub fn history(&self) -> Result<Vec<(Event, Vec<PathEffect>)>> {
         let rows = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
             let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -166,7 +171,7 @@ impl Store {
 
     /// The hash of what was last put at a path, as far as events tell.
     pub fn last_landed(&self, path: &RelPath) -> Result<Option<Digest>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare_cached(
             "SELECT sha256 FROM event WHERE path = ?1 AND sha256 IS NOT NULL ORDER BY seq DESC LIMIT 1",
         )?;
@@ -177,8 +182,8 @@ impl Store {
     /// What the latest event about a change by somebody else told of each path, if nothing of ours has landed there since:
     /// its content; none: it was gone. Reads the whole log.
     pub fn told_external(&self) -> Result<HashMap<RelPath, Option<Digest>>> {
-        let database = self.database.lock();
-        let told = self.read_events(&database, "instr(row, '\"external_modified\"') > 0 ORDER BY seq", [])?;
+        let mut database = self.database.lock();
+        let told = self.read_events(&mut database, "instr(row, '\"external_modified\"') > 0 ORDER BY seq", [])?;
         let mut landed = database
             .reader()
             .prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
@@ -197,7 +202,7 @@ impl Store {
     /// it since. Of a temporary file that was renamed over another, no event tells that it went. Reads the whole log.
     pub fn last_put(&self) -> Result<HashMap<RelPath, Digest>> {
         let rows = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq")?;
             let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -216,14 +221,14 @@ impl Store {
     /// When the latest such event of each change was, in milliseconds, by its id. Reads the whole log.
     pub fn latest_of_changes(&self, name: EventName) -> Result<HashMap<String, i64>> {
         let named = format!("\"event\":{}", to_row(&name)?);
-        let told = self.read_events(&self.database.lock(), "instr(row, ?1) > 0 ORDER BY seq", [named])?;
+        let told = self.read_events(&mut self.database.lock(), "instr(row, ?1) > 0 ORDER BY seq", [named])?;
         let told = told.into_iter().filter(|event| event.event == name);
         Ok(told.filter_map(|event| Some((event.id?, event.time.as_millisecond()))).collect())
     }
 
     /// The number of the latest event.
     pub fn last_seq(&self) -> Result<u64> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let seq: i64 = database.reader().query_row("SELECT COALESCE(MAX(seq), 0) FROM event", [], |row| row.get(0))?;
         Ok(seq as u64)
     }
@@ -250,7 +255,7 @@ impl Store {
 
     fn measure_events(&self) -> Result<u64> {
         let mut measured = self.purging.measured.lock();
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare_cached(
             "SELECT COALESCE(SUM(OCTET_LENGTH(row)), 0), COALESCE(MAX(seq), ?1) FROM event WHERE seq > ?1",
         )?;
@@ -264,7 +269,7 @@ impl Store {
     /// that are yet to be read, `unread_kept`. The latest of all stays: by it the next gets its number.
     fn events_beyond(&self, bytes_kept: u64, unread_kept: u64) -> Result<Vec<i64>> {
         let read = self.followers.have_read().map_or(i64::MAX, |read| read as i64);
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare("SELECT seq, OCTET_LENGTH(row) FROM event ORDER BY seq DESC")?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
         let (mut bytes, mut beyond) = (0, Vec::new());
@@ -282,7 +287,7 @@ impl Store {
     /// Numbers of the events that say what was last put at each path that has backups.
     fn last_landings_needed(&self) -> Result<HashSet<i64>> {
         let paths: HashSet<RelPath> = self.backups()?.into_iter().map(|backup| backup.path).collect();
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement =
             database.reader().prepare("SELECT MAX(seq) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
         let mut needed = HashSet::new();
@@ -351,7 +356,7 @@ impl Store {
     pub fn gather(&self, paths: &[(RelPath, i64)], going_on: &[OperationId]) -> Result<Option<Gathered>> {
         // Others have their events between these.
         let looked_at = (paths.len() * EVENTS_BETWEEN).max(EVENTS_LOOKED_AT) as i64;
-        let recent = self.read_events(&self.database.lock(), "TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
+        let recent = self.read_events(&mut self.database.lock(), "TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
         let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
         let is_of = |event: &&Event| {
             let since = event.path.as_ref().and_then(|path| since.get(path));
@@ -462,19 +467,30 @@ pub(super) fn put_all(
     if drafts.is_empty() {
         return Ok(None);
     }
-    let mut latest = tx.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?;
-    let first: i64 = latest.query_row([], |row| row.get(0))?;
-    let mut operation = None;
+    let first = next_number(tx)?;
+    let operation = operation_of(first, drafts);
     let names = Names::of(backups);
     for (seq, draft) in (first..).zip(drafts) {
         let mut draft = draft.clone();
-        if !draft.effects.is_empty() && draft.event.operation.is_none() {
-            let id = *operation.get_or_insert(OperationId::of_first_event(seq as u64));
-            draft.event.operation = Some(id.to_string());
+        if draft.is_of_its_own() {
+            draft.event.operation = operation.map(|operation| operation.to_string());
         }
         put(tx, seq, draft, &names)?;
     }
     Ok(operation)
+}
+
+/// The number that the next event gets.
+pub(super) fn next_number(connection: &Connection) -> Result<i64> {
+    let mut latest = connection.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?;
+    Ok(latest.query_row([], |row| row.get(0))?)
+}
+
+/// The operation that events become which get numbers from `first` on; none where they do nothing, or all of it as part
+/// of another one.
+pub(super) fn operation_of(first: i64, drafts: &[EventDraft]) -> Option<OperationId> {
+    let number = (first..).zip(drafts).find_map(|(seq, draft)| draft.is_of_its_own().then_some(seq));
+    number.map(|seq| OperationId::of_first_event(seq as u64))
 }
 
 /// The names that backups got, by path, and apart those of what was discarded.

@@ -210,7 +210,7 @@ impl<'de> Deserialize<'de> for Temp {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Intent {
     pub steps: Vec<Step>,
     pub backups: Vec<Backup>,

@@ -24,7 +24,7 @@ use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
 use super::operations::{DirLooks, NodeLooks};
 use super::recovery::SweepNote;
 use super::{Context, Error, Result, Store, TEMP_PREFIX};
-use crate::model::{BackupKind, Digest, RelPath, Stamp, Timestamp};
+use crate::model::{BackupKind, Digest, OperationId, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
@@ -50,6 +50,10 @@ impl Durability {
         }
     }
 }
+
+/// Of a larger file the record is waited for, so that its upper file goes before its writer goes on: on a full disk that
+/// room is what the next write needs.
+const RECORDED_LATER_BYTES_MAX: u64 = 64 << 10;
 
 /// What comes to stand at a path.
 pub enum NewContent<'a> {
@@ -397,33 +401,48 @@ impl Applied<'_> {
         &mut self.intent.epilogue
     }
 
+    /// The same as [`Self::finish`] for a file of everyday size, of which nothing waits: the record need not be waited for.
+    /// Gives the operation that it is or will be, and not the names that backups get.
+    pub fn finish_soon(mut self) -> Result<Option<OperationId>> {
+        let store = self.work.store;
+        let is_swept = self.is_swept_early();
+        if !is_swept || !self.is_light() {
+            return Ok(self.finish_swept(is_swept)?.operation);
+        }
+        self.work.stands();
+        Ok(store.record_soon(self.id, std::mem::take(&mut self.intent)))
+    }
+
+    /// Whether what waits to be recorded takes hardly any room meanwhile.
+    fn is_light(&self) -> bool {
+        let is_small = |one: &StepOutcome| one.meta.is_none_or(|meta| meta.size <= RECORDED_LATER_BYTES_MAX);
+        self.work.made.is_empty() && self.work.emptied.is_empty() && self.outcomes.iter().all(is_small)
+    }
+
+    fn is_swept_early(&self) -> bool {
+        self.work.durability == Durability::Cached && is_swept_early(&self.work.staged, self.work.store)
+    }
+
     /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
-    pub fn finish(mut self) -> Result<Landed> {
+    pub fn finish(self) -> Result<Landed> {
+        let is_swept = self.is_swept_early();
+        self.finish_swept(is_swept)
+    }
+
+    fn finish_swept(mut self, is_swept: bool) -> Result<Landed> {
         // Before the intent goes: a crash after that no longer repeats what was done.
         let synced = self.work.dress_dirs().and_then(|()| self.work.sync());
         let (id, intent) = (self.id, &self.intent);
-        // Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the
-        // intent makes recovery finish.
-        let staged = std::mem::take(&mut self.work.staged);
-        self.work.made.clear();
-        let emptied = std::mem::take(&mut self.work.emptied);
-        self.work.applied = 0;
-        self.work.intent = None;
+        let (staged, emptied) = self.work.stands();
         let store = self.work.store;
-        let is_swept = self.work.durability == Durability::Cached && is_swept_early(&staged, store);
         let waiting = if is_swept { Vec::new() } else { sweep_notes(&staged) };
         let record = |tx: &rusqlite::Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };
         let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
-        let (landed, sweep) = recorded.map_err(|err| {
-            let err = Error::Unrecorded(Box::new(err));
-            // Lower and the database disagree: the next start finishes it.
-            store.halt.halt(&err.to_string());
-            err
-        })?;
+        let (landed, sweep) = recorded.map_err(|err| store.unrecorded(err))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell. What waits in a
         // directory goes before that directory.
         let waiting = staged.iter().rev().filter(|_| !is_swept);
@@ -444,6 +463,15 @@ impl Applied<'_> {
 }
 
 impl Work<'_> {
+    /// Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the intent
+    /// makes recovery finish. Gives the steps, and the directories that are to go.
+    fn stands(&mut self) -> (Vec<Staged>, Vec<(RelPath, Place)>) {
+        self.made.clear();
+        self.applied = 0;
+        self.intent = None;
+        (std::mem::take(&mut self.staged), std::mem::take(&mut self.emptied))
+    }
+
     fn push(&mut self, step: Step, place: Place) {
         self.staged.push(Staged { step, place, waiting: None, other: None, new: None, placed: None });
     }

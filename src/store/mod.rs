@@ -18,6 +18,7 @@ mod content;
 mod database;
 mod events;
 mod followers;
+mod fulfilment;
 mod halt;
 mod journal;
 mod landing;
@@ -191,10 +192,16 @@ impl Store {
         self.dirs.open_stage_file(id)
     }
 
-    /// Nothing needs the file of an entry that has gone. One that cannot be removed costs room and nothing else: it is
-    /// removed when the session ends, or by the next start.
+    /// Nothing needs the file of an entry that has gone, once that is recorded.
     pub fn drop_upper_file(&self, id: UpperId) {
         self.room.is_gone(id);
+        if !self.stays_until_recorded(id) {
+            self.remove_upper_file(id);
+        }
+    }
+
+    /// One that cannot be removed costs room and nothing else: it is removed when the session ends, or by the next start.
+    fn remove_upper_file(&self, id: UpperId) {
         if let Err(err) = self.dirs.remove_stage_file(id) {
             log::error!("{err}");
             self.left_over.lock().push(id);
@@ -224,6 +231,7 @@ impl Store {
 
     /// What was committed so far survives a power cut when this returns.
     pub fn sync(&self) -> Result<()> {
+        self.record_waiting()?;
         // By a descriptor of its own: others commit meanwhile.
         let log = self.database.lock().log_file()?;
         halt::sync_log(&log, &self.halt)

@@ -174,7 +174,7 @@ impl Store {
     /// None where no operation has this id, or its events are gone.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let rows = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database
                 .reader()
                 .prepare_cached("SELECT row FROM event WHERE seq >= ?1 AND instr(row, ?2) > 0 ORDER BY seq")?;

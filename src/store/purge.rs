@@ -135,7 +135,7 @@ impl Store {
 
     /// Content that no backup names.
     fn orphans(&self) -> Result<Vec<Digest>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement =
             database.reader().prepare("SELECT sha256 FROM content WHERE sha256 NOT IN (SELECT sha256 FROM backup)")?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;

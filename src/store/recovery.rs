@@ -9,7 +9,7 @@ use rusqlite::Transaction;
 
 use super::backups::{self, Backup};
 use super::events::EventDraft;
-use super::journal::{self, Epilogue, Intent, Step};
+use super::journal::{self, Act, Epilogue, Intent, Step};
 use super::landing::{Progress, Staged, keep_within, remove_if_empty, sweep_notes};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
@@ -90,8 +90,9 @@ impl Store {
 
     /// Removes what landings could not remove, now that nobody lands anything.
     pub fn clear_up(&self, lower: &Tree) -> Result<()> {
+        self.record_waiting()?;
         let left_over = std::mem::take(&mut *self.left_over.lock());
-        left_over.into_iter().for_each(|id| self.drop_upper_file(id));
+        left_over.into_iter().for_each(|id| self.remove_upper_file(id));
         self.vitally(|| {
             self.sweep_noted(lower)?;
             self.remove_doomed(lower)
@@ -99,7 +100,7 @@ impl Store {
     }
 
     pub(super) fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {
-        let database = self.database.lock();
+        let mut database = self.database.lock();
         let mut statement = database.reader().prepare("SELECT id, row FROM intent ORDER BY id")?;
         let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
         rows.map(|row| {
@@ -118,7 +119,7 @@ impl Store {
         intent: Intent,
         recovered: &mut Recovered,
     ) -> Result<impl Iterator<Item = Staged>> {
-        let (staged, unreachable) = reopen_all(lower, &intent.steps)?;
+        let Reopened { staged, unreachable, gone } = reopen_all(lower, &intent.steps)?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
@@ -139,7 +140,7 @@ impl Store {
                 journal::fulfil(tx, id, &intent)?;
                 note_sweep(tx, &waiting)
             })?;
-            recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()));
+            recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()).chain(gone));
         } else {
             self.undo_all(&staged)?;
             // What an outsider has replaced since may have been the only place of the old content.
@@ -189,7 +190,7 @@ impl Store {
     /// Removes the temporary names that finished landings had no time to remove.
     fn sweep_noted(&self, lower: &Tree) -> Result<usize> {
         let noted = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT path FROM sweep")?;
             let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -240,7 +241,7 @@ impl Store {
     /// come to pass; deepest first.
     fn remove_doomed(&self, lower: &Tree) -> Result<()> {
         let mut doomed = {
-            let database = self.database.lock();
+            let mut database = self.database.lock();
             let mut statement = database.reader().prepare("SELECT path FROM doomed_dir")?;
             let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -299,13 +300,19 @@ impl Store {
     }
 }
 
-/// The steps of an intent that can be reached, and the paths of the others: planted, or in a directory that somebody took
-/// away since, which must not keep all the rest out of reach.
-fn reopen_all(lower: &Tree, steps: &[Step]) -> Result<(Vec<Staged>, Vec<RelPath>)> {
+/// The steps of an intent, of which some may be out of reach: that must not keep the rest so.
+struct Reopened {
+    staged: Vec<Staged>,
+    /// Planted, or in a directory that somebody took away since.
+    unreachable: Vec<RelPath>,
+    /// What was to be removed and has gone with its directory: nothing is left to do.
+    gone: Vec<RelPath>,
+}
+
+fn reopen_all(lower: &Tree, steps: &[Step]) -> Result<Reopened> {
     let (plausible, planted): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| step.is_plausible());
     let mut unreachable: Vec<RelPath> = planted.iter().map(|step| step.path.clone()).collect();
-    let mut dirs = Dirs::default();
-    let mut among = Vec::new();
+    let (mut dirs, mut among, mut gone) = (Dirs::default(), Vec::new(), Vec::new());
     let mut reopen = |step: &Step, among: &mut Vec<Staged>| match Staged::reopen(lower, step.clone(), among, &mut dirs)
     {
         Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(false),
@@ -318,10 +325,11 @@ fn reopen_all(lower: &Tree, steps: &[Step]) -> Result<(Vec<Staged>, Vec<RelPath>
     let renames = among.len();
     for step in plausible {
         if !reopen(step, &mut among)? {
-            unreachable.push(step.path.clone());
+            let out_of_reach = if matches!(step.act, Act::Remove { .. }) { &mut gone } else { &mut unreachable };
+            out_of_reach.push(step.path.clone());
         }
     }
-    Ok((among.split_off(renames), unreachable))
+    Ok(Reopened { staged: among.split_off(renames), unreachable, gone })
 }
 
 /// Whether directories that were made for a landing have not been taken away again, by its undoing.

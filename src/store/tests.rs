@@ -104,8 +104,24 @@ fn a_landing_whose_directory_is_gone_does_not_keep_the_project_from_mounting() {
     std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap());
     std::fs::remove_dir_all(bench.path("d")).unwrap();
     let recovered = bench.recover().unwrap();
-    assert_eq!(recovered.foreign, [path("d/a")]);
+    assert_eq!((recovered.finished, recovered.foreign), (vec![path("d/a")], vec![]), "it was to go");
     assert_eq!(bench.store().backups().unwrap().len(), 1);
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn what_landed_in_a_directory_that_somebody_took_away_since_is_told_as_foreign() {
+    let mut bench = Bench::new();
+    std::fs::create_dir(bench.path("d")).unwrap();
+    std::fs::write(bench.path("new"), "new\n").unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
+    let new = NewContent::File { file: &file, like: &file, meta };
+    landing.place(&bench.lower, &path("d/a"), None, &new).unwrap();
+    std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap());
+    std::fs::remove_dir_all(bench.path("d")).unwrap();
+    let recovered = bench.recover().unwrap();
+    assert_eq!((recovered.finished, recovered.foreign), (vec![], vec![path("d/a")]));
     assert!(bench.recover().unwrap().is_nothing());
 }
 

@@ -129,8 +129,10 @@ const LOG_PAGE_BYTES: u64 = 4096 + 24;
 /// After a checkpoint the log's file keeps this much, to be written over: cheaper than growing again.
 const LOG_FILE_KEPT_BYTES: i64 = 4 << 20;
 
-/// Pages kept in memory: those that every save reads and changes, and the way to them. Negative means KiB.
-const CACHE_KIB: i64 = -8 * 1024;
+/// Pages kept in memory: those that every save reads and changes, and the way to them. More would be no faster: a page
+/// that is not here is in the kernel's cache, and a commit that has balanced a tree looks at all of them. Negative means
+/// KiB.
+const CACHE_KIB: i64 = -2 * 1024;
 
 /// Takes the place of the hook by which SQLite would checkpoint by itself, in the middle of a commit.
 fn count_log_pages(connection: &Connection, log_pages: &AtomicU32) {

@@ -101,6 +101,8 @@ pub struct Daemon {
     purger: JoinHandle<()>,
     /// Tells what others do below. Ends before the lock is released, too.
     herald: JoinHandle<()>,
+    /// Records what has landed. So does this.
+    recorder: JoinHandle<()>,
     /// Held to the last: a killed daemon holds nothing.
     lock: Lock,
     /// None where none could be started, and once there is no connection any more.
@@ -163,7 +165,7 @@ impl Daemon {
     }
 
     fn close(self) -> Result<()> {
-        let Self { project, socket, purger, herald, lock, .. } = self;
+        let Self { project, socket, purger, herald, recorder, lock, .. } = self;
         drop(socket);
         let overlay = &project.overlay;
         overlay.store().end_purges();
@@ -173,6 +175,10 @@ impl Daemon {
         overlay.end_doubts();
         if herald.join().is_err() {
             log::error!("the thread that looks for changes below panicked");
+        }
+        overlay.store().end_recording();
+        if recorder.join().is_err() {
+            log::error!("the thread that records landings panicked");
         }
         overlay.flush_all(None)?;
         // The project may have become a repository meanwhile.
@@ -247,7 +253,8 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
     }
     let purger = start_purger(Arc::clone(&project.overlay))?;
     let herald = start_herald(Arc::clone(&project.overlay))?;
-    Ok((Daemon { project, ends, end, socket, standing, purger, herald, lock, guard }, recovered))
+    let recorder = start_recorder(Arc::clone(&project.overlay))?;
+    Ok((Daemon { project, ends, end, socket, standing, purger, herald, recorder, lock, guard }, recovered))
 }
 
 /// A guard that knows of no connection does nothing.
@@ -425,6 +432,11 @@ fn start_purger(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
 fn start_herald(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
     let herald = std::thread::Builder::new().name("herald".to_owned());
     herald.spawn(move || overlay.tell_external_until_the_end()).map_err(|err| failure("start a thread", &err))
+}
+
+fn start_recorder(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
+    let recorder = std::thread::Builder::new().name("record".to_owned());
+    recorder.spawn(move || overlay.store().record_until_the_end()).map_err(|err| failure("start a thread", &err))
 }
 
 fn told(failure: Failure) -> ErrorBody {

@@ -116,6 +116,7 @@ impl Scenario {
             (self.ready)(&mut bench);
             let _steps = Steps::watch(Trap::death(step)).unwrap();
             (self.act)(&bench).unwrap();
+            bench.view().store().record_waiting().unwrap();
         })
     }
 

@@ -214,12 +214,13 @@ impl Attempt<'_> {
             .for_each(|fault| eprintln!("{}, {}, call {at}, then {then:?}: {fault}", scenario.name, class.name));
     }
 
-    /// The act with its fault, and what follows.
+    /// The act with its fault, up to where it is recorded, and what follows.
     fn act(&self, project: &Path) -> u8 {
         let (mut bench, _) = Bench::at(project);
         (self.scenario.ready)(&mut bench);
         let steps = Steps::watch(self.class.trap(project, self.at)).unwrap();
-        let acted = (self.scenario.act)(&bench);
+        let recorded = || bench.view().store().record_waiting().map_err(|err| Error::from(err).into());
+        let acted = (self.scenario.act)(&bench).and_then(|()| recorded());
         steps.relent();
         if steps.failed() == 0 {
             return PASSED;

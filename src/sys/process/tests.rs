@@ -155,7 +155,9 @@ fn a_process_has_open_what_it_has_not_closed() {
     let file = tempfile::tempfile().unwrap();
     let (own, inode) = (std::process::id(), file.metadata().unwrap().ino());
     assert!(has_open(own, inode).unwrap());
-    let child = Waiting::start(&mut Command::new("cat"));
+    let mut child = Waiting::start(Command::new("cat").args(["-u", "-"]).stdout(Stdio::piped()));
+    // Until it is the program, it has what we have.
+    child.answer();
     assert!(!has_open(child.pid(), inode).unwrap());
     assert!(has_open(0, inode).is_err(), "nobody knows");
     let ended = child.pid();

@@ -1,0 +1,134 @@
+//! The record of a landing that is done, written a moment after whoever landed it has gone on.
+//!
+//! ```text
+//!   promise: one transaction ──► lower is new ──► waits here ──► one transaction, its own or the next one's
+//! ```
+//! Nobody can tell that it waits: the database writes what waits before it writes or reads anything else
+//! ([`Database::write`], [`Database::reader`]). A death meanwhile leaves what a death right after the last rename leaves, an
+//! intent of which all is done, and recovery records it. So the upper file that the record lets go stays until then: should
+//! somebody change the path below in that moment, recovery finds neither old nor new there, and holds what was written.
+//!
+//! A thread that has nothing else to do writes what waits ([`Store::record_until_the_end`]). Where there is none, as for a
+//! command without a mount, it waits for whoever is next, or for the end.
+
+use std::time::{Duration, Instant};
+
+use super::database::Database;
+use super::events;
+use super::journal::Intent;
+use super::upper::UpperId;
+use super::{Error, Result, Store};
+use crate::model::OperationId;
+
+/// How long it waits for more before it is recorded by itself: longer than the pauses in one burst of saves, of which each
+/// records what came before it.
+const GATHERING: Duration = Duration::from_millis(20);
+
+/// What an intent promises, once it has come true.
+pub(super) struct Fulfilment {
+    pub intent_id: i64,
+    pub intent: Intent,
+    /// Files that nobody needs once it is recorded.
+    pub unneeded: Vec<UpperId>,
+}
+
+impl Fulfilment {
+    fn drops(&self, upper: UpperId) -> bool {
+        self.intent.epilogue.drop.contains(&upper)
+    }
+}
+
+impl Database {
+    /// Gives the operation that it is going to be recorded as: no event can come between. None where that cannot be told
+    /// now: then it is recorded all the same.
+    fn record_soon(&mut self, fulfilment: Fulfilment) -> Option<OperationId> {
+        let waiting: usize = self.fulfilments.iter().map(|waits| waits.intent.epilogue.events.len()).sum();
+        let first = events::next_number(&self.connection).map(|next| next + waiting as i64);
+        let first = first.inspect_err(|err| log::warn!("look up the number of the next event: {err}")).ok();
+        let operation = first.and_then(|first| events::operation_of(first, &fulfilment.intent.epilogue.events));
+        self.fulfilments.push(fulfilment);
+        // While it waits for more it need not be woken by each.
+        if std::mem::take(&mut self.recorder_rests) {
+            self.fulfilment_came.notify_one();
+        }
+        operation
+    }
+
+    /// Writes what waits, if anything does.
+    pub fn record_waiting(&mut self) -> Result<()> {
+        match self.fulfilments.is_empty() || self.halt.is_halted() {
+            true => Ok(()),
+            false => self.write(|_| Ok(())),
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn record_soon(&self, intent_id: i64, intent: Intent) -> Option<OperationId> {
+        self.database.lock().record_soon(Fulfilment { intent_id, intent, unneeded: Vec::new() })
+    }
+
+    /// Records what was landed, and removes what nobody needs then.
+    /// [`Error::Unrecorded`] when that fails: then nothing is written any more.
+    pub fn record_waiting(&self) -> Result<()> {
+        let recorded = self.vitally(|| self.database.lock().record_waiting());
+        recorded.map_err(|err| self.unrecorded(err))?;
+        let unneeded = std::mem::take(&mut self.database.lock().unneeded);
+        unneeded.into_iter().for_each(|id| self.remove_upper_file(id));
+        Ok(())
+    }
+
+    /// Lower and the database disagree: the next start puts it right.
+    pub(super) fn unrecorded(&self, cause: Error) -> Error {
+        let err = Error::Unrecorded(Box::new(cause));
+        self.halt.halt(&err.to_string());
+        err
+    }
+
+    /// Whether the file of an upper entry must stay until a record is written, which then lets it go.
+    pub(super) fn stays_until_recorded(&self, upper: UpperId) -> bool {
+        let mut database = self.database.lock();
+        let fulfilment = database.fulfilments.iter_mut().find(|fulfilment| fulfilment.drops(upper));
+        fulfilment.map(|fulfilment| fulfilment.unneeded.push(upper)).is_some()
+    }
+
+    /// Records each landing as soon as it waits.
+    pub fn record_until_the_end(&self) {
+        while self.wait_to_record() {
+            if let Err(err) = self.record_waiting() {
+                log::error!("record a landing: {err}");
+            }
+        }
+    }
+
+    /// False at the end, and when nothing is written any more.
+    fn wait_to_record(&self) -> bool {
+        let mut database = self.database.lock();
+        let came = database.fulfilment_came.clone();
+        while !database.ends_recording && database.fulfilments.is_empty() && database.unneeded.is_empty() {
+            database.recorder_rests = true;
+            came.wait(&mut database);
+        }
+        database.recorder_rests = false;
+        // Who goes on saving records this with the next save.
+        let until = Instant::now() + GATHERING;
+        while !database.ends_recording && !came.wait_until(&mut database, until).timed_out() {}
+        !database.ends_recording && !self.is_halted()
+    }
+
+    /// Answers who waits for something to record.
+    pub fn end_recording(&self) {
+        let mut database = self.database.lock();
+        database.ends_recording = true;
+        database.fulfilment_came.notify_all();
+    }
+}
+
+/// What waits is not left to recovery.
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Err(err) = self.record_waiting() {
+            log::error!("record a landing: {err}");
+        }
+    }
+}
