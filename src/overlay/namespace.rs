@@ -90,6 +90,7 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let heritage = self.heritage(&path, kind, mode, caller)?;
         let place = self.lower.place(&path)?;
+        self.store.record_waiting()?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
         let given = heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"));
         let effect = || self.made(&path, kind).map(Some);
@@ -260,6 +261,7 @@ impl Overlay {
             return self.look_up(parent, name);
         }
         let place = self.lower.place(&path)?;
+        self.store.record_waiting()?;
         self.lower.place(&source)?.link(&place)?;
         let linked = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
         let from = {

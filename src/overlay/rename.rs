@@ -325,6 +325,7 @@ impl Overlay {
     /// both names before it or both after it.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
         let (source, target) = (self.lower.place(&from.path)?, self.lower.place(&to.path)?);
+        self.store.record_waiting()?;
         let renamed = {
             let mut state = self.state.lock();
             source.rename(&target, RenameFlags::empty())?;

@@ -6,7 +6,8 @@
 //! Nobody can tell that it waits: the database writes what waits before it writes or reads anything else
 //! ([`Database::write`], [`Database::reader`]). A death meanwhile leaves what a death right after the last rename leaves, an
 //! intent of which all is done, and recovery records it. So the upper file that the record lets go stays until then: should
-//! somebody change the path below in that moment, recovery finds neither old nor new there, and holds what was written.
+//! somebody change the path below in that moment, recovery finds neither old nor new there, and holds what was written. What
+//! we do at such a path ourselves is a landing, which a transaction promises, or comes after [`Store::record_waiting`].
 //!
 //! A thread that has nothing else to do writes what waits ([`Store::record_until_the_end`]). Where there is none, as for a
 //! command without a mount, it waits for whoever is next, or for the end.

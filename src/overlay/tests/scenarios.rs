@@ -327,6 +327,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "older 99\n", "old 39\n"],
     },
     Scenario {
+        name: "a file made a moment ago is renamed to where nobody judges",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put(".git/x", "x\n");
+            bench.save("a", "made\n");
+        },
+        act: |bench| rename(bench, "a", ".git/a"),
+        precious: &["made\n"],
+    },
+    Scenario {
         name: "a small edit is closed",
         rule: Rule::Closes,
         ready: |bench| {
