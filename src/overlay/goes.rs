@@ -248,6 +248,10 @@ fn process_of(tid: u32) -> u32 {
     process::leader(tid).unwrap_or(tid)
 }
 
+fn process_of_writer(by: &Writer) -> u32 {
+    by.process().unwrap_or_else(|| process_of(by.pid))
+}
+
 impl Overlay {
     /// What a change of `path` is part of, which is about to be recorded. Not under the lock of the state.
     pub(super) fn part_of(&self, path: &RelPath, by: &Writer, doing: Doing) -> Part {
@@ -268,7 +272,7 @@ impl Overlay {
             // Of no process is the kernel, and who is out of sight.
             return part(0, 0, burst);
         }
-        let process = process_of(by.pid);
+        let process = process_of_writer(by);
         let (go, answer) = self.goes.0.lock().answer((process, tree), (path, doing), Instant::now());
         let operation = match answer {
             Answer::Alone => None,
@@ -281,7 +285,7 @@ impl Overlay {
     /// The same of what is judged: a temporary file that was renamed over it is no change beside it.
     pub(super) fn part_of_job(&self, job: &Job, path: &RelPath, by: &Writer, doing: Doing) -> Part {
         if let Some((source, _)) = &job.takes_along {
-            self.goes.forget(process_of(by.pid), source);
+            self.goes.forget(process_of_writer(by), source);
         }
         self.part_of(path, by, doing)
     }

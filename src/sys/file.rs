@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
@@ -12,6 +12,9 @@ use crate::model::{Digest, Hasher, Stamp, Timestamp};
 
 /// How much is read or written at once when no cheaper copy is to be had.
 const COPY_PIECE_BYTES: usize = 256 * 1024;
+
+/// Up to this a file is copied by one read and one write. File systems that share blocks write them out first.
+const SMALL_BYTES_MAX: u64 = 64 << 10;
 
 /// Of a mode: the bits that lend the owner's or the group's rights to who runs the file.
 pub const SET_UID: u32 = 0o4000;
@@ -259,13 +262,21 @@ pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
     }
 }
 
-/// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing.
-/// Holes stay holes. An error when the sizes disagree afterwards: somebody wrote meanwhile.
+/// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing; a
+/// small file so at once, for sharing its blocks costs more than it saves. Holes stay holes. An error when the sizes
+/// disagree afterwards: somebody wrote meanwhile.
 pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
+    let before = from.metadata()?;
+    let size = before.len();
+    let changed = || Err(io::Error::other("file changed its size while it was copied"));
+    if size <= SMALL_BYTES_MAX && before.blocks() * 512 >= size {
+        let content = read_all(from)?;
+        to.write_all_at(&content, 0)?;
+        return if content.len() as u64 == size { Ok(()) } else { changed() };
+    }
     if fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }
-    let size = from.metadata()?.len();
     let mut offset = 0;
     while let Some((start, end)) = next_data(from, offset, size)? {
         copy_range(from, to, start, end)?;
@@ -277,7 +288,7 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     }
     match from.metadata()?.len() == size && to.metadata()?.len() == size {
         true => Ok(()),
-        false => Err(io::Error::other("file changed its size while it was copied")),
+        false => changed(),
     }
 }
 

@@ -12,6 +12,7 @@
 mod tests;
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -29,6 +30,9 @@ pub struct Program {
     /// The arguments, with a blank after each but the last, as far as [`CMDLINE_BYTES_MAX`] goes.
     pub cmdline: Option<Vec<u8>>,
 }
+
+/// Threads of the kernel have names of up to 63 bytes; a newline follows.
+const NAME_BYTES_MAX: usize = 64;
 
 /// What of a command line is kept: enough to know it again. It may be megabytes, and every event has one.
 pub const CMDLINE_BYTES_MAX: usize = 512;
@@ -77,9 +81,9 @@ pub fn session(pid: u32) -> Option<u32> {
     u32::try_from(leader).ok()
 }
 
-/// The name the kernel keeps (`comm`), at most 15 bytes.
+/// The name the kernel keeps (`comm`), at most 15 bytes; of a thread of the kernel more.
 pub fn name(pid: u32) -> Option<OsString> {
-    let mut bytes = read(pid, "comm")?;
+    let mut bytes = read_once(pid, "comm", NAME_BYTES_MAX)?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
@@ -167,11 +171,8 @@ pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
 
 /// A command line, or the beginning of one that is too long, with an ellipsis.
 fn cmdline(tid: u32) -> Option<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::with_capacity(CMDLINE_BYTES_MAX);
     // One byte more tells that there is more.
-    let taken = fs::File::open(proc_path(tid, "cmdline")).ok()?.take(CMDLINE_BYTES_MAX as u64 + 1);
-    { taken }.read_to_end(&mut bytes).ok()?;
+    let bytes = read_once(tid, "cmdline", CMDLINE_BYTES_MAX + 1)?;
     Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| readable_cmdline(&bytes))
 }
 
@@ -266,6 +267,14 @@ fn proc_path(pid: u32, file: &str) -> PathBuf {
 /// 0 is the kernel, or a caller from outside our pid namespace: `/proc/0` does not exist.
 fn read(pid: u32, file: &str) -> Option<Vec<u8>> {
     fs::read(proc_path(pid, file)).ok()
+}
+
+/// The same of a file that one read gives whole, or of its beginning.
+fn read_once(pid: u32, file: &str, bytes_max: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; bytes_max];
+    let length = fs::File::open(proc_path(pid, file)).and_then(|mut file| file.read(&mut bytes)).ok()?;
+    bytes.truncate(length);
+    Some(bytes)
 }
 
 fn status_number(pid: u32, field: &str) -> Option<u32> {
