@@ -1,11 +1,12 @@
 //! What the overlay and the store tell, in the words of the protocol.
 
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{Asker, Project};
 use crate::diff::{FileDiff, FileSide, unified};
-use crate::model::{ChangeId, ChangeKind};
+use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::overlay::{self, Policy, RuleSource, SideContent};
 use crate::protocol::{
     Also, Backup, ChangeDiff, Counters, Counts, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
@@ -42,13 +43,14 @@ pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
 
 pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
     let in_head = !project.overlay.in_head([&row.row]).is_empty();
-    Ok(Held { in_head, ..described(project, row)? })
+    let told = described(project, row)?;
+    let externally_modified = project.overlay.externally(&told.path).map_err(failed)?.is_some();
+    Ok(Held { in_head, externally_modified, ..told })
 }
 
-/// All but whether git has it: that is asked once for many.
+/// All but whether git has it and whether somebody else has changed it below: that is asked once for many.
 fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held, ErrorBody> {
     let (path, also) = row.names.split_first().ok_or_else(|| internal("a held change without a name"))?;
-    let external = project.overlay.externally(path).map_err(failed)?;
     Ok(Held {
         id: held.id.clone(),
         path: path.clone(),
@@ -63,7 +65,7 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         hunks: held.hunks,
         base_sha256: row.base.digest(),
         new_sha256: held.new,
-        externally_modified: external.is_some(),
+        externally_modified: false,
         expired: project.overlay.is_expired(held).is_some(),
         operation: held.operation.map(|operation| operation.to_string()),
         writer: held.writer.as_ref().map(writer),
@@ -97,9 +99,17 @@ fn time(millis: i64) -> jiff::Timestamp {
 }
 
 pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
-    let rows = held_rows(project);
+    all_described(project, &held_rows(project), &external(project)?)
+}
+
+fn all_described(project: &Project, rows: &[HeldRow], external: &[External]) -> Result<Vec<Held>, ErrorBody> {
     let in_head = project.overlay.in_head(rows.iter().map(|row| &row.row));
-    let told = |row: &HeldRow| Ok(Held { in_head: in_head.contains(&row.row.id), ..described(project, row)? });
+    let external: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
+    let told = |row: &HeldRow| {
+        let told = described(project, row)?;
+        let externally_modified = external.contains(&told.path);
+        Ok(Held { in_head: in_head.contains(&row.row.id), externally_modified, ..told })
+    };
     rows.iter().map(told).collect()
 }
 
@@ -144,7 +154,8 @@ pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
 
 pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
-    let held = all_held(project)?;
+    let external = external(project)?;
+    let held = all_described(project, &held_rows(project), &external)?;
     let backups = overlay.store().backups().map_err(failed)?;
     let mounted = project.mounted.as_ref();
     Ok(Status {
@@ -158,7 +169,7 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         counters: Counters { landed: overlay.landed(), held: held.len() as u64, denied: overlay.refused() },
         requests: Default::default(),
         held,
-        external: external(project)?,
+        external,
         backups: backups.iter().map(backup).collect(),
         writers: overlay.unjudged(),
         runs: overlay.runs().live().into_iter().map(run).collect(),
