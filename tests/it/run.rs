@@ -14,10 +14,12 @@ mod user;
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Held, Output, Scratch, eventually, lines, mounted_scratch};
+use crate::harness::{Held, Output, Scratch, eventually, lines, mounted_scratch, within};
 
 /// `fettlefs run -- bash -c SCRIPT` in the project, where `$ROOT` is the scratch directory and `$FETTLEFS` the program.
 fn command(scratch: &Scratch, flags: &[&str], script: &str) -> Command {
@@ -84,8 +86,14 @@ impl<'s> Going<'s> {
         self.child.take().expect("once").wait_with_output().expect("its output").into()
     }
 
-    /// When it ends by itself.
-    fn child_output(mut self) -> Output {
+    /// Ends it by a signal that its command has a trap for. A shell that is about to read when the signal comes runs its
+    /// trap only when it has read: so it is sent again, once a second, until it is heard.
+    fn end_by(mut self, signal: Signal) -> Output {
+        let run = Pid::from_raw(self.pid()).expect("a pid");
+        eventually("the run has ended by a signal", || {
+            kill_process(run, signal).expect("the run is there");
+            within(Duration::from_secs(1), || self.has_ended())
+        });
         self.child.take().expect("once").wait_with_output().expect("its output").into()
     }
 }
