@@ -33,6 +33,8 @@ pub enum ClientError {
     Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0}")]
     Answer(#[from] ResponseError),
+    #[error("the daemon of {} has just ended, or is ending: ask again", .0.display())]
+    Ending(PathBuf),
     #[error("the answer is longer than 8 MiB")]
     AnswerTooLong,
     #[error("the answer stopped in the middle of a line: the daemon died or was stopped")]
@@ -85,6 +87,7 @@ impl Client {
         let path = self.place.root.clone();
         let failed = |cause: io::Error| match is_death(&cause) {
             true => ClientError::Stale(DeadMount::around(&path)),
+            false if is_hung_up(&cause) => ClientError::Ending(path.clone()),
             false => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
@@ -95,6 +98,11 @@ impl Client {
         };
         Ok(decode(&answer)?)
     }
+}
+
+/// A socket whose other end was closed before anybody there had taken the request.
+fn is_hung_up(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// The control file wants the whole request in one write (SPEC §11), and ends its answer with end of file.
@@ -138,6 +146,7 @@ impl ClientError {
             Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
+            Self::Ending(_) => ErrorCode::Busy,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,
             Self::Answer(_) => ErrorCode::Io,

@@ -143,6 +143,15 @@ fn an_answer_that_is_none_is_an_error_and_not_a_result() {
 }
 
 #[test]
+fn a_daemon_that_ends_before_it_takes_a_request_is_asked_again() {
+    let scratch = tempfile::tempdir().unwrap();
+    let ended = daemon(&project(scratch.path()), Vec::new());
+    let refused = Client::open(scratch.path(), nobody).unwrap().ask(&Request::new(Op::Status)).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Busy, "{}", refused.message);
+    ended.join().unwrap();
+}
+
+#[test]
 fn a_page_that_does_not_get_on_ends_the_asking() {
     let scratch = tempfile::tempdir().unwrap();
     let page = || Response::done(Reply::Log(LogReply { events: vec![], next: Some(2) })).to_line();

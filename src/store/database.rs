@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use super::fulfilment::Fulfilment;
+use super::fulfilment::Waiting;
 use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
@@ -76,16 +76,8 @@ pub struct Database {
     /// Intents that were undone and could not be retracted: retracted before anything else is written. Whoever recovers
     /// what a death leaves until then undoes them, for nothing of them is done (`recovery.rs`).
     pub(super) undone: Vec<i64>,
-    /// Landings that are done and not recorded yet, in the order in which they were done: recorded before anything else is
-    /// written or read.
-    pub(super) fulfilments: Vec<Fulfilment>,
-    /// Files that were to go with what was recorded since.
-    pub(super) unneeded: Vec<UpperId>,
-    /// Told of each fulfilment, and when there will be none any more; waited for with the lock that guards the database.
-    pub(super) fulfilment_came: Arc<Condvar>,
-    pub(super) ends_recording: bool,
-    /// The thread that records them waits for the first.
-    pub(super) recorder_rests: bool,
+    /// Recorded before anything else is written or read.
+    pub(super) waiting: Waiting,
     pub(super) halt: Arc<Halt>,
     /// The log stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
@@ -128,11 +120,7 @@ impl Database {
             log_watch: None,
             swept: Vec::new(),
             undone: Vec::new(),
-            fulfilments: Vec::new(),
-            unneeded: Vec::new(),
-            fulfilment_came: Arc::default(),
-            ends_recording: false,
-            recorder_rests: false,
+            waiting: Waiting::default(),
             halt: Arc::clone(halt),
             log: None,
         };
@@ -211,8 +199,7 @@ impl Database {
     fn commit<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         self.undone.iter().try_for_each(|intent| journal::retract(&transaction, *intent))?;
-        let fulfil = |done: &Fulfilment| journal::fulfil(&transaction, done.intent_id, &done.intent).map(|_| ());
-        self.fulfilments.iter().try_for_each(fulfil)?;
+        self.waiting.record(&transaction)?;
         let value = work(&transaction)?;
         transaction.commit()?;
         Ok(value)
@@ -220,7 +207,7 @@ impl Database {
 
     fn note_commit(&mut self) {
         self.undone.clear();
-        self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
+        self.waiting.is_recorded();
         self.commits += 1;
         self.committed.notify_all();
         if let Some(watch) = &self.log_watch

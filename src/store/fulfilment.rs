@@ -12,13 +12,16 @@
 //! A thread that has nothing else to do writes what waits ([`Store::record_until_the_end`]). Where there is none, as for a
 //! command without a mount, it waits for whoever is next, or for the end.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Condvar;
+use rusqlite::Transaction;
+
 use super::database::Database;
-use super::events;
-use super::journal::Intent;
+use super::journal::{self, Intent};
 use super::upper::UpperId;
-use super::{Error, Result, Store};
+use super::{Error, Result, Store, events};
 use crate::model::OperationId;
 
 /// How long it waits for more before it is recorded by itself: longer than the pauses in one burst of saves, of which each
@@ -26,16 +29,60 @@ use crate::model::OperationId;
 const GATHERING: Duration = Duration::from_millis(20);
 
 /// What an intent promises, once it has come true.
-pub(super) struct Fulfilment {
-    pub intent_id: i64,
-    pub intent: Intent,
+struct Fulfilment {
+    intent_id: i64,
+    intent: Intent,
     /// Files that nobody needs once it is recorded.
-    pub unneeded: Vec<UpperId>,
+    unneeded: Vec<UpperId>,
 }
 
-impl Fulfilment {
-    fn drops(&self, upper: UpperId) -> bool {
-        self.intent.epilogue.drop.contains(&upper)
+/// Landings that are done and not recorded yet. Guarded by the database's lock.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// In the order in which they were done.
+    fulfilments: Vec<Fulfilment>,
+    /// Files that were to go with what has been recorded since.
+    unneeded: Vec<UpperId>,
+    /// Told of the first, and when there will be none any more.
+    came: Arc<Condvar>,
+    /// The thread that records them waits for the first.
+    recorder_rests: bool,
+    is_ending: bool,
+}
+
+impl Waiting {
+    /// As part of a transaction.
+    pub fn record(&self, tx: &Transaction<'_>) -> Result<()> {
+        let fulfil = |done: &Fulfilment| journal::fulfil(tx, done.intent_id, &done.intent).map(|_| ());
+        self.fulfilments.iter().try_for_each(fulfil)
+    }
+
+    /// That transaction is committed.
+    pub fn is_recorded(&mut self) {
+        self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
+    }
+
+    fn push(&mut self, fulfilment: Fulfilment) {
+        self.fulfilments.push(fulfilment);
+        // While it waits for more it need not be woken by each.
+        if std::mem::take(&mut self.recorder_rests) {
+            self.came.notify_one();
+        }
+    }
+
+    /// Neither records nor files.
+    fn is_nothing(&self) -> bool {
+        self.fulfilments.is_empty() && self.unneeded.is_empty()
+    }
+
+    /// How many events come before the next.
+    fn events(&self) -> usize {
+        self.fulfilments.iter().map(|done| done.intent.epilogue.events.len()).sum()
+    }
+
+    /// The one that lets an upper entry go.
+    fn dropping(&mut self, upper: UpperId) -> Option<&mut Fulfilment> {
+        self.fulfilments.iter_mut().find(|done| done.intent.epilogue.drop.contains(&upper))
     }
 }
 
@@ -43,21 +90,16 @@ impl Database {
     /// Gives the operation that it is going to be recorded as: no event can come between. None where that cannot be told
     /// now: then it is recorded all the same.
     fn record_soon(&mut self, fulfilment: Fulfilment) -> Option<OperationId> {
-        let waiting: usize = self.fulfilments.iter().map(|waits| waits.intent.epilogue.events.len()).sum();
-        let first = events::next_number(&self.connection).map(|next| next + waiting as i64);
+        let first = events::next_number(&self.connection).map(|next| next + self.waiting.events() as i64);
         let first = first.inspect_err(|err| log::warn!("look up the number of the next event: {err}")).ok();
         let operation = first.and_then(|first| events::operation_of(first, &fulfilment.intent.epilogue.events));
-        self.fulfilments.push(fulfilment);
-        // While it waits for more it need not be woken by each.
-        if std::mem::take(&mut self.recorder_rests) {
-            self.fulfilment_came.notify_one();
-        }
+        self.waiting.push(fulfilment);
         operation
     }
 
     /// Writes what waits, if anything does.
     pub fn record_waiting(&mut self) -> Result<()> {
-        match self.fulfilments.is_empty() || self.halt.is_halted() {
+        match self.waiting.fulfilments.is_empty() || self.halt.is_halted() {
             true => Ok(()),
             false => self.write(|_| Ok(())),
         }
@@ -74,7 +116,7 @@ impl Store {
     pub fn record_waiting(&self) -> Result<()> {
         let recorded = self.vitally(|| self.database.lock().record_waiting());
         recorded.map_err(|err| self.unrecorded(err))?;
-        let unneeded = std::mem::take(&mut self.database.lock().unneeded);
+        let unneeded = std::mem::take(&mut self.database.lock().waiting.unneeded);
         unneeded.into_iter().for_each(|id| self.remove_upper_file(id));
         Ok(())
     }
@@ -89,11 +131,11 @@ impl Store {
     /// Whether the file of an upper entry must stay until a record is written, which then lets it go.
     pub(super) fn stays_until_recorded(&self, upper: UpperId) -> bool {
         let mut database = self.database.lock();
-        let fulfilment = database.fulfilments.iter_mut().find(|fulfilment| fulfilment.drops(upper));
-        fulfilment.map(|fulfilment| fulfilment.unneeded.push(upper)).is_some()
+        let dropping = database.waiting.dropping(upper);
+        dropping.map(|fulfilment| fulfilment.unneeded.push(upper)).is_some()
     }
 
-    /// Records each landing as soon as it waits.
+    /// Records what nobody else has, a moment after it came.
     pub fn record_until_the_end(&self) {
         while self.wait_to_record() {
             if let Err(err) = self.record_waiting() {
@@ -105,23 +147,23 @@ impl Store {
     /// False at the end, and when nothing is written any more.
     fn wait_to_record(&self) -> bool {
         let mut database = self.database.lock();
-        let came = database.fulfilment_came.clone();
-        while !database.ends_recording && database.fulfilments.is_empty() && database.unneeded.is_empty() {
-            database.recorder_rests = true;
+        let came = database.waiting.came.clone();
+        while database.waiting.is_nothing() && !database.waiting.is_ending {
+            database.waiting.recorder_rests = true;
             came.wait(&mut database);
         }
-        database.recorder_rests = false;
+        database.waiting.recorder_rests = false;
         // Who goes on saving records this with the next save.
         let until = Instant::now() + GATHERING;
-        while !database.ends_recording && !came.wait_until(&mut database, until).timed_out() {}
-        !database.ends_recording && !self.is_halted()
+        while !database.waiting.is_ending && !came.wait_until(&mut database, until).timed_out() {}
+        !database.waiting.is_ending && !self.is_halted()
     }
 
     /// Answers who waits for something to record.
     pub fn end_recording(&self) {
         let mut database = self.database.lock();
-        database.ends_recording = true;
-        database.fulfilment_came.notify_all();
+        database.waiting.is_ending = true;
+        database.waiting.came.notify_all();
     }
 }
 
