@@ -143,10 +143,9 @@ fn decode(answer: &[u8]) -> Result<Response, ClientError> {
 impl ClientError {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
+            Self::NoProject(_) | Self::Stale(_) | Self::Gone | Self::Ending(_) => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
-            Self::Ending(_) => ErrorCode::Busy,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,
             Self::Answer(_) => ErrorCode::Io,

@@ -143,11 +143,11 @@ fn an_answer_that_is_none_is_an_error_and_not_a_result() {
 }
 
 #[test]
-fn a_daemon_that_ends_before_it_takes_a_request_is_asked_again() {
+fn a_daemon_that_ends_before_it_takes_a_request_serves_no_mount() {
     let scratch = tempfile::tempdir().unwrap();
     let ended = daemon(&project(scratch.path()), Vec::new());
     let refused = Client::open(scratch.path(), nobody).unwrap().ask(&Request::new(Op::Status)).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::Busy, "{}", refused.message);
+    assert_eq!(refused.code, ErrorCode::NotMounted, "{}", refused.message);
     ended.join().unwrap();
 }
 

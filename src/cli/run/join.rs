@@ -181,7 +181,13 @@ fn answering(project: &Path) -> Result<Option<Client>, Failure> {
 fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
     let Some(mut client) = answering(project)? else { return Ok(None) };
     let request = Request { name: Some(name.to_owned()), ..Request::new(Op::Run) };
-    let Reply::Run(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
+    let reply = match client.ask(&request) {
+        Ok(Reply::Run(reply)) => reply,
+        Ok(_) => return Err(Failure::other_answer()),
+        // It has ended between the two: another must be started, once this one has let go.
+        Err(body) if body.code == ErrorCode::NotMounted => return Ok(None),
+        Err(body) => return Err(body.into()),
+    };
     let daemon = pidfd_of(reply.pid).map_err(|err| super::told("watch the daemon", &err))?;
     let way = way(&client, &reply);
     Ok(Some((daemon, reply, way)))
