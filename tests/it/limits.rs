@@ -72,9 +72,9 @@ fn a_file_without_a_name_takes_room_until_it_is_closed() {
     let refused = (0..100).find_map(|_| nameless.write_all(&piece).err()).expect("it counts");
     assert_eq!(refused.raw_os_error(), EDQUOT);
     let other = File::create(view.path("other")).expect("a file");
-    assert_eq!(other.write_all_at(&[b'x'; 256 << 10], 0).expect_err("no room").raw_os_error(), EDQUOT);
+    assert_eq!(other.write_at(&[b'x'; 256 << 10], 0).expect_err("no room").raw_os_error(), EDQUOT);
     drop(nameless);
-    eventually("its room is given back", || other.write_all_at(&[b'x'; 256 << 10], 0).is_ok());
+    eventually("its room is given back", || other.write_at(&[b'x'; 256 << 10], 0).is_ok());
 }
 
 #[test]

@@ -14,12 +14,10 @@ mod user;
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Held, Output, Scratch, eventually, lines, mounted_scratch, within};
+use crate::harness::{Held, Output, Scratch, eventually, lines, mounted_scratch};
 
 /// `fettlefs run -- bash -c SCRIPT` in the project, where `$ROOT` is the scratch directory and `$FETTLEFS` the program.
 fn command(scratch: &Scratch, flags: &[&str], script: &str) -> Command {
@@ -59,7 +57,13 @@ impl<'s> Going<'s> {
         let (go, there) = (scratch.root().join(format!("{name}.go")), scratch.root().join(format!("{name}.there")));
         Command::new("mkfifo").args(["-m", "666"]).arg(&go).status().expect("mkfifo");
         let word = File::options().read(true).write(true).open(&go).expect("a FIFO");
-        let waits = format!("{script}\n: > '{}'; read -r _ < '{}'; exit 7", there.display(), go.display());
+        // A shell that is about to read when a signal comes runs its trap only once it has read: so it looks up each second,
+        // for which `read` gives a status above 128.
+        let waits = format!(
+            "{script}\n: > '{}'; while read -r -t 1 _; [ $? -gt 128 ]; do :; done < '{}'; exit 7",
+            there.display(),
+            go.display()
+        );
         let mut command = command(scratch, &[], &waits);
         let child = change(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut going = Self { scratch, child: Some(child), go: word };
@@ -86,14 +90,8 @@ impl<'s> Going<'s> {
         self.child.take().expect("once").wait_with_output().expect("its output").into()
     }
 
-    /// Ends it by a signal that its command has a trap for. A shell that is about to read when the signal comes runs its
-    /// trap only when it has read: so it is sent again, once a second, until it is heard.
-    fn end_by(mut self, signal: Signal) -> Output {
-        let run = Pid::from_raw(self.pid()).expect("a pid");
-        eventually("the run has ended by a signal", || {
-            kill_process(run, signal).expect("the run is there");
-            within(Duration::from_secs(1), || self.has_ended())
-        });
+    /// When it ends by itself.
+    fn child_output(mut self) -> Output {
         self.child.take().expect("once").wait_with_output().expect("its output").into()
     }
 }

@@ -6,19 +6,15 @@ use std::path::Path;
 const ID_LEN: usize = 8;
 const DIGEST_LEN: usize = 64;
 
-/// What `status` says where the kernel does not let files be passed through.
-const NO_PASSTHROUGH: &str = "note: files that nobody judges go through the daemon (no passthrough)\n";
-
 /// Replaces, in this order: each of `places` (`("[project]", path)`, longest first) by its name; RFC 3339 times and
 /// the times in backup names by `[time]`; `pid` numbers by `[pid]`; SHA-256 by `[sha256]`; change ids by `[id1]`,
-/// `[id2]` … in order of appearance, so that the same id keeps its name. What depends on the machine alone goes.
+/// `[id2]` … in order of appearance, so that the same id keeps its name.
 pub fn normalise(text: &str, places: &[(&str, &Path)]) -> String {
     let mut places = places.to_vec();
     places.sort_by_key(|(_, path)| std::cmp::Reverse(path.as_os_str().len()));
     let named = places.iter().fold(text.to_owned(), |text, (name, path)| {
         text.replace(path.to_str().expect("scratch paths are UTF-8"), name)
     });
-    let named = named.replace(NO_PASSTHROUGH, "");
     let mut ids: Vec<String> = Vec::new();
     let mut out = String::with_capacity(named.len());
     let mut rest = named.as_str();

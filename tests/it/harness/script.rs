@@ -5,19 +5,18 @@ use std::process::Command;
 
 use super::{Output, Scratch};
 
-/// What every script begins with: `raises(errno name, call, …)`, or several names where file systems differ, of which
-/// "nothing" may be one; calls that Python does not have; and `ask(op=…)`, a request to the control file of the view it
-/// stands in.
+/// What every script begins with: `raises(errno name, call, …)`, calls that Python does not have, and `ask(op=…)`, a
+/// request to the control file of the view it stands in.
 const PRELUDE: &str = r#"
 import os, sys, errno, json, stat, mmap, fcntl, ctypes, subprocess, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
-def raises(names, call, *args, **named):
+def raises(name, call, *args, **named):
     try:
         call(*args, **named)
     except OSError as err:
-        assert err.errno in [getattr(errno, name, None) for name in names.split(" or ")], (names, err)
+        assert err.errno == getattr(errno, name), (name, err)
     else:
-        assert "nothing" in names.split(" or "), "no " + names
+        raise AssertionError("no " + name)
 def renameat2(a, b, flags):
     if libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), flags) != 0:
         err = ctypes.get_errno()

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Going, command, nobody_is_left, run};
 use crate::harness::{lines, mounted_scratch, script};
@@ -13,7 +13,8 @@ fn signals_that_are_sent_to_the_run_reach_its_command() {
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::INT, "INT"), (Signal::USR1, "USR1")] {
         let wait = format!("trap 'echo got {name}; exit 9' {name}");
         let going = Going::start(&scratch, name, &wait);
-        let output = going.end_by(signal);
+        kill_process(Pid::from_raw(going.pid()).expect("a pid"), signal).expect("the run is there");
+        let output = going.child_output();
         assert_eq!((output.status, output.stdout.as_str()), (9, format!("got {name}\n").as_str()), "{}", output.stderr);
     }
 }
