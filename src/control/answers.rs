@@ -44,11 +44,11 @@ pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
 pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
     let in_head = !project.overlay.in_head([&row.row]).is_empty();
     let told = described(project, row)?;
-    let externally_modified = project.overlay.externally(&told.path).map_err(failed)?.is_some();
+    let externally_modified = is_external(project, &told.path)?;
     Ok(Held { in_head, externally_modified, ..told })
 }
 
-/// All but whether git has it and whether somebody else has changed it below: that is asked once for many.
+/// All but whether git has it and whether somebody else has changed it below: that is asked once for many, or known already.
 fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held, ErrorBody> {
     let (path, also) = row.names.split_first().ok_or_else(|| internal("a held change without a name"))?;
     Ok(Held {
@@ -99,15 +99,22 @@ fn time(millis: i64) -> jiff::Timestamp {
 }
 
 pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
-    all_described(project, &held_rows(project), &external(project)?)
+    all_described(project, |path| is_external(project, path))
 }
 
-fn all_described(project: &Project, rows: &[HeldRow], external: &[External]) -> Result<Vec<Held>, ErrorBody> {
+fn is_external(project: &Project, path: &RelPath) -> Result<bool, ErrorBody> {
+    Ok(project.overlay.externally(path).map_err(failed)?.is_some())
+}
+
+fn all_described(
+    project: &Project,
+    is_external: impl Fn(&RelPath) -> Result<bool, ErrorBody>,
+) -> Result<Vec<Held>, ErrorBody> {
+    let rows = held_rows(project);
     let in_head = project.overlay.in_head(rows.iter().map(|row| &row.row));
-    let external: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
     let told = |row: &HeldRow| {
         let told = described(project, row)?;
-        let externally_modified = external.contains(&told.path);
+        let externally_modified = is_external(&told.path)?;
         Ok(Held { in_head: in_head.contains(&row.row.id), externally_modified, ..told })
     };
     rows.iter().map(told).collect()
@@ -155,7 +162,8 @@ pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
 pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
     let external = external(project)?;
-    let held = all_described(project, &held_rows(project), &external)?;
+    let changed: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
+    let held = all_described(project, |path| Ok(changed.contains(path)))?;
     let backups = overlay.store().backups().map_err(failed)?;
     let mounted = project.mounted.as_ref();
     Ok(Status {

@@ -147,7 +147,7 @@ impl Database {
             match err.is_full() {
                 // Whoever records next does so in the room that is kept for it.
                 true => log::warn!("record a landing: {err}"),
-                false => self.halt.halt(&Error::Unrecorded(Box::new(err)).to_string()),
+                false => drop(self.halt.unrecorded(err)),
             }
         }
         &self.connection

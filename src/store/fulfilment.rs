@@ -21,7 +21,7 @@ use rusqlite::Transaction;
 use super::database::Database;
 use super::journal::{self, Intent};
 use super::upper::UpperId;
-use super::{Error, Result, Store, events};
+use super::{Result, Store, events};
 use crate::model::OperationId;
 
 /// How long it waits for more before it is recorded by itself: longer than the pauses in one burst of saves, of which each
@@ -112,20 +112,13 @@ impl Store {
     }
 
     /// Records what was landed, and removes what nobody needs then.
-    /// [`Error::Unrecorded`] when that fails: then nothing is written any more.
+    /// [`super::Error::Unrecorded`] when that fails: then nothing is written any more.
     pub fn record_waiting(&self) -> Result<()> {
         let recorded = self.vitally(|| self.database.lock().record_waiting());
-        recorded.map_err(|err| self.unrecorded(err))?;
+        recorded.map_err(|err| self.halt.unrecorded(err))?;
         let unneeded = std::mem::take(&mut self.database.lock().waiting.unneeded);
         unneeded.into_iter().for_each(|id| self.remove_upper_file(id));
         Ok(())
-    }
-
-    /// Lower and the database disagree: the next start puts it right.
-    pub(super) fn unrecorded(&self, cause: Error) -> Error {
-        let err = Error::Unrecorded(Box::new(cause));
-        self.halt.halt(&err.to_string());
-        err
     }
 
     /// Whether the file of an upper entry must stay until a record is written, which then lets it go.
@@ -152,7 +145,6 @@ impl Store {
             database.waiting.recorder_rests = true;
             came.wait(&mut database);
         }
-        database.waiting.recorder_rests = false;
         // Who goes on saving records this with the next save.
         let until = Instant::now() + GATHERING;
         while !database.waiting.is_ending && !came.wait_until(&mut database, until).timed_out() {}

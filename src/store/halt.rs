@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Context, Result};
+use super::{Context, Error, Result};
 
 #[derive(Debug, Default)]
 pub(super) struct Halt {
@@ -23,6 +23,13 @@ impl Halt {
         log::error!("nothing is written any more: {why}");
         self.why.lock().get_or_insert_with(|| why.to_owned());
         self.is_halted.store(true, Ordering::SeqCst);
+    }
+
+    /// Lower and the database disagree: the next start puts it right.
+    pub fn unrecorded(&self, cause: Error) -> Error {
+        let err = Error::Unrecorded(Box::new(cause));
+        self.halt(&err.to_string());
+        err
     }
 
     pub fn is_halted(&self) -> bool {

@@ -442,7 +442,7 @@ impl Applied<'_> {
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };
         let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
-        let (landed, sweep) = recorded.map_err(|err| store.unrecorded(err))?;
+        let (landed, sweep) = recorded.map_err(|err| store.halt.unrecorded(err))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell. What waits in a
         // directory goes before that directory.
         let waiting = staged.iter().rev().filter(|_| !is_swept);

@@ -164,12 +164,16 @@ pub struct Writer {
 impl Writer {
     /// The process, where that was looked up: `pid` may be a thread of it.
     pub fn process(&self) -> Option<u32> {
-        self.opened_by.as_ref().or(self.written_by.as_ref()).map(|program| program.pid)
+        self.program().map(|program| program.pid)
     }
 
     /// The executable that rules for programs speak of.
     pub fn exe(&self) -> Option<&str> {
-        self.opened_by.as_ref().or(self.written_by.as_ref())?.exe.as_deref()
+        self.program()?.exe.as_deref()
+    }
+
+    fn program(&self) -> Option<&Program> {
+        self.opened_by.as_ref().or(self.written_by.as_ref())
     }
 }
 

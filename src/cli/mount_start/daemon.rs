@@ -169,17 +169,11 @@ impl Daemon {
         drop(socket);
         let overlay = &project.overlay;
         overlay.store().end_purges();
-        if purger.join().is_err() {
-            log::error!("the purging thread panicked");
-        }
+        wait_for("purges", purger);
         overlay.end_doubts();
-        if herald.join().is_err() {
-            log::error!("the thread that looks for changes below panicked");
-        }
+        wait_for("looks for changes below", herald);
         overlay.store().end_recording();
-        if recorder.join().is_err() {
-            log::error!("the thread that records landings panicked");
-        }
+        wait_for("records landings", recorder);
         overlay.flush_all(None)?;
         // The project may have become a repository meanwhile.
         if project.path.join(STATE_DIRECTORY).exists() {
@@ -251,9 +245,11 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
     if keeper.is_some() {
         start_waiting_for_runs(&project)?;
     }
-    let purger = start_purger(Arc::clone(&project.overlay))?;
-    let herald = start_herald(Arc::clone(&project.overlay))?;
-    let recorder = start_recorder(Arc::clone(&project.overlay))?;
+    let overlay = || Arc::clone(&project.overlay);
+    let (purging, heralding, recording) = (overlay(), overlay(), overlay());
+    let purger = start("purge", move || purging.purge_until_the_end())?;
+    let herald = start("herald", move || heralding.tell_external_until_the_end())?;
+    let recorder = start("record", move || recording.store().record_until_the_end())?;
     Ok((Daemon { project, ends, end, socket, standing, purger, herald, recorder, lock, guard }, recovered))
 }
 
@@ -409,8 +405,18 @@ fn wait_for_signals(termination: &Termination, end: &Sender<End>) {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    spawned.map(|_detached| ()).map_err(|err| failure("start a thread", &err))
+    start(name, work).map(|_detached| ())
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map_err(|err| failure("start a thread", &err))
+}
+
+fn wait_for(what_it_does: &str, thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        log::error!("the thread that {what_it_does} panicked");
+    }
 }
 
 /// Whoever asked for the view may be gone before it stands.
@@ -422,21 +428,6 @@ fn start_waiting_for_runs(project: &Arc<Project>) -> Result<()> {
             (mounted.ask_end)();
         }
     })
-}
-
-fn start_purger(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
-    let purger = std::thread::Builder::new().name("purge".to_owned());
-    purger.spawn(move || overlay.purge_until_the_end()).map_err(|err| failure("start a thread", &err))
-}
-
-fn start_herald(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
-    let herald = std::thread::Builder::new().name("herald".to_owned());
-    herald.spawn(move || overlay.tell_external_until_the_end()).map_err(|err| failure("start a thread", &err))
-}
-
-fn start_recorder(overlay: Arc<Overlay>) -> Result<JoinHandle<()>> {
-    let recorder = std::thread::Builder::new().name("record".to_owned());
-    recorder.spawn(move || overlay.store().record_until_the_end()).map_err(|err| failure("start a thread", &err))
 }
 
 fn told(failure: Failure) -> ErrorBody {
