@@ -18,6 +18,7 @@ use super::answer::{Answer, GENERATION};
 use super::attr;
 use super::door::Door;
 use super::listing::{Listed, Listings};
+use super::readers::{Asker, Readers};
 use super::view::{Source, View, Whose, may_write, node, open_file};
 use super::watchers::Herald;
 use super::workers::Workers;
@@ -65,12 +66,20 @@ pub struct Adapter {
     lasting: Workers,
     at_desk: Workers,
     herald: Herald,
+    readers: Arc<Readers>,
 }
 
 impl Adapter {
-    pub fn new(view: View, listings: Listings, stack_depth: Option<u32>, herald: Herald) -> Self {
+    pub fn new(
+        view: View,
+        listings: Listings,
+        stack_depth: Option<u32>,
+        herald: Herald,
+        readers: Arc<Readers>,
+    ) -> Self {
         Self {
             herald,
+            readers,
             stack_depth,
             door: Arc::new(Door { view, listings }),
             lasting: Workers::new("lasting", LASTING_HERE_MAX, LASTING_THREADS_MAX),
@@ -80,7 +89,10 @@ impl Adapter {
 
     /// For requests that are answered from memory or by one call below.
     fn now<T>(&self, reply: impl Answer<T>, op: &'static str, ask: impl FnOnce(&View) -> Result<T>) {
-        reply.answer(self.door.attempt(op, ask));
+        let _turn = self.readers.serve(Asker::Program);
+        let done = self.door.attempt(op, ask);
+        self.readers.will_answer();
+        reply.answer(done);
     }
 
     /// For requests that may wait for a copy, a diff, an fsync or a permission program.
@@ -126,8 +138,13 @@ impl Adapter {
         op: &'static str,
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
-        let door = self.door.clone();
-        workers.off_path(move || reply.answer(door.attempt(op, ask)));
+        let _turn = self.readers.serve(Asker::Program);
+        let (door, readers) = (self.door.clone(), self.readers.clone());
+        workers.off_path(move || {
+            let done = door.attempt(op, ask);
+            readers.will_answer();
+            reply.answer(done);
+        });
     }
 }
 
@@ -167,10 +184,13 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        self.now(NoReply, "forget", |view| {
+        let _turn = self.readers.serve(Asker::Nobody);
+        let forget = |view: &View| {
             view.forget(ino, lookups);
             Ok(())
-        });
+        };
+        // Nobody is told, and what went wrong was logged.
+        self.door.attempt("forget", forget).unwrap_or(());
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -333,13 +353,15 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.readers.serve(Asker::Nobody);
         // Under way without a gap: this thread lets go when the one that does the work has taken over.
         let _begun = self.door.view.release_begun(handle);
         let (taken, wait) = std::sync::mpsc::sync_channel(1);
-        self.lasting(reply, "release", move |view| {
-            let _begun = view.release_begun(handle);
+        let door = self.door.clone();
+        self.lasting.off_path(move || {
+            let _begun = door.view.release_begun(handle);
             drop(taken);
-            view.release(handle)
+            reply.answer(door.attempt("release", |view| view.release(handle)));
         });
         // The worker drops its end once it has begun: that is the answer.
         wait.recv().unwrap_or(());
@@ -350,13 +372,17 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.door.attempt("opendir", |view| Ok(self.door.listings.open(view, ino))) {
+        let _turn = self.readers.serve(Asker::Program);
+        let done = self.door.attempt("opendir", |view| Ok(self.door.listings.open(view, ino)));
+        self.readers.will_answer();
+        match done {
             Ok((handle, flags)) => reply.opened(handle, flags),
             Err(errno) => reply.error(errno),
         }
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _turn = self.readers.serve(Asker::Program);
         let done = self.door.attempt("readdir", |view| {
             let full = |next, entry: &Listed| {
                 let Listed { name, inode, kind } = entry;
@@ -364,6 +390,7 @@ impl Filesystem for Adapter {
             };
             self.door.listings.read(view, (ino, handle, offset), full)
         });
+        self.readers.will_answer();
         reply.answer(done);
     }
 
@@ -375,15 +402,18 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _turn = self.readers.serve(Asker::Program);
         let done = self.door.attempt("readdirplus", |view| {
             self.door.listings.read_plus(view, (ino, handle, offset), |next, name, shown| {
                 reply.add(shown.attr.ino, next, name, &shown.ttl, &shown.attr, GENERATION)
             })
         });
+        self.readers.will_answer();
         reply.answer(done);
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _turn = self.readers.serve(Asker::Nobody);
         self.door.view.note_request("releasedir");
         self.door.listings.release(handle);
         reply.ok();
@@ -511,11 +541,4 @@ impl Filesystem for Adapter {
     ) {
         reply.error(Errno::ENOTTY);
     }
-}
-
-/// For requests that want no reply; what went wrong was logged.
-struct NoReply;
-
-impl Answer<()> for NoReply {
-    fn answer(self, _done: std::result::Result<(), Errno>) {}
 }

@@ -12,6 +12,7 @@ mod door;
 mod listing;
 mod notices;
 mod observer;
+mod readers;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use super::adapter::{Adapter, EVENT_THREADS};
 use super::listing::Listings;
 use super::notices::Notices;
 use super::observer::{self, KernelCache};
+use super::readers::Readers;
 use super::view::View;
 use super::watchers;
 use crate::control::Desk;
@@ -64,8 +65,9 @@ pub fn serve(
     let listings = Listings::default();
     let changes = listings.changes();
     let view = View::new(overlay.clone(), desk, teller.clone());
-    let adapter = Adapter::new(view, listings, stack_depth, herald.clone());
     let asked = device.try_clone()?;
+    let readers = Arc::new(Readers::new(device.try_clone()?, EVENT_THREADS));
+    let adapter = Adapter::new(view, listings, stack_depth, herald.clone(), readers.clone());
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
     // Asked for here and once: every file would get the same answer.
@@ -81,6 +83,7 @@ pub fn serve(
     overlay.observe(Box::new(KernelCache::new(notices.clone(), teller, herald, changes)));
     thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&notices))?;
     follow_lower(&overlay, watching)?;
+    thread::Builder::new().name("readers".to_owned()).spawn(move || readers.watch_until_the_end())?;
     let (sender, ended) = channel();
     thread::Builder::new().name("session".to_owned()).spawn(move || {
         if sender.send(session.run()).is_err() {

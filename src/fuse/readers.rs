@@ -1,0 +1,349 @@
+//! Who reads the next request.
+//!
+//! All of fuser's event threads read from one device. Left to themselves they sleep there, and each request wakes the one
+//! that has slept longest: a wake-up across processors costs more than most requests do, and that thread's cache is cold.
+//!
+//! ```text
+//!                    ┌────────────── one program asks ──────────────┐
+//!   reads ──► serves ┤ nobody else reads: looks for the next request for a moment, then reads
+//!     ▲              │ somebody reads:    rests until it is called ──┐
+//!     │              └─ several ask at once: reads                  │
+//!     └─────────────────────────────────────────────────────────────┘
+//! ```
+//! A program that waits for its answer mostly asks again at once: the thread that answered it is still awake then. Where
+//! several ask at the same time, all threads read, as they would by themselves.
+//!
+//! A thread that serves may wait for what another request brings. So a thread of its own looks every [`TICK`] whether a
+//! request waits that nobody takes, and calls one that rests ([`Readers::watch_until_the_end`]).
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long a thread that has answered looks for the next request before it sleeps. A program that goes from one call to
+/// the next takes some 10 µs; one that takes longer than this does not feel a wake-up.
+const LINGER: Duration = Duration::from_micros(60);
+
+/// Between two looks less than a microsecond passes, unless somebody else was given the processor.
+const ELSEWHERE: Duration = Duration::from_micros(30);
+
+/// For so long nobody lingers then: the processors have other work, and a thread that sleeps comes to its turn sooner
+/// than one that has used up its time.
+const BUSY: Duration = Duration::from_millis(5);
+
+/// For so long several programs are taken to ask, since they last did at the same time.
+const CROWD: Duration = Duration::from_millis(10);
+
+/// A request that waits for so long, and for as long again, is waiting for somebody who reads.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Without a request for so many ticks, nobody needs to look.
+const QUIET_TICKS: u32 = 20;
+
+/// Who waits for the answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    Program,
+    /// The kernel lets go of something, and nobody waits for that.
+    Nobody,
+}
+
+pub struct Readers {
+    device: OwnedFd,
+    /// Whether there is another processor for the program while a thread lingers.
+    lingers: bool,
+    state: Mutex<State>,
+    called: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Threads that read, linger, or have been called to.
+    reading: usize,
+    /// Requests being served for which programs wait.
+    serving: usize,
+    resting: usize,
+    /// Threads that were called and have not noticed yet.
+    calls: usize,
+    crowd_until: Option<Instant>,
+    busy_until: Option<Instant>,
+    /// Requests so far.
+    served: u64,
+    has_ended: bool,
+}
+
+/// A thread that has read a request. When this is dropped it waits for its turn to read again.
+pub struct Turn<'a>(&'a Readers);
+
+impl Readers {
+    /// For so many threads, each of which begins by reading.
+    pub fn new(device: OwnedFd, threads: usize) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get());
+        let state = State { reading: threads, ..State::default() };
+        Self { device, lingers: processors > 1, state: Mutex::new(state), called: Condvar::new() }
+    }
+
+    /// This thread has read a request.
+    pub fn serve(&self, asker: Asker) -> Turn<'_> {
+        let mut state = self.state.lock();
+        state.served += 1;
+        state.reading = state.reading.saturating_sub(1);
+        if asker == Asker::Program {
+            if state.serving > 0 {
+                state.note_crowd();
+            }
+            state.serving += 1;
+        }
+        if state.reading == 0 && state.is_crowded() {
+            self.call(&mut state);
+        }
+        Turn(self)
+    }
+
+    /// The program that asked is about to be answered: whoever asks before that is another one.
+    pub fn will_answer(&self) {
+        let mut state = self.state.lock();
+        state.serving -= 1;
+        if state.reading > 0 || state.is_crowded() {
+            return;
+        }
+        drop(state);
+        if self.look() == Look::Request {
+            self.state.lock().note_crowd();
+        }
+    }
+
+    /// Returns when it is this thread's turn to read.
+    fn take_turn(&self) {
+        let mut state = self.state.lock();
+        if state.is_crowded() || state.has_ended {
+            state.reading += 1;
+            return;
+        }
+        if state.reading > 0 {
+            return self.rest(state);
+        }
+        state.reading = 1;
+        if self.lingers && state.busy_until.is_none_or(|until| until <= Instant::now()) {
+            drop(state);
+            self.linger();
+        }
+    }
+
+    /// Whoever calls has counted this thread among those that read.
+    fn rest(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+        state.resting += 1;
+        while state.calls == 0 && !state.has_ended {
+            self.called.wait(&mut state);
+        }
+        state.resting -= 1;
+        state.calls = state.calls.saturating_sub(1);
+    }
+
+    /// Has a thread that rests read, if there is one.
+    fn call(&self, state: &mut State) {
+        if state.resting > state.calls {
+            state.calls += 1;
+            state.reading += 1;
+            self.called.notify_one();
+        }
+    }
+
+    /// Until there is a request, or it has taken too long.
+    fn linger(&self) {
+        let begun = Instant::now();
+        let mut last = begun;
+        while self.look() == Look::Nothing {
+            let now = Instant::now();
+            if now - last > ELSEWHERE {
+                self.state.lock().busy_until = Some(now + BUSY);
+                return;
+            }
+            if now - begun > LINGER {
+                return;
+            }
+            last = now;
+        }
+    }
+
+    fn look(&self) -> Look {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.look_for(Some(&at_once))
+    }
+
+    fn look_for(&self, time: Option<&Timespec>) -> Look {
+        let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+        match poll(&mut device, time) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Look::Nothing,
+            Ok(_) if device[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) => Look::End,
+            Ok(_) => Look::Request,
+            Err(err) => {
+                // Then nobody can look, and everybody reads.
+                log::error!("look for requests of the kernel: {err}");
+                Look::End
+            }
+        }
+    }
+
+    /// Sees to it that somebody reads where a request waits, until the session ends: then nobody rests any more.
+    pub fn watch_until_the_end(&self) {
+        while self.look_for(None) != Look::End && self.watch_a_burst() {}
+        self.state.lock().has_ended = true;
+        self.called.notify_all();
+    }
+
+    /// While requests come. False at the end of the session.
+    fn watch_a_burst(&self) -> bool {
+        let (mut quiet, mut served) = (0, 0);
+        while quiet < QUIET_TICKS {
+            std::thread::sleep(TICK);
+            let look = self.look();
+            if look == Look::End {
+                return false;
+            }
+            let mut state = self.state.lock();
+            let is_still = state.served == served;
+            quiet = if is_still { quiet + 1 } else { 0 };
+            served = state.served;
+            if look == Look::Request && is_still && state.reading == 0 {
+                self.call(&mut state);
+            }
+        }
+        true
+    }
+}
+
+/// What the device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Nothing,
+    Request,
+    End,
+}
+
+impl State {
+    fn is_crowded(&self) -> bool {
+        self.crowd_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn note_crowd(&mut self) {
+        self.crowd_until = Some(Instant::now() + CROWD);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.take_turn();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Barrier};
+    use std::thread::{self, JoinHandle, ThreadId};
+
+    use super::*;
+
+    /// A device of which each byte is a request, and threads that read it as fuser's do. The program that asked gets the
+    /// thread that answers.
+    struct Session {
+        readers: Arc<Readers>,
+        program: UnixStream,
+        answers: Receiver<ThreadId>,
+        threads: Vec<JoinHandle<()>>,
+    }
+
+    const QUICK: u8 = 0;
+    /// Is answered when as many of these as there are threads are being served.
+    const WAITS: u8 = 1;
+
+    impl Session {
+        fn new(threads: usize) -> Self {
+            let (device, program) = UnixStream::pair().unwrap();
+            let readers = Arc::new(Readers::new(device.try_clone().unwrap().into(), threads));
+            let (answer, answers) = channel();
+            let all = Arc::new(Barrier::new(threads));
+            let serve = |_| {
+                let (readers, answer, all) = (readers.clone(), answer.clone(), all.clone());
+                let device = device.try_clone().unwrap();
+                thread::spawn(move || serve(&readers, device, &answer, &all))
+            };
+            let threads = (0..threads).map(serve).collect();
+            Self { readers, program, answers, threads }
+        }
+
+        fn watch(&mut self) {
+            let watched = self.readers.clone();
+            self.threads.push(thread::spawn(move || watched.watch_until_the_end()));
+        }
+
+        /// Until one thread reads and the others rest: each takes a request before.
+        fn settle(&mut self) {
+            let all_others = self.threads.len() - 1;
+            while self.readers.state.lock().resting < all_others {
+                self.ask(QUICK);
+                self.answer();
+            }
+        }
+
+        fn ask(&mut self, what: u8) {
+            self.program.write_all(&[what]).unwrap();
+        }
+
+        fn answer(&self) -> ThreadId {
+            self.answers.recv_timeout(Duration::from_secs(10)).expect("every request is answered")
+        }
+
+        fn end(self) {
+            drop(self.program);
+            self.readers.watch_until_the_end();
+            self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    }
+
+    fn serve(readers: &Readers, mut device: UnixStream, answer: &Sender<ThreadId>, all: &Barrier) {
+        let mut request = [0];
+        while device.read(&mut request).unwrap() == 1 {
+            let _turn = readers.serve(Asker::Program);
+            if request[0] == WAITS {
+                all.wait();
+            }
+            readers.will_answer();
+            answer.send(thread::current().id()).unwrap();
+        }
+    }
+
+    #[test]
+    fn of_one_program_that_asks_again_and_again_one_thread_reads() {
+        let mut session = Session::new(4);
+        session.settle();
+        let mut ask = || {
+            session.ask(QUICK);
+            session.answer()
+        };
+        let who = ask();
+        for _ in 0..100 {
+            assert_eq!(ask(), who);
+        }
+        session.end();
+    }
+
+    #[test]
+    fn requests_that_wait_for_each_other_are_all_read_though_one_thread_reads() {
+        let mut session = Session::new(4);
+        session.settle();
+        session.watch();
+        for _ in 0..4 {
+            session.ask(WAITS);
+        }
+        let who: HashSet<ThreadId> = (0..4).map(|_| session.answer()).collect();
+        assert_eq!(who.len(), 4);
+        session.end();
+    }
+}
