@@ -1,0 +1,49 @@
+"""One run of the bench: its sizes, its C helper and the fixture."""
+
+from pathlib import Path
+
+from fixture import commit_all, make_repository, make_tree, saved_text, tree_hash
+from rig import run
+
+SOURCE = Path(__file__).resolve().parent / "loop.c"
+
+
+class Bench:
+    """What a workload is given besides the system and the number of the round.
+
+    It does the work in the system's view, checks what came out, and gives nanoseconds for one operation, or a list of
+    them where each single one counts."""
+
+    def __init__(self, base, smoke):
+        self.base = base
+        self.loop = base / "loop"
+        self.saves = 20 if smoke else 500
+        self.names = 50 if smoke else 1000
+        self.reps = 2 if smoke else 20
+        self.files = 200 if smoke else 5000
+        self.large = 2 << 20 if smoke else 256 << 20
+        self.edits = 20 if smoke else 300
+        run("cc", "-O2", "-Wall", "-o", self.loop, SOURCE)
+
+    def helper(self, *arguments):
+        return [int(line) for line in run(self.loop, *arguments).stdout.split()]
+
+    def make_fixture(self, root):
+        """A git repository: `tree` (many small files), `files` (4 KiB each), `save`, and an ignored `target`."""
+        self.lay_out(root)
+        make_tree(root / "tree", self.files)
+        commit_all(root)
+        make_tree(self.base / "pack/unpacked", self.files)
+        run("tar", "-cf", self.base / "pack.tar", "-C", self.base / "pack", "unpacked")
+        self.pack_hash = tree_hash(self.base / "pack/unpacked")
+        make_repository(self.base / "repository", self.files // 2)
+
+    def lay_out(self, root):
+        for directory in ("save", "files", "judged", "target/pass"):
+            (root / directory).mkdir(parents=True)
+        (root / ".gitignore").write_text("/target/\n")
+        (root / "judged/keep").write_text("keep\n")
+        for name in ("truncate.txt", "rename.txt"):
+            (root / "save" / name).write_text(saved_text(0))
+        for number in range(self.names):
+            (root / f"files/f{number:05}").write_text(f"{number:063}\n" * 64)

@@ -1,0 +1,74 @@
+"""Which workloads there are, in the order of a round."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Callable
+
+import files
+import mixed
+import programs
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    name: str  # on the command line
+    title: str  # in the table
+    work: Callable  # of a bench, a system and the number of the round
+    needs: str | None = None  # a program
+    as_root: bool = False  # only root may do it
+    each: bool = False  # what it gives is a list: each single operation counts
+
+
+ROWS = [
+    Row("save-truncate", "save by truncate in place, 200 lines",
+        partial(files.save, how="save-truncate", path="save/truncate.txt"), each=True),
+    Row("save-rename", "save by temp + rename, 200 lines",
+        partial(files.save, how="save-rename", path="save/rename.txt"), each=True),
+    Row("create-pass", "create, pass path", partial(files.create, where="target/pass")),
+    Row("rename-pass", "rename, pass path", partial(files.rename, where="target/pass")),
+    Row("unlink-pass", "unlink, pass path", partial(files.unlink, where="target/pass")),
+    Row("create-judged", "create, judged path", partial(files.create, where="judged")),
+    Row("rename-judged", "rename, judged path", partial(files.rename, where="judged")),
+    Row("unlink-judged", "unlink, judged path", partial(files.unlink, where="judged")),
+    Row("stat", "stat, warm", partial(files.look, how="stat")),
+    Row("missing", "stat of a missing name", partial(files.look, how="missing")),
+    Row("read", "open + read + close, warm", files.read),
+    Row("walk", "tree walk, warm, an entry", files.walk),
+    Row("git-status", "git status, again", programs.git_status),
+    Row("tar-x", "tar x", programs.tar_extract),
+    Row("rm-r", "rm -r", programs.remove_tree),
+    Row("git-clone", "git clone into the mount", programs.git_clone),
+    Row("git-checkout", "git checkout, half of the files", programs.git_checkout),
+    Row("agent", "agent's trace: edits, git, grep", programs.agent),
+    Row("beside", "open + read + close beside a creator", mixed.beside),
+    Row("write-pass", "sequential write with close, pass path", partial(files.put, where="target")),
+    Row("write-judged", "sequential write with close, judged", partial(files.put, where="judged")),
+    Row("seq-pass", "sequential read, warm, pass path", partial(files.get, where="target")),
+    Row("seq-judged", "sequential read, warm, judged", partial(files.get, where="judged")),
+    Row("append", "first append to a large file, up to close", files.append),
+    Row("worst-wait", "a reader's worst wait beside that append", mixed.worst_wait),
+    Row("rg", "ripgrep, warm", programs.ripgrep, needs="rg"),
+    Row("rg-cold", "ripgrep, cold", programs.ripgrep_cold, needs="rg", as_root=True),
+    Row("walk-cold", "tree walk, cold", files.walk_cold, as_root=True),
+    Row("mount", "mount, until it answers", files.mount_ready),
+]
+
+
+def chosen_rows(only):
+    for name in only or []:
+        if not any(row.name.startswith(name) for row in ROWS):
+            sys.exit(f"bench: no workload {name!r}; there are {', '.join(row.name for row in ROWS)}")
+    wanted = [row for row in ROWS if not only or row.name.startswith(tuple(only))]
+    return [row for row in wanted if is_possible(row)]
+
+
+def is_possible(row):
+    if row.needs and not shutil.which(row.needs):
+        print(f"bench: without {row.name}: {row.needs} is not installed", file=sys.stderr)
+        return False
+    return os.geteuid() == 0 or not row.as_root
