@@ -1,9 +1,11 @@
 """One run of the bench: its sizes, its C helper and the fixture."""
 
+import shutil
 from pathlib import Path
 
 from fixture import commit_all, make_repository, make_tree, saved_text, tree_hash
 from rig import run
+from workspace import make_workspace
 
 SOURCE = Path(__file__).resolve().parent / "loop.c"
 
@@ -23,14 +25,17 @@ class Bench:
         self.files = 200 if smoke else 5000
         self.large = 2 << 20 if smoke else 256 << 20
         self.edits = 20 if smoke else 300
+        self.parts, self.items = (2, 3) if smoke else (18, 15)
         run("cc", "-O2", "-Wall", "-o", self.loop, SOURCE)
 
     def helper(self, *arguments):
         return [int(line) for line in run(self.loop, *arguments).stdout.split()]
 
     def make_fixture(self, root):
-        """A git repository: `tree` (many small files), `files` (4 KiB each), `save`, and an ignored `target`."""
+        """A git repository: `tree` (many small files), `files` (4 KiB each), `save`, `workspace`, and `target`, ignored."""
         self.lay_out(root)
+        if shutil.which("cargo"):
+            make_workspace(root / "workspace", self.parts, self.items)
         make_tree(root / "tree", self.files)
         commit_all(root)
         make_tree(self.base / "pack/unpacked", self.files)

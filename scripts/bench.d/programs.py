@@ -1,10 +1,12 @@
 """Workloads that are programs: git, tar, rm, ripgrep, and what an agent does with them."""
 
+import os
 import time
 
 from files import chill
 from fixture import tree_hash
 from rig import Wrong, run
+from workspace import printed
 
 
 def git_status(_bench, system, _number):
@@ -44,9 +46,9 @@ def drop_unpacked(system):
     return took
 
 
-def timed(*command):
+def timed(*command, **options):
     began = time.perf_counter_ns()
-    run(*command)
+    run(*command, **options)
     return time.perf_counter_ns() - began
 
 
@@ -73,6 +75,26 @@ def expect_clean(system, clone):
     said = run("git", "-C", clone, "status", "--porcelain").stdout
     if said:
         raise Wrong(f"{system.name}: git sees changes where there are none:\n{said[:500]}")
+
+
+def cargo_build(bench, system, _number):
+    """Everything anew, in the profile that people build all day; `target` is in the view, as the sources are."""
+    top = system.view / "workspace"
+    run("rm", "-rf", top / "target")
+    took = timed("cargo", "build", "--offline", "--quiet", cwd=top, env=without_settings_of_cargo())
+    want = printed(bench.parts, bench.items)
+    for place in (top, system.below("workspace")):
+        said = want if place is None else run(place / "target/debug/program").stdout
+        if said != want:
+            raise Wrong(f"{system.name}: the program in {place} prints {said!r}, not {want!r}")
+    return took
+
+
+def without_settings_of_cargo():
+    """Of the person who measures: another target directory, other flags. Where cargo and its toolchains are stays."""
+    stay = ("CARGO_HOME", "RUSTUP_HOME")
+    return {name: value for name, value in os.environ.items()
+            if name in stay or not name.startswith(("CARGO", "RUST"))}
 
 
 def ripgrep(_bench, system, _number):

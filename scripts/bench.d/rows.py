@@ -44,6 +44,7 @@ ROWS = [
     Row("rm-r", "rm -r", programs.remove_tree),
     Row("git-clone", "git clone into the mount", programs.git_clone),
     Row("git-checkout", "git checkout, half of the files", programs.git_checkout),
+    Row("cargo-build", "cargo build, `target` in the mount", programs.cargo_build, needs="cargo"),
     Row("agent", "agent's trace: edits, git, grep", programs.agent),
     Row("beside", "open + read + close beside a creator", mixed.beside),
     Row("write-pass", "sequential write with close, pass path", partial(files.put, where="target")),
