@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from fixture import commit_all, make_repository, make_tree, saved_text, tree_hash
+from fixture import commit_all, make_pack, make_repository, make_tree, saved_text
 from rig import run
 from workspace import make_workspace
 
@@ -25,11 +25,13 @@ class Bench:
         self.files = 200 if smoke else 5000
         self.large = 2 << 20 if smoke else 256 << 20
         self.edits = 20 if smoke else 300
+        self.waits = 20 if smoke else 500
+        self.held = 20 if smoke else 1000
         self.parts, self.items = (2, 3) if smoke else (18, 15)
         run("cc", "-O2", "-Wall", "-o", self.loop, SOURCE)
 
-    def helper(self, *arguments):
-        return [int(line) for line in run(self.loop, *arguments).stdout.split()]
+    def helper(self, *arguments, **options):
+        return [int(line) for line in run(self.loop, *arguments, **options).stdout.split()]
 
     def make_fixture(self, root):
         """A git repository: `tree` (many small files), `files` (4 KiB each), `save`, `workspace`, and `target`, ignored."""
@@ -38,9 +40,8 @@ class Bench:
             make_workspace(root / "workspace", self.parts, self.items)
         make_tree(root / "tree", self.files)
         commit_all(root)
-        make_tree(self.base / "pack/unpacked", self.files)
-        run("tar", "-cf", self.base / "pack.tar", "-C", self.base / "pack", "unpacked")
-        self.pack_hash = tree_hash(self.base / "pack/unpacked")
+        self.pack = make_pack(self.base / "unpacked", self.files)
+        self.few = make_pack(self.base / "few", self.files // 5)
         make_repository(self.base / "repository", self.files // 2)
 
     def lay_out(self, root):
@@ -48,7 +49,7 @@ class Bench:
             (root / directory).mkdir(parents=True)
         (root / ".gitignore").write_text("/target/\n")
         (root / "judged/keep").write_text("keep\n")
-        for name in ("truncate.txt", "rename.txt"):
+        for name in ("truncate.txt", "rename.txt", "beside.txt", "asked.txt"):
             (root / "save" / name).write_text(saved_text(0))
         for number in range(self.names):
             (root / f"files/f{number:05}").write_text(f"{number:063}\n" * 64)

@@ -1,11 +1,10 @@
 """Workloads on single files and names: saves, creations and removals, looks, large files, and the mount itself."""
 
-import contextlib
 import os
 import time
 from pathlib import Path
 
-from fixture import saved_text, sha256, tree_dirs
+from fixture import expect_saved, tree_dirs
 from rig import Wrong, run
 
 
@@ -14,10 +13,7 @@ from rig import Wrong, run
 def save(bench, system, number, how, path):
     seed = 1 + number * bench.saves
     took = bench.helper(how, system.view / path, bench.saves, seed)
-    want = saved_text(seed + bench.saves - 1)
-    for place in (system.view / path, system.below(path)):
-        if place is not None and sha256(place.read_bytes()) != sha256(want.encode()):
-            raise Wrong(f"{system.name}: {place} is not what was saved last")
+    expect_saved(system, path, seed + bench.saves - 1)
     return took
 
 
@@ -67,10 +63,14 @@ def expect_names(system, where, prefix, count):
 
 def read(bench, system, number):
     took = look(bench, system, number, "read")
+    expect_readable(bench, system)
+    return took
+
+
+def expect_readable(bench, system):
     name = f"files/f{bench.names - 1:05}"
     if (system.view / name).read_text() != f"{bench.names - 1:063}\n" * 64:
         raise Wrong(f"{system.name}: {name} reads wrong")
-    return took
 
 
 def look(bench, system, _number, how):
@@ -133,17 +133,19 @@ def get(bench, system, _number, where):
 
 def append(bench, system, _number):
     """The first change of a file that was there before the mount: up to close. What the close costs is another row."""
-    place_large(bench, system)
-    return bench.helper("append", system.view / "large")[0]
+    return bench.helper("append", *place_large(bench, system, 1))[0]
 
 
-def place_large(bench, system):
-    """A large file that the system finds when it is mounted."""
+def place_large(bench, system, count):
+    """So many files, `bench.large` together, that the system finds when it is mounted; those of before are gone."""
     system.settle_down()
     system.unmount()
     for layer in (system.lower, system.upper):
-        with contextlib.suppress(FileNotFoundError):
-            (layer / "large").unlink()
-    bench.helper("put", system.lower / "large", bench.large)
+        for path in layer.glob("large*"):
+            path.unlink()
+    names = [f"large{number}" for number in range(count)]
+    for name in names:
+        bench.helper("put", system.lower / name, bench.large // count)
     run("sync")
     system.mount()
+    return [system.view / name for name in names]

@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+from dataclasses import dataclass
+from pathlib import Path
 
-from rig import run
+from rig import Wrong, run
 
 SAVE_LINES = 200
 
@@ -31,6 +33,22 @@ def make_repository(root, files):
             path.write_text(path.read_text() + "one more line\n")
     run(*git, "commit", "-q", "-a", "-m", "two")
     run(*git, "checkout", "-q", "main")
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A tree as a tar file."""
+
+    tar: Path
+    top: str  # the directory that it unpacks
+    hash: str  # of what is in it
+
+
+def make_pack(root, files):
+    make_tree(root, files)
+    tar = root.with_suffix(".tar")
+    run("tar", "-cf", tar, "-C", root.parent, root.name)
+    return Pack(tar, root.name, tree_hash(root))
 
 
 def saved_text(number):
@@ -66,3 +84,18 @@ def tree_hash(root):
             with open(path, "rb") as file:
                 whole.update(f"{os.path.relpath(path, root)} {sha256(file.read())}\n".encode())
     return whole.hexdigest()
+
+
+def expect_tree(system, pack):
+    """The tree came out of the tar file as it went in, in the view and below."""
+    for place in (system.view / pack.top, system.below(pack.top)):
+        if place is not None and tree_hash(place) != pack.hash:
+            raise Wrong(f"{system.name}: {place} is not what was packed")
+
+
+def expect_saved(system, path, number):
+    """The file has what save number `number` wrote, in the view and below."""
+    want = saved_text(number)
+    for place in (system.view / path, system.below(path)):
+        if place is not None and sha256(place.read_bytes()) != sha256(want.encode()):
+            raise Wrong(f"{system.name}: {place} is not what was saved last")

@@ -1,10 +1,30 @@
 """Workloads beside something large: does one wait for another?"""
 
+import contextlib
+import json
 import subprocess
 import time
+from dataclasses import dataclass
 
-from files import place_large
+from files import expect_readable, place_large
+from fixture import expect_saved, expect_tree
 from rig import Wrong, run
+
+LARGE_FILES = 4
+APPENDED = "one more line\n"
+# Of one round; the next begins with other numbers.
+SAVES_MAX = 1_000_000
+HOOK_SECONDS = 0.05
+# Each at least so long as the program that is asked about it thinks.
+ASKED_SAVES = 20
+# Whoever is asked about everything, and thinks long about one file.
+HOOK = f"""#!/bin/sh
+question=$(cat)
+case $question in
+    *'"path":"save/asked.txt"'*) sleep {HOOK_SECONDS} ;;
+esac
+echo '{{"decision":"land"}}'
+"""
 
 
 def beside(bench, system, _number):
@@ -26,9 +46,118 @@ def beside(bench, system, _number):
 
 
 def worst_wait(bench, system, _number):
-    place_large(bench, system)
+    paths = place_large(bench, system, 1)
     reader = subprocess.Popen([bench.loop, "worst", system.view / "files", str(bench.names), "1500"],
                               stdout=subprocess.PIPE, text=True)
     time.sleep(0.2)
-    bench.helper("append", system.view / "large")
+    bench.helper("append", *paths)
     return int(reader.communicate()[0])
+
+
+# What each single save or read waits beside a load. A load is a context manager: it prepares, gives what runs beside,
+# and checks what came of that.
+
+@dataclass
+class Beside:
+    """A command that is run while operations are measured, and again where it ends before there are `least` of them."""
+
+    command: list
+    least: int
+    options: dict
+    starts: int = 0
+    seconds: float = 0
+
+
+def save_waits(bench, system, number, load):
+    first = 1 + number * SAVES_MAX
+    took = waits(bench, system, load, number, "save", system.view / "save/beside.txt", first)
+    expect_saved(system, "save/beside.txt", first + len(took) - 1)
+    return took
+
+
+def read_waits(bench, system, number, load):
+    took = waits(bench, system, load, number, "read", system.view / "files", bench.names)
+    expect_readable(bench, system)
+    return took
+
+
+def waits(bench, system, load, number, operation, path, last):
+    with load(bench, system, f"{operation}{number}") as beside:
+        began = time.monotonic()
+        beside.starts, *took = bench.helper(
+            "beside", operation, path, beside.least, last, *beside.command, **beside.options)
+        beside.seconds = time.monotonic() - began
+    return took
+
+
+@contextlib.contextmanager
+def nothing(bench, _system, _name):
+    yield Beside([], bench.waits, {})
+
+
+@contextlib.contextmanager
+def copy_ups(bench, system, _name):
+    """Large files that the system has found get a line more, one after the other: each is copied up by its first."""
+    paths = place_large(bench, system, LARGE_FILES)
+    beside = Beside([bench.loop, "append", *paths], bench.waits, {})
+    yield beside
+    for path in paths:
+        below = system.below(path.relative_to(system.view))
+        for place in (path, below):
+            if place is not None:
+                expect_appended(system, place, bench.large // LARGE_FILES, beside.starts)
+    place_large(bench, system, 0)
+
+
+def expect_appended(system, path, size, lines):
+    added = APPENDED.encode() * lines
+    with open(path, "rb") as file:
+        file.seek(size)
+        if file.read() != added:
+            raise Wrong(f"{system.name}: {path} does not end with {lines} new lines")
+
+
+@contextlib.contextmanager
+def many_files(bench, system, _name):
+    yield Beside(["tar", "-xf", bench.few.tar, "-C", system.view], bench.waits, {})
+    expect_tree(system, bench.few)
+    run("rm", "-rf", system.view / bench.few.top)
+
+
+@contextlib.contextmanager
+def confirm(bench, system, name):
+    """Somebody lets all land that waits for review. There is nothing more to confirm after that."""
+    where = f".claude/{name}"
+    system.hold(where, range(bench.held))
+    yield Beside(system.command("confirm", "--all", "--yes"), 0, {"env": system.env()})
+    system.expect_landed(where, range(bench.held))
+
+
+@contextlib.contextmanager
+def quick_hook(bench, system, _name):
+    """A program is asked about every change; nothing else runs."""
+    with asking(bench, system):
+        yield Beside([], bench.waits, {})
+
+
+@contextlib.contextmanager
+def slow_hook(bench, system, _name):
+    """Somebody saves the one file about which the program thinks long."""
+    with asking(bench, system):
+        path = "save/asked.txt"
+        beside = Beside([bench.loop, "save-truncate", system.view / path, ASKED_SAVES, 1], bench.waits, {})
+        yield beside
+        expect_saved(system, path, ASKED_SAVES)
+        if beside.seconds < beside.starts * ASKED_SAVES * HOOK_SECONDS:
+            raise Wrong(f"{system.name}: {path} was saved without waiting for the program that is asked")
+
+
+@contextlib.contextmanager
+def asking(bench, system):
+    """Mounted with a program that is asked about every change."""
+    hook = bench.base / "hook"
+    hook.write_text(HOOK)
+    hook.chmod(0o755)
+    system.mount_anew({"FETTLE_HOOKS_PRE_WRITE": json.dumps([str(hook)])})
+    yield
+    system.mount_anew({})

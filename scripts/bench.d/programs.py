@@ -4,7 +4,7 @@ import os
 import time
 
 from files import chill
-from fixture import tree_hash
+from fixture import expect_tree
 from rig import Wrong, run
 from workspace import printed
 
@@ -22,25 +22,19 @@ def git_status(_bench, system, _number):
 
 def tar_extract(bench, system, _number):
     drop_unpacked(system)
-    began = time.perf_counter_ns()
-    run("tar", "-xf", bench.base / "pack.tar", "-C", system.view)
-    took = time.perf_counter_ns() - began
-    for place in (system.view / "unpacked", system.below("unpacked")):
-        if place is not None and tree_hash(place) != bench.pack_hash:
-            raise Wrong(f"{system.name}: {place} is not what was packed")
+    took = timed("tar", "-xf", bench.pack.tar, "-C", system.view)
+    expect_tree(system, bench.pack)
     return took
 
 
 def remove_tree(bench, system, _number):
     if not (system.view / "unpacked").exists():
-        run("tar", "-xf", bench.base / "pack.tar", "-C", system.view)
+        run("tar", "-xf", bench.pack.tar, "-C", system.view)
     return drop_unpacked(system)
 
 
 def drop_unpacked(system):
-    began = time.perf_counter_ns()
-    run("rm", "-rf", system.view / "unpacked")
-    took = time.perf_counter_ns() - began
+    took = timed("rm", "-rf", system.view / "unpacked")
     if (system.view / "unpacked").exists():
         raise Wrong(f"{system.name}: unpacked is still in the view")
     return took

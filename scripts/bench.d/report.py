@@ -9,17 +9,18 @@ import sys
 import time
 
 from rig import Wrong
+from rows import Shown
 
 
 def measure(bench, rows, systems, rounds):
-    """Row name → system name → the value of each round; for the latency rows a list of values a round."""
-    taken = {row.name: {system.name: [] for system in systems} for row in rows}
+    """Row name → system name → the value of each round, or the list of each round's single operations."""
+    taken = {row.name: {system.name: [] for system in systems if row.runs_on(system)} for row in rows}
     failed, notes = {}, {}
     for number in range(rounds):
         for at, row in enumerate(rows):
             turn = (number + at) % len(systems)
             for system in systems[turn:] + systems[:turn]:
-                if (system.name, row.name) in failed:
+                if (system.name, row.name) in failed or not row.runs_on(system):
                     continue
                 say(f"round {number + 1}/{rounds}  {row.name}  {system.name}")
                 try:
@@ -65,35 +66,50 @@ def percentile(values, share):
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def latency_text(rounds, share):
+def spread_text(rounds, share):
     """The percentile of all rounds together, and between which it lay in each."""
     whole = percentile([ns for each in rounds for ns in each], share) / 1e3
     apart = sorted(percentile(each, share) / 1e3 for each in rounds)
     return f"{whole:.0f}" if len(apart) == 1 else f"{whole:.0f} ({apart[0]:.0f}-{apart[-1]:.0f})"
 
 
-def tables(rows, systems, taken):
-    names = [system.name for system in systems]
-    lines = head("workload", names)
+def tables(rows, names, taken):
+    ratios = [row for row in rows if row.shown is not Shown.WAITS]
+    saves = [row for row in rows if row.shown is Shown.EACH]
+    waits = [row for row in rows if row.shown is Shown.WAITS]
+    return [
+        *ratio_table(ratios, names, taken),
+        *spread_table("one save, µs: p50 / p99", (0.5, 0.99), saves, names, taken),
+        *spread_table("one save or read, µs: p50 / p99 / longest", (0.5, 0.99, 1), waits, names, taken),
+    ]
+
+
+def ratio_table(rows, names, taken):
+    lines = head("workload", names) if rows else []
     for row in rows:
         native = taken[row.name]["native"]
         cells = [time_text(statistics.median(map(one, native))) if native else "fails"]
         cells += [ratio_text(taken[row.name][other], native) for other in names[1:]]
         lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
-    latencies = [row for row in rows if row.each]
-    if latencies:
-        lines += ["", *head("one save, µs: p50 / p99, each with the range of the rounds", names)]
-    for row in latencies:
-        cells = []
-        for other in names:
-            each = taken[row.name][other]
-            cells.append(f"{latency_text(each, 0.5)} / {latency_text(each, 0.99)}" if each else "fails")
+    return lines
+
+
+def spread_table(what, shares, rows, names, taken):
+    lines = head(f"{what}, each with the range of the rounds", names) if rows else []
+    for row in rows:
+        cells = [spread_cell(taken[row.name].get(name), shares) for name in names]
         lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
     return lines
 
 
+def spread_cell(rounds, shares):
+    if rounds is None:
+        return "–"
+    return " / ".join(spread_text(rounds, share) for share in shares) if rounds else "fails"
+
+
 def head(first, names):
-    return [f"| {first} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    return ["", f"| {first} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
 
 
 def machine(place, options, systems):
@@ -115,10 +131,10 @@ def report(options, about, bench, rows, systems, taken, failed, notes):
           f"{about['directory']}, load {about['load']:.1f} before and {about['load_after']:.1f} after, "
           f"{about['date']}. {versions}.")
     print(f"{options.rounds} interleaved rounds; {bench.files} files in the tree, {bench.saves} saves a round. "
-          "Native: median of one operation. Others: ratio to native, median (range) of the rounds; lower is better.\n")
+          "Native: median of one operation. Others: ratio to native, median (range) of the rounds; lower is better.")
     if options.smoke:
-        print("Smoke run: too short to say anything about speed.\n")
-    print("\n".join(tables(rows, systems, taken)))
+        print("\nSmoke run: too short to say anything about speed.")
+    print("\n".join(tables(rows, [system.name for system in systems], taken)))
     kept = [f"{name} {size / (1 << 20):.1f} MiB" for name, size in about["memory"].items() if size]
     print(f"\nMemory of its own that a daemon has at the end: {', '.join(kept) or 'not known'}.")
     for name, note in notes.items():

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Callable
 
@@ -12,23 +13,43 @@ import mixed
 import programs
 
 
+class Shown(Enum):
+    """What is told of a row."""
+
+    MEAN = "its ratio to native, from one value a round"
+    EACH = "the same, from a list of single operations a round, and how they are spread"
+    WAITS = "only how they are spread"
+
+
 @dataclass(frozen=True)
 class Row:
-    """A row of the table."""
+    """A workload: a row of one table or two."""
 
     name: str  # on the command line
     title: str  # in the table
     work: Callable  # of a bench, a system and the number of the round
     needs: str | None = None  # a program
     as_root: bool = False  # only root may do it
-    each: bool = False  # what it gives is a list: each single operation counts
+    shown: Shown = Shown.MEAN
+    only: str | None = None  # the one system that can
+
+    def runs_on(self, system):
+        return self.only in (None, system.name)
+
+
+def waits(name, title, load, only=None):
+    """What a small save, and what a small read waits beside a load."""
+    return [
+        Row(f"wait-save-{name}", f"save, {title}", partial(mixed.save_waits, load=load), shown=Shown.WAITS, only=only),
+        Row(f"wait-read-{name}", f"read, {title}", partial(mixed.read_waits, load=load), shown=Shown.WAITS, only=only),
+    ]
 
 
 ROWS = [
     Row("save-truncate", "save by truncate in place, 200 lines",
-        partial(files.save, how="save-truncate", path="save/truncate.txt"), each=True),
+        partial(files.save, how="save-truncate", path="save/truncate.txt"), shown=Shown.EACH),
     Row("save-rename", "save by temp + rename, 200 lines",
-        partial(files.save, how="save-rename", path="save/rename.txt"), each=True),
+        partial(files.save, how="save-rename", path="save/rename.txt"), shown=Shown.EACH),
     Row("create-pass", "create, pass path", partial(files.create, where="target/pass")),
     Row("rename-pass", "rename, pass path", partial(files.rename, where="target/pass")),
     Row("unlink-pass", "unlink, pass path", partial(files.unlink, where="target/pass")),
@@ -57,6 +78,13 @@ ROWS = [
     Row("rg-cold", "ripgrep, cold", programs.ripgrep_cold, needs="rg", as_root=True),
     Row("walk-cold", "tree walk, cold", files.walk_cold, as_root=True),
     Row("mount", "mount, until it answers", files.mount_ready),
+    *waits("alone", "alone", mixed.nothing),
+    *waits("append", "beside first appends to large files", mixed.copy_ups),
+    *waits("tar-x", "beside tar x", mixed.many_files),
+    *waits("confirm", "beside confirm --all", mixed.confirm, only="fettlefs"),
+    Row("wait-save-hook", "save, alone, a program is asked", partial(mixed.save_waits, load=mixed.quick_hook),
+        shown=Shown.WAITS, only="fettlefs"),
+    *waits("slow-hook", "beside a save about which that program thinks 50 ms", mixed.slow_hook, only="fettlefs"),
 ]
 
 

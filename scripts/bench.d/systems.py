@@ -157,19 +157,26 @@ class Fettlefs(Mounted):
     pid = None
     outlived = False  # its mount: a fault, though not one of speed
 
+    def __init__(self, root):
+        super().__init__(root)
+        self.settings = {}
+
     @classmethod
     def missing(cls, options):
         if not os.path.exists("/dev/fuse"):
             return "no /dev/fuse"
         return None if options.bin.is_file() else f"{options.bin} is not built (cargo build --release)"
 
-    def call(self, *arguments, check=True):
-        return run(self.program, *arguments, check=check, env=self.env(), cwd=self.root, timeout=120)
+    def call(self, *arguments):
+        return run(*self.command(*arguments), env=self.env(), cwd=self.root, timeout=120)
+
+    def command(self, *arguments):
+        return [self.program, "-C", self.view, *arguments]
 
     def env(self):
         """Without any setting of the person who measures."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("FETTLE_")}
-        return {**env, "XDG_CONFIG_HOME": str(self.root / "no-settings")}
+        return {**env, "XDG_CONFIG_HOME": str(self.root / "no-settings"), **self.settings}
 
     def mount(self):
         # The daemon must not inherit our pipes: reading them would wait for its end.
@@ -184,18 +191,45 @@ class Fettlefs(Mounted):
         self.wait()
         self.pid = None
 
+    def mount_anew(self, settings):
+        """By these settings, from variables."""
+        self.settle_down()
+        self.unmount()
+        self.settings = settings
+        self.mount()
+
+    def hold(self, where, numbers):
+        """New files that wait for review: agents' own settings always do."""
+        directory = self.view / where
+        directory.mkdir(parents=True, exist_ok=True)
+        before = self.held_count()
+        for number in numbers:
+            (directory / f"held{number:05}").write_text(f"{number}\n")
+        made = self.held_count() - before
+        if made != len(numbers):
+            raise Wrong(f"{self.name}: {made} changes are held, not {len(numbers)}")
+
+    def expect_landed(self, where, numbers):
+        for number in numbers:
+            path = self.lower / where / f"held{number:05}"
+            if path.read_text() != f"{number}\n":
+                raise Wrong(f"{self.name}: {path} is not what was confirmed")
+
     def daemon(self):
         self.pid = self.pid or self.status()["pid"]
         return self.pid
 
     def settle_down(self):
-        self.call("-C", self.view, "flush")
+        self.call("flush")
+
+    def held_count(self):
+        return len(self.status()["held"])
 
     def requests(self):
         return self.status("--trace-ops").get("requests", {})
 
     def status(self, *more):
-        said = self.call("-C", self.view, "status", "--json", *more).stdout
+        said = self.call("status", "--json", *more).stdout
         try:
             return json.loads(said)
         except json.JSONDecodeError as err:
@@ -206,7 +240,7 @@ class Fettlefs(Mounted):
             with contextlib.suppress(Wrong, subprocess.TimeoutExpired):
                 self.daemon()
             with contextlib.suppress(Wrong, subprocess.TimeoutExpired):
-                self.call("-C", self.view, "unmount")
+                self.call("unmount")
         detach(self.view)
         self.end_daemon()
 
