@@ -45,10 +45,11 @@ class Bench:
         make_repository(self.base / "repository", self.files // 2)
 
     def lay_out(self, root):
-        for directory in ("save", "files", "judged", "target/pass"):
+        for directory in ("save", "files", "judged", ".claude", "target/pass"):
             (root / directory).mkdir(parents=True)
         (root / ".gitignore").write_text("/target/\n")
-        (root / "judged/keep").write_text("keep\n")
+        for directory in ("judged", ".claude"):
+            (root / directory / "keep").write_text("keep\n")
         for name in ("truncate.txt", "rename.txt", "beside.txt", "asked.txt"):
             (root / "save" / name).write_text(saved_text(0))
         for number in range(self.names):

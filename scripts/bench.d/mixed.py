@@ -127,10 +127,9 @@ def many_files(bench, system, _name):
 @contextlib.contextmanager
 def confirm(bench, system, name):
     """Somebody lets all land that waits for review. There is nothing more to confirm after that."""
-    where = f".claude/{name}"
-    system.hold(where, range(bench.held))
+    system.hold(name, range(bench.held))
     yield Beside(system.command("confirm", "--all", "--yes"), 0, {"env": system.env()})
-    system.expect_landed(where, range(bench.held))
+    system.expect_landed(name, range(bench.held))
 
 
 @contextlib.contextmanager

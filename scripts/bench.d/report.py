@@ -1,44 +1,34 @@
-"""Every workload on every system in turn, and what is told of it."""
+"""What is told of a comparison, as markdown."""
 
-import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
-import time
 
-from rig import Wrong
-from rows import Shown
+from rows import ROWS, Shown
 
 
-def measure(bench, rows, systems, rounds):
-    """Row name → system name → the value of each round, or the list of each round's single operations."""
-    taken = {row.name: {system.name: [] for system in systems if row.runs_on(system)} for row in rows}
-    failed, notes = {}, {}
-    for number in range(rounds):
-        for at, row in enumerate(rows):
-            turn = (number + at) % len(systems)
-            for system in systems[turn:] + systems[:turn]:
-                if (system.name, row.name) in failed or not row.runs_on(system):
-                    continue
-                say(f"round {number + 1}/{rounds}  {row.name}  {system.name}")
-                try:
-                    taken[row.name][system.name].append(row.work(bench, system, number))
-                except (Wrong, OSError, subprocess.TimeoutExpired) as err:
-                    failed[system.name, row.name] = str(err)
-                else:
-                    note = system.note()
-                    if note:
-                        notes.setdefault(system.name, f"after {row.name}: {note}")
-    say("")
-    return taken, failed, notes
+def report(document):
+    """Prints what `compare` has measured."""
+    about, names, taken = document["machine"], document["systems"], document["rows"]
+    print(machine_line(about))
+    print(f"{document['rounds']} interleaved rounds; {document['files']} files in the tree, {document['saves']} saves a "
+          "round. Native: median of one operation. Others: ratio to native, median (range) of the rounds; lower is "
+          "better.")
+    if document["smoke"]:
+        print("\nSmoke run: too short to say anything about speed.")
+    print("\n".join(tables([row for row in ROWS if row.name in taken], names, taken)))
+    kept = [f"{name} {size / (1 << 20):.1f} MiB" for name, size in about["memory"].items() if size]
+    print(f"\nMemory of its own that a daemon has at the end: {', '.join(kept) or 'not known'}.")
+    for name, note in document["notes"].items():
+        print(f"\nNote, {name}: {note}")
+    for failure in document["failed"]:
+        print(f"\nFAILED {failure['system']}, {failure['row']}: {failure['why']}", file=sys.stderr)
 
 
-def say(text):
-    """Progress, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def machine_line(about):
+    versions = ", ".join(f"{name} {version}".strip() for name, version in about["versions"].items())
+    return (f"{about['cpu']}, {about['cores']} cores, {about['memory_gib']} GiB, Linux {about['kernel']}, "
+            f"{about['directory']}, load {about['load']:.1f} before and {about['load_after']:.1f} after, "
+            f"{about['date']}. {versions}.")
 
 
 def one(value):
@@ -55,11 +45,14 @@ def time_text(ns):
 
 
 def ratio_text(values, native):
-    ratios = sorted(one(value) / one(base) for value, base in zip(values, native))
-    if not ratios:
-        return "fails"
-    middle = f"{statistics.median(ratios):.2f}"
-    return middle if len(ratios) == 1 else f"{middle} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+    ratios = [one(value) / one(base) for value, base in zip(values, native)]
+    return cell(ratios, 1, 2) if ratios else "fails"
+
+
+def cell(values, unit, digits):
+    """The median and, where there are several, between which they lie."""
+    middle, low, high = (f"{value / unit:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} ({low}-{high})"
 
 
 def percentile(values, share):
@@ -110,39 +103,3 @@ def spread_cell(rounds, shares):
 
 def head(first, names):
     return ["", f"| {first} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-
-
-def machine(place, options, systems):
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    with open("/proc/meminfo", encoding="utf-8") as file:
-        memory = int(file.readline().split()[1]) / (1 << 20)
-    versions = {system.name: system.version(options) for system in systems if system.name != "native"}
-    return {
-        "cpu": models[0] if models else platform.machine(), "cores": os.cpu_count(), "memory_gib": round(memory, 1),
-        "kernel": platform.release(), "directory": place, "load": os.getloadavg()[0], "versions": versions,
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
-def report(options, about, bench, rows, systems, taken, failed, notes):
-    versions = ", ".join(f"{name} {version}".strip() for name, version in about["versions"].items())
-    print(f"{about['cpu']}, {about['cores']} cores, {about['memory_gib']} GiB, Linux {about['kernel']}, "
-          f"{about['directory']}, load {about['load']:.1f} before and {about['load_after']:.1f} after, "
-          f"{about['date']}. {versions}.")
-    print(f"{options.rounds} interleaved rounds; {bench.files} files in the tree, {bench.saves} saves a round. "
-          "Native: median of one operation. Others: ratio to native, median (range) of the rounds; lower is better.")
-    if options.smoke:
-        print("\nSmoke run: too short to say anything about speed.")
-    print("\n".join(tables(rows, [system.name for system in systems], taken)))
-    kept = [f"{name} {size / (1 << 20):.1f} MiB" for name, size in about["memory"].items() if size]
-    print(f"\nMemory of its own that a daemon has at the end: {', '.join(kept) or 'not known'}.")
-    for name, note in notes.items():
-        print(f"\nNote, {name}: {note}")
-    for (name, row), why in failed.items():
-        print(f"\nFAILED {name}, {row}: {why}", file=sys.stderr)
-    if options.json:
-        document = {"schema": "fettlefs.bench/1", "machine": about, "rounds": options.rounds, "smoke": options.smoke,
-                    "unit": "ns", "rows": taken, "notes": notes,
-                    "failed": [{"system": name, "row": row, "why": why} for (name, row), why in failed.items()]}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")

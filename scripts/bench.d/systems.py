@@ -13,6 +13,8 @@ from pathlib import Path
 
 from rig import Wrong, detach, is_mounted, run
 
+# A path that is always held, in a directory of the fixture.
+HELD = ".claude/{}-{:05}"
 PEERS = ["fuse-overlayfs", "unionfs-fuse", "mergerfs"]
 
 
@@ -198,20 +200,18 @@ class Fettlefs(Mounted):
         self.settings = settings
         self.mount()
 
-    def hold(self, where, numbers):
+    def hold(self, name, numbers):
         """New files that wait for review: agents' own settings always do."""
-        directory = self.view / where
-        directory.mkdir(parents=True, exist_ok=True)
         before = self.held_count()
         for number in numbers:
-            (directory / f"held{number:05}").write_text(f"{number}\n")
+            (self.view / HELD.format(name, number)).write_text(f"{number}\n")
         made = self.held_count() - before
         if made != len(numbers):
             raise Wrong(f"{self.name}: {made} changes are held, not {len(numbers)}")
 
-    def expect_landed(self, where, numbers):
+    def expect_landed(self, name, numbers):
         for number in numbers:
-            path = self.lower / where / f"held{number:05}"
+            path = self.lower / HELD.format(name, number)
             if path.read_text() != f"{number}\n":
                 raise Wrong(f"{self.name}: {path} is not what was confirmed")
 

@@ -1,0 +1,1 @@
+def plot(a, b): pass
