@@ -34,7 +34,7 @@ class Bench:
         return [int(line) for line in run(self.loop, *arguments, **options).stdout.split()]
 
     def make_fixture(self, root):
-        """A git repository: `tree` (many small files), `files` (4 KiB each), `save`, `workspace`, and `target`, ignored."""
+        """A git repository: `tree` (many small files), what `lay_out` makes, and a `workspace` for cargo."""
         self.lay_out(root)
         if shutil.which("cargo"):
             make_workspace(root / "workspace", self.parts, self.items)
@@ -45,6 +45,7 @@ class Bench:
         make_repository(self.base / "repository", self.files // 2)
 
     def lay_out(self, root):
+        """Files to read (4 KiB), to save and to make; git ignores `target`, and what is new in `.claude` is held."""
         for directory in ("save", "files", "judged", ".claude", "target/pass"):
             (root / directory).mkdir(parents=True)
         (root / ".gitignore").write_text("/target/\n")

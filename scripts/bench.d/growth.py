@@ -13,7 +13,7 @@ from bed import Bench
 from comparison import machine
 from files import create, expect_readable, look, mount_ready, save, walk_new
 from fixture import add_tree, commit_all, sha256
-from report import cell, machine_line, percentile
+from report import cell, machine_line, percentile, table_head
 from rig import Wrong, resident_bytes, workplace
 from systems import Fettlefs
 
@@ -41,7 +41,7 @@ def growth(options):
     smoke, rounds = options.smoke, options.rounds
     document = {"schema": SCHEMA, "rounds": rounds, "smoke": smoke, "unit": "ns, and bytes for memory",
                 "points": [], "confirm": [], "verdict": []}
-    print("| files | held | " + " | ".join(title for _, title, _, _ in COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 2) + "|")
+    print(table_head(["files", "held", *(title for _, title, _, _ in COLUMNS)]))
     for files in SIZES_SMOKE if smoke else SIZES:
         with project(options, files) as (bench, system, what):
             document.setdefault("machine", machine(what, options, [Fettlefs]))
@@ -153,7 +153,7 @@ def point_line(measured):
 
 
 def told_below(document):
-    lines = ["", "| files | confirmed at once | ms |", "|---|---|---|"]
+    lines = ["", table_head(["files", "confirmed at once", "ms"])]
     lines += [f"| {each['files']} | {each['count']} | {cell(each['values'], 1e6, 1)} |" for each in document["confirm"]]
     long_lines = LONG_LINES_SMOKE if document["smoke"] else LONG_LINES
     return [

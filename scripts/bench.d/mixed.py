@@ -12,12 +12,12 @@ from rig import Wrong, run
 
 LARGE_FILES = 4
 APPENDED = "one more line\n"
-# Of one round; the next begins with other numbers.
+# Of one round: the next begins with other numbers.
 SAVES_MAX = 1_000_000
 HOOK_SECONDS = 0.05
-# Each at least so long as the program that is asked about it thinks.
+# One after the other, each of which takes at least as long.
 ASKED_SAVES = 20
-# Whoever is asked about everything, and thinks long about one file.
+# Is asked about every change, and thinks long about one file.
 HOOK = f"""#!/bin/sh
 question=$(cat)
 case $question in
@@ -158,5 +158,7 @@ def asking(bench, system):
     hook.write_text(HOOK)
     hook.chmod(0o755)
     system.mount_anew({"FETTLE_HOOKS_PRE_WRITE": json.dumps([str(hook)])})
-    yield
-    system.mount_anew({})
+    try:
+        yield
+    finally:
+        system.mount_anew({})

@@ -10,8 +10,8 @@ def report(document):
     """Prints what `compare` has measured."""
     about, names, taken = document["machine"], document["systems"], document["rows"]
     print(machine_line(about))
-    print(f"{document['rounds']} interleaved rounds; {document['files']} files in the tree, {document['saves']} saves a "
-          "round. Native: median of one operation. Others: ratio to native, median (range) of the rounds; lower is "
+    print(f"{document['rounds']} interleaved rounds; {document['files']} files in the tree, {document['saves']} saves "
+          "a round. Native: median of one operation. Others: ratio to native, median (range) of the rounds; lower is "
           "better.")
     if document["smoke"]:
         print("\nSmoke run: too short to say anything about speed.")
@@ -51,8 +51,8 @@ def ratio_text(values, native):
 
 def cell(values, unit, digits):
     """The median and, where there are several, between which they lie."""
-    middle, low, high = (f"{value / unit:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
-    return middle if len(values) == 1 else f"{middle} ({low}-{high})"
+    told = [f"{value / unit:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    return told[0] if len(values) == 1 else f"{told[0]} ({told[1]}-{told[2]})"
 
 
 def percentile(values, share):
@@ -78,7 +78,7 @@ def tables(rows, names, taken):
 
 
 def ratio_table(rows, names, taken):
-    lines = head("workload", names) if rows else []
+    lines = ["", table_head(["workload", *names])] if rows else []
     for row in rows:
         native = taken[row.name]["native"]
         cells = [time_text(statistics.median(map(one, native))) if native else "fails"]
@@ -88,7 +88,7 @@ def ratio_table(rows, names, taken):
 
 
 def spread_table(what, shares, rows, names, taken):
-    lines = head(f"{what}, each with the range of the rounds", names) if rows else []
+    lines = ["", table_head([f"{what}, each with the range of the rounds", *names])] if rows else []
     for row in rows:
         cells = [spread_cell(taken[row.name].get(name), shares) for name in names]
         lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
@@ -101,5 +101,5 @@ def spread_cell(rounds, shares):
     return " / ".join(spread_text(rounds, share) for share in shares) if rounds else "fails"
 
 
-def head(first, names):
-    return ["", f"| {first} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+def table_head(titles):
+    return f"| {' | '.join(titles)} |\n" + "|---" * len(titles) + "|"

@@ -3,6 +3,7 @@
 import collections
 
 from bed import Bench
+from report import table_head
 from rig import workplace
 from systems import Fettlefs, System, mounted
 
@@ -13,9 +14,10 @@ def trace_ops(options):
         bench = Bench(place, options.smoke)
         with mounted([System, Fettlefs], place, bench) as (_, system):
             view, names, reps = system.view, bench.names, 2
+            saves = bench.saves
             kinds = [
-                ("save by truncate in place", bench.saves, ["save-truncate", view / "save/truncate.txt", bench.saves, 1]),
-                ("save by temp + rename", bench.saves, ["save-rename", view / "save/rename.txt", bench.saves, 1]),
+                ("save by truncate in place", saves, ["save-truncate", view / "save/truncate.txt", saves, 1]),
+                ("save by temp + rename", saves, ["save-rename", view / "save/rename.txt", saves, 1]),
                 *((f"{op}, {title}", names, [op, view / where, names])
                   for where, title in (("target/pass", "pass path"), ("judged", "judged path"))
                   for op in ("create", "rename", "unlink")),
@@ -24,7 +26,8 @@ def trace_ops(options):
                 ("open + read + close", names * reps, ["read", view / "files", names, reps]),
                 ("tree walk, an entry", bench.files, ["walk", view / "tree"]),
             ]
-            print("| operation | requests of the kernel for each, those that are waited for and the others |\n|---|---|")
+            what = "requests of the kernel for each, those that are waited for and the others"
+            print(table_head(["operation", what]))
             for title, count, arguments in kinds:
                 if arguments[0] in ("stat", "missing", "read", "walk"):
                     bench.helper(*arguments)
