@@ -58,11 +58,22 @@ def main(directory, sources):
     matplotlib.rcParams.update(STYLE)
     Path(directory).mkdir(parents=True, exist_ok=True)
     for source in sources:
-        for name, figure in figures(json.loads(Path(source).read_text()), source):
+        for name, figure in figures(document_of(source), source):
             drawn = io.StringIO()
             figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
-            # Without its indentation, a tenth of it.
-            Path(directory, name).write_text(re.sub(r"\s*\n\s*", "\n", drawn.getvalue()))
+            Path(directory, name).write_text(compact(drawn.getvalue()))
+
+
+def document_of(source):
+    try:
+        return json.loads(Path(source).read_text())
+    except ValueError as err:
+        raise Wrong(f"{source}: {err}") from err
+
+
+def compact(svg):
+    """Without indentation, and without thousandths of a point: a fifth of it."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", re.sub(r"\s*\n\s*", "\n", svg))
 
 
 def figures(document, source):
@@ -122,7 +133,7 @@ def rows_figure(rows, what):
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [row.title for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    plain_numbers(axes.xaxis, between=(1,))
+    plain_numbers(axes.xaxis, (1,))
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(what)
     return figure, axes
@@ -148,19 +159,21 @@ def growth_figure(document):
     for axes, (name, title, unit, _) in zip(panels, growth.COLUMNS):
         curves(axes, document["points"], "held", "files", lambda each, name=name, unit=unit: [
             value / unit for value in each["values"][name]])
-        finish_panel(axes, title, "files", is_flat=name in FLAT)
+        finish_panel(axes, title, "files", ticks=None if name in FLAT else (1, 2, 5))
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="upper center", ncol=len(LINE_COLOURS))
     axes = grid.flat[len(growth.COLUMNS)]
     curves(axes, document["confirm"], "files", "count", lambda each: [value / 1e6 for value in each["values"]])
     axes.plot(list(CONFIRM_GOALS_MS), list(CONFIRM_GOALS_MS.values()), "k_", markersize=9, label="goal")
-    finish_panel(axes, "confirm, ms", "changes confirmed at once", is_flat=False)
-    figure.tight_layout()
+    axes.legend(fontsize=7)
+    finish_panel(axes, "confirm, ms", "changes confirmed at once", ticks=(1,))
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
     return figure
 
 
 def curves(axes, measured, of_line, of_x, values):
     """A line for each `of_line`, through the medians at each `of_x`, with the ranges."""
     for key, colour in zip(sorted({each[of_line] for each in measured}), LINE_COLOURS):
-        line = sorted((each for each in measured if each[of_line] == key), key=lambda each: each[of_x])
+        line = [each for each in measured if each[of_line] == key]
         places = [each[of_x] for each in line]
         spread = [sorted(values(each)) for each in line]
         axes.plot(places, [statistics.median(each) for each in spread], "o-", markersize=3, color=colour,
@@ -168,23 +181,23 @@ def curves(axes, measured, of_line, of_x, values):
         axes.vlines(places, [each[0] for each in spread], [each[-1] for each in spread], color=colour, linewidth=0.8)
 
 
-def finish_panel(axes, title, what, is_flat):
+def finish_panel(axes, title, what, ticks):
+    """The ticks within each power of ten, or None where costs are drawn from 0."""
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(what)
     axes.set_xscale("log")
-    plain_numbers(axes.xaxis, between=(1,))
-    if is_flat:
+    plain_numbers(axes.xaxis, (1,))
+    if ticks is None:
         axes.set_ylim(bottom=0)
     else:
         axes.set_yscale("log")
-        plain_numbers(axes.yaxis, between=(1, 2, 5))
-    axes.legend(fontsize=7)
+        plain_numbers(axes.yaxis, ticks)
 
 
-def plain_numbers(axis, between):
+def plain_numbers(axis, ticks):
     """On a logarithmic axis: 1 000, not a power of ten."""
     from matplotlib import ticker
-    axis.set_major_locator(ticker.LogLocator(subs=between))
+    axis.set_major_locator(ticker.LogLocator(subs=ticks))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: spaced(value)))
     axis.set_minor_locator(ticker.NullLocator())
 
@@ -196,5 +209,5 @@ def spaced(number):
 if __name__ == "__main__":
     try:
         main(sys.argv[1], sys.argv[2:])
-    except (Wrong, OSError, ValueError) as err:
+    except (Wrong, OSError) as err:
         sys.exit(str(err))
