@@ -21,7 +21,7 @@ SCHEMA = "fettlefs.bench.growth/1"
 # One image has room for the largest: ext4 makes 655 360 inodes on 10 GiB, and the tree is not copied.
 SIZES, SIZES_SMOKE = [1000, 20_000, 100_000, 500_000], [200, 1000]
 HELDS, HELDS_SMOKE = [0, 100, 1000, 10_000], [0, 20]
-# At once, beside all that is held.
+# At once, beside nothing and beside all that is held.
 CONFIRMED, CONFIRMED_SMOKE = [1, 100], [1, 5]
 LONG_LINES, LONG_LINES_SMOKE = 100_000, 2000
 # What is measured: the name in the document, the head of the column, its unit and digits.
@@ -39,20 +39,23 @@ COLUMNS = [
 def growth(options):
     """Measures and prints all of it, and gives it as a document."""
     smoke, rounds = options.smoke, options.rounds
+    helds = HELDS_SMOKE if smoke else HELDS
     document = {"schema": SCHEMA, "rounds": rounds, "smoke": smoke, "unit": "ns, and bytes for memory",
                 "points": [], "confirm": [], "verdict": []}
     print(table_head(["files", "held", *(title for _, title, _, _ in COLUMNS)]))
     for files in SIZES_SMOKE if smoke else SIZES:
         with project(options, files) as (bench, system, what):
             document.setdefault("machine", machine(what, options, [Fettlefs]))
-            for held in HELDS_SMOKE if smoke else HELDS:
+            for held in helds:
                 system.hold("many", range(system.held_count(), held))
                 document["points"].append(point(bench, system, files, held, rounds))
                 print(point_line(document["points"][-1]), flush=True)
+                if held in (helds[0], helds[-1]):
+                    document["confirm"] += confirm_some(system, files, held, rounds, smoke)
             if not document["verdict"]:
                 document["verdict"] = [verdict(bench, system, number) for number in range(rounds)]
                 system.call("discard", "long", "--yes")
-            document["confirm"] += confirms(system, files, held, CONFIRMED_SMOKE if smoke else CONFIRMED, rounds)
+            document["confirm"].append(confirm_all(system, files, held))
     document["machine"]["load_after"] = os.getloadavg()[0]
     print("\n".join(told_below(document)))
     return document
@@ -125,21 +128,26 @@ def verdict(bench, system, number):
     return closed - written
 
 
-def confirms(system, files, held, counts, rounds):
-    """A few at once, several times; then all that are held, once. The command's own start is part of it."""
+def confirm_some(system, files, beside, rounds, smoke):
+    """A few at once, of which nothing is left; `beside` others stay held."""
     taken = []
-    for count in counts:
+    for count in CONFIRMED_SMOKE if smoke else CONFIRMED:
         values = []
         for number in range(rounds):
-            name = f"{count}-{number}"
+            name = f"{count}-{beside}-{number}"
             system.hold(name, range(count))
             values.append(confirm(system, name, count, f".claude/{name}-*"))
-        taken.append({"files": files, "count": count, "values": values})
-    taken.append({"files": files, "count": held, "values": [confirm(system, "many", held, "--all")]})
+        taken.append({"files": files, "count": count, "beside": beside, "values": values})
     return taken
 
 
+def confirm_all(system, files, held):
+    """Once: making them again takes too long."""
+    return {"files": files, "count": held, "beside": 0, "values": [confirm(system, "many", held, "--all")]}
+
+
 def confirm(system, name, count, what):
+    """The command's own start is part of it."""
     began = time.perf_counter_ns()
     system.call("confirm", what, "--yes")
     took = time.perf_counter_ns() - began
@@ -153,8 +161,9 @@ def point_line(measured):
 
 
 def told_below(document):
-    lines = ["", table_head(["files", "confirmed at once", "ms"])]
-    lines += [f"| {each['files']} | {each['count']} | {cell(each['values'], 1e6, 1)} |" for each in document["confirm"]]
+    lines = ["", table_head(["files", "confirmed at once", "held beside", "ms"])]
+    lines += [f"| {each['files']} | {each['count']} | {each['beside']} | {cell(each['values'], 1e6, 1)} |"
+              for each in document["confirm"]]
     long_lines = LONG_LINES_SMOKE if document["smoke"] else LONG_LINES
     return [
         *lines, "",

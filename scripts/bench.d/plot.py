@@ -161,22 +161,30 @@ def growth_figure(document):
             value / unit for value in each["values"][name]])
         finish_panel(axes, title, "files", ticks=None if name in FLAT else (1, 2, 5))
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="upper center", ncol=len(LINE_COLOURS))
-    axes = grid.flat[len(growth.COLUMNS)]
-    curves(axes, document["confirm"], "files", "count", lambda each: [value / 1e6 for value in each["values"]])
-    axes.plot(list(CONFIRM_GOALS_MS), list(CONFIRM_GOALS_MS.values()), "k_", markersize=9, label="goal")
-    axes.legend(fontsize=7)
-    finish_panel(axes, "confirm, ms", "changes confirmed at once", ticks=(1,))
+    confirm_panel(grid.flat[len(growth.COLUMNS)], document["confirm"])
     figure.tight_layout(rect=(0, 0, 1, 0.96))
     return figure
 
 
-def curves(axes, measured, of_line, of_x, values):
+def confirm_panel(axes, confirms):
+    def milliseconds(each):
+        return [value / 1e6 for value in each["values"]]
+
+    curves(axes, [each for each in confirms if not each["beside"]], "files", "count", milliseconds)
+    axes.plot(list(CONFIRM_GOALS_MS), list(CONFIRM_GOALS_MS.values()), "k_", markersize=9, label="goal")
+    axes.legend(fontsize=7)
+    curves(axes, [each for each in confirms if each["beside"]], "files", "count", milliseconds, line="o:")
+    most = max(each["beside"] for each in confirms)
+    finish_panel(axes, "confirm, ms", f"confirmed at once; dotted: beside {spaced(most)} held", ticks=(1,))
+
+
+def curves(axes, measured, of_line, of_x, values, line="o-"):
     """A line for each `of_line`, through the medians at each `of_x`, with the ranges."""
     for key, colour in zip(sorted({each[of_line] for each in measured}), LINE_COLOURS):
-        line = [each for each in measured if each[of_line] == key]
-        places = [each[of_x] for each in line]
-        spread = [sorted(values(each)) for each in line]
-        axes.plot(places, [statistics.median(each) for each in spread], "o-", markersize=3, color=colour,
+        points = [each for each in measured if each[of_line] == key]
+        places = [each[of_x] for each in points]
+        spread = [sorted(values(each)) for each in points]
+        axes.plot(places, [statistics.median(each) for each in spread], line, markersize=3, color=colour,
                   label=f"{spaced(key)} {of_line}")
         axes.vlines(places, [each[0] for each in spread], [each[-1] for each in spread], color=colour, linewidth=0.8)
 
