@@ -187,6 +187,7 @@ if ((EUID == 0)); then
 fi
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
+scripts/bench --smoke --growth --bin "$target/debug/fettlefs"
 say "cargo test"
 # Death at every step (scripts/crashpoints) is among them: src/overlay/tests/crash.rs tells its counts.
 # Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
