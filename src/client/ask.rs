@@ -6,6 +6,9 @@ use crate::sys::mount::is_death;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+/// As much as the kernel asks of a mount at once: a long answer in few round trips.
+const ANSWER_PIECE_BYTES: usize = 1 << 20;
+
 /// Answers with no mount present, from the state directory and under its lock (SPEC §3). Supplied by who composes
 /// the program, for the client knows no store.
 pub type Offline = fn(&Place, &Request) -> Response;
@@ -111,18 +114,21 @@ fn converse_once(mut control: &std::fs::File, line: &[u8]) -> io::Result<Vec<u8>
     if written != line.len() {
         return Err(io::Error::other("the control file took only a part of the request"));
     }
-    let mut answer = Vec::new();
-    control.take(REPLY_BYTES_MAX as u64 + 1).read_to_end(&mut answer)?;
-    Ok(answer)
+    read_answer(&mut control, |_| false)
 }
 
 /// The socket stays open for the next request, so the answer ends with its line.
 fn converse_line(mut socket: &std::os::unix::net::UnixStream, line: &[u8]) -> io::Result<Vec<u8>> {
     socket.write_all(line)?;
+    read_answer(&mut socket, |answer| answer.last() == Some(&b'\n'))
+}
+
+/// To its end, or as far as `is_whole`; no more than what is too long.
+fn read_answer(from: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
-    let mut piece = vec![0; 64 << 10];
-    while answer.last() != Some(&b'\n') && answer.len() <= REPLY_BYTES_MAX {
-        match socket.read(&mut piece) {
+    let mut piece = vec![0; ANSWER_PIECE_BYTES];
+    while !is_whole(&answer) && answer.len() <= REPLY_BYTES_MAX {
+        match from.read(&mut piece) {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&piece[..count]),
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}

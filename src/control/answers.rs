@@ -99,7 +99,7 @@ fn time(millis: i64) -> jiff::Timestamp {
 }
 
 pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
-    all_described(project, |path| is_external(project, path))
+    all_described(project, &held_rows(project), |path| is_external(project, path))
 }
 
 fn is_external(project: &Project, path: &RelPath) -> Result<bool, ErrorBody> {
@@ -108,9 +108,9 @@ fn is_external(project: &Project, path: &RelPath) -> Result<bool, ErrorBody> {
 
 fn all_described(
     project: &Project,
+    rows: &[HeldRow],
     is_external: impl Fn(&RelPath) -> Result<bool, ErrorBody>,
 ) -> Result<Vec<Held>, ErrorBody> {
-    let rows = held_rows(project);
     let in_head = project.overlay.in_head(rows.iter().map(|row| &row.row));
     let told = |row: &HeldRow| {
         let told = described(project, row)?;
@@ -149,7 +149,11 @@ pub fn backup(backup: &store::Backup) -> Backup {
 }
 
 pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
-    let rows = held_rows(project);
+    external_beside(project, &held_rows(project))
+}
+
+/// The same, where it is known what is held.
+fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>, ErrorBody> {
     let held_at = |path: &_| rows.iter().find(|row| row.row.names.contains(path)).map(|row| row.id().clone());
     let paths = project.overlay.external_paths()?;
     let told = paths.into_iter().map(|(path, kind)| {
@@ -161,9 +165,10 @@ pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
 
 pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
-    let external = external(project)?;
+    let rows = held_rows(project);
+    let external = external_beside(project, &rows)?;
     let changed: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
-    let held = all_described(project, |path| Ok(changed.contains(path)))?;
+    let held = all_described(project, &rows, |path| Ok(changed.contains(path)))?;
     let backups = overlay.store().backups().map_err(failed)?;
     let mounted = project.mounted.as_ref();
     Ok(Status {

@@ -246,6 +246,7 @@ impl Upper {
             given_away: false,
             left: false,
             takes_along: None,
+            blob: None,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! look would find it any more, tells of it in its own record ([`State::unheralded`]).
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -19,7 +20,8 @@ use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
 use crate::store::{AnchorState, Base, Below, EventDraft};
-use crate::sys::file::FileKind;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::StatInTurn;
 
 /// A path that is being written is looked at when it has been left alone for so long: one save, one event.
 const QUIET: Duration = Duration::from_millis(100);
@@ -75,8 +77,17 @@ pub(super) struct Heralded(HashMap<RelPath, Told>);
 impl Overlay {
     /// How somebody else changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
     pub fn externally(&self, path: &RelPath) -> Result<Option<ExternalKind>> {
+        self.externally_of(path, || self.lower.stat(path))
+    }
+
+    fn externally_of(
+        &self,
+        path: &RelPath,
+        stat: impl FnOnce() -> io::Result<Option<Meta>>,
+    ) -> Result<Option<ExternalKind>> {
         let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
-        let outside = self.outside(path, &expected)?;
+        let meta = stat().doing(|| format!("stat {path}"))?;
+        let outside = self.outside_of(path, &expected, meta)?;
         if outside.is_some() {
             self.doubt(path);
         }
@@ -92,8 +103,11 @@ impl Overlay {
         paths.sort();
         paths.dedup();
         let mut external = Vec::new();
+        // By path, so that each directory is opened once.
+        let mut look = StatInTurn::of(&self.lower);
         for path in paths {
-            if let Some(kind) = self.externally(&path).map_err(|err| failed(&path, &err))? {
+            let kind = self.externally_of(&path, || look.stat(&path)).map_err(|err| failed(&path, &err))?;
+            if let Some(kind) = kind {
                 external.push((path, kind));
             }
         }
@@ -102,7 +116,15 @@ impl Overlay {
 
     fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        if meta.is_some_and(|meta| expected.is_told_by(&meta)) {
+        self.outside_of(path, expected, meta)
+    }
+
+    fn outside_of(&self, path: &RelPath, expected: &Expected, meta: Option<Meta>) -> Result<Option<Outside>> {
+        let is_as_expected = match meta {
+            Some(meta) => expected.is_told_by(&meta),
+            None => matches!(expected, Expected::Nothing | Expected::Directory),
+        };
+        if is_as_expected {
             // Without a look at the content, as nearly always.
             return Ok(None);
         }
@@ -269,7 +291,7 @@ impl Expected {
     }
 
     /// Whether attributes alone say that nobody changed it.
-    fn is_told_by(&self, meta: &crate::sys::file::Meta) -> bool {
+    fn is_told_by(&self, meta: &Meta) -> bool {
         match self {
             Self::Nothing => false,
             Self::Content(seen) => same_content_stamp(&seen.stamp, &meta.stamp()),

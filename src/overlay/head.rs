@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use super::Overlay;
-use crate::store::{UpperId, UpperRow};
+use crate::store::{UpperId, UpperRow, What};
 
 impl Overlay {
     /// The entries of `rows` whose content HEAD has at their path. None where there is no repository, no commit, or one
@@ -29,16 +29,28 @@ impl Overlay {
 
     fn is_in_tree(&self, tree: &gix::Tree<'_>, row: &UpperRow) -> bool {
         let path = row.names[0].to_os_string();
-        let Ok(entry) = tree.lookup_entry_by_path(Path::new(&path)) else { return false };
-        let Ok(new) = self.row_side(row) else { return false };
-        match (entry, new.bytes) {
-            (Some(entry), Some(bytes)) => {
+        match tree.lookup_entry_by_path(Path::new(&path)) {
+            Ok(Some(entry)) => {
                 let oid = entry.object_id();
-                gix::objs::compute_hash(oid.kind(), gix::objs::Kind::Blob, &bytes).is_ok_and(|hash| hash == oid)
+                self.blob_of(row, oid.kind()).is_some_and(|blob| blob == oid)
             }
             // Gone on both sides.
-            (None, None) => new.kind.is_none(),
-            (Some(_), None) | (None, Some(_)) => false,
+            Ok(None) => row.what == What::Whiteout,
+            Err(_) => false,
         }
+    }
+
+    /// What git would call what is held. None where it would not have it as content, or that is too large to ask.
+    fn blob_of(&self, row: &UpperRow, kind: gix::hash::Kind) -> Option<gix::ObjectId> {
+        let held = &row.held.as_ref()?.id;
+        if let Some((id, blob)) = self.state.lock().uppers.get(row.id)?.blob.clone()
+            && (&id, blob.kind()) == (held, kind)
+        {
+            return Some(blob);
+        }
+        let bytes = self.row_side(row).ok()?.bytes?;
+        let blob = gix::objs::compute_hash(kind, gix::objs::Kind::Blob, &bytes).ok()?;
+        self.state.lock().uppers.get_mut(row.id)?.blob = Some((held.clone(), blob));
+        Some(blob)
     }
 }

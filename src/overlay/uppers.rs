@@ -32,6 +32,8 @@ pub(super) struct Upper {
     pub left: bool,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
+    /// What git would call the content that is held under this id. Asked for by each `status`.
+    pub blob: Option<(ChangeId, gix::ObjectId)>,
 }
 
 impl Upper {

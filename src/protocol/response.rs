@@ -100,11 +100,10 @@ impl Response {
         if line.trim_ascii().is_empty() {
             return Err(ResponseError::Empty);
         }
-        let value: serde_json::Value = serde_json::from_slice(line)?;
-        let head = Head::deserialize(&value)?;
+        let head: Head = serde_json::from_slice(line)?;
         match head {
             Head { v, .. } if v != super::VERSION => Err(ResponseError::Version(v)),
-            Head { ok: true, .. } => Ok(Self::done(serde_json::from_value(value)?)),
+            Head { ok: true, .. } => Ok(Self::done(serde_json::from_slice(line)?)),
             Head { error: Some(error), .. } => Ok(Self::failed(error)),
             Head { error: None, .. } => Err(ResponseError::Neither),
         }

@@ -39,6 +39,13 @@ pub struct Dirs {
     open: HashMap<RelPath, Arc<OwnedFd>>,
 }
 
+/// Looks at one path of a [`Tree`] after the other. A directory is opened once for all that follow each other in it.
+pub struct StatInTurn<'a> {
+    tree: &'a Tree,
+    /// The last directory; none where there is none.
+    dir: Option<(RelPath, Option<OwnedFd>)>,
+}
+
 pub struct DirEntry {
     pub name: OsString,
     pub inode: u64,
@@ -109,10 +116,7 @@ impl Tree {
         if path.is_root() {
             return Meta::of(self.root()).map(Some);
         }
-        match self.place(path).and_then(|place| place.stat()) {
-            Err(err) if is_absent(&err) => Ok(None),
-            other => other,
-        }
+        Ok(present(self.place(path).and_then(|place| place.stat()))?.flatten())
     }
 
     pub fn exists(&self, path: &RelPath) -> io::Result<bool> {
@@ -128,6 +132,14 @@ impl Tree {
 /// Nothing at the path: neither the name nor, perhaps, its directory.
 pub fn is_absent(err: &io::Error) -> bool {
     matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+}
+
+/// None where nothing is.
+fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(err) if is_absent(&err) => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
@@ -160,6 +172,24 @@ pub fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
+impl<'a> StatInTurn<'a> {
+    pub fn of(tree: &'a Tree) -> Self {
+        Self { tree, dir: None }
+    }
+
+    /// As [`Tree::stat`] does.
+    pub fn stat(&mut self, path: &RelPath) -> io::Result<Option<Meta>> {
+        let Some(name) = path.name() else { return self.tree.stat(path) };
+        let parent = path.parent().unwrap_or_default();
+        if self.dir.as_ref().is_none_or(|(dir, _)| *dir != parent) {
+            let opened = present(self.tree.dir(&parent))?;
+            self.dir = Some((parent, opened));
+        }
+        let dir = self.dir.as_ref().and_then(|(_, dir)| dir.as_ref());
+        dir.map_or(Ok(None), |dir| present(Meta::at(dir.as_fd(), name)))
+    }
+}
+
 impl Dirs {
     /// The directory of `path` as it was when it was first asked for; `open` opens it.
     pub fn place<E>(&mut self, path: &RelPath, open: impl FnOnce() -> Result<Place, E>) -> Result<Place, E> {
@@ -177,10 +207,7 @@ impl Dirs {
 
 impl Place {
     pub fn stat(&self) -> io::Result<Option<Meta>> {
-        match Meta::at(self.dir.as_fd(), &self.name) {
-            Err(err) if is_absent(&err) => Ok(None),
-            other => other.map(Some),
-        }
+        present(Meta::at(self.dir.as_fd(), &self.name))
     }
 
     /// Opens the file itself; never follows a symlink, never waits for the other end of a pipe.
