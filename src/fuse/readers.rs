@@ -4,17 +4,16 @@
 //! that has slept longest: a wake-up across processors costs more than most requests do, and that thread's cache is cold.
 //!
 //! ```text
-//!                    ┌────────────── one program asks ──────────────┐
-//!   reads ──► serves ┤ nobody else reads: looks for the next request for a moment, then reads
-//!     ▲              │ somebody reads:    rests until it is called ──┐
-//!     │              └─ several ask at once: reads                  │
-//!     └─────────────────────────────────────────────────────────────┘
+//!   reads ──► serves ──┬── several programs ask at once ──────────────► reads
+//!                      ├── one does, and nobody reads ──► lingers ────► reads
+//!                      └── one does, and somebody reads ► rests, until it is called
 //! ```
-//! A program that waits for its answer mostly asks again at once: the thread that answered it is still awake then. Where
-//! several ask at the same time, all threads read, as they would by themselves.
+//! A program that waits for its answer mostly asks again at once: the thread that answered it is still awake then, and
+//! nobody need be woken. Where several ask at the same time, all threads read, as they would by themselves.
 //!
 //! A thread that serves may wait for what another request brings. So a thread of its own looks every [`TICK`] whether a
-//! request waits that nobody takes, and calls one that rests ([`Readers::watch_until_the_end`]).
+//! request waits that nobody takes, and calls one that rests ([`Readers::watch_until_the_end`]): however the threads are
+//! counted here, none waits for ever.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -207,7 +206,7 @@ impl Readers {
             let is_still = state.served == served;
             quiet = if is_still { quiet + 1 } else { 0 };
             served = state.served;
-            if look == Look::Request && is_still && state.reading == 0 {
+            if look == Look::Request && is_still {
                 self.call(&mut state);
             }
         }

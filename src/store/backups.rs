@@ -43,16 +43,41 @@ impl Backup {
 /// A name that is taken moves a backup on by a millisecond, so that this much is no sign of a clock that jumped.
 const FUTURE_MILLIS: i64 = 60_000;
 
+/// Rows read at once: who saves meanwhile waits for so many.
+const PIECE_ROWS: i64 = 64;
+
 impl Store {
     /// All backups, newest first. One from the future was made before the clock jumped back, and so before all that have
     /// been made since: else a purge would take those for the oldest.
     pub fn backups(&self) -> Result<Vec<Backup>> {
-        let mut database = self.database.lock();
-        let mut statement = database
-            .reader()
-            .prepare_cached("SELECT row FROM backup ORDER BY created > ?1, created DESC, name DESC")?;
-        let rows = statement.query_map([super::now_millis() + FUTURE_MILLIS], |row| row.get::<_, String>(0))?;
-        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+        let rows = self.in_pieces("SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2")?;
+        let backups = rows.iter().map(|(_, row)| parse_row(row, self.dirs.describe()));
+        let mut backups = backups.collect::<Result<Vec<Backup>>>()?;
+        let now = super::now_millis() + FUTURE_MILLIS;
+        backups.sort_by(|a, b| {
+            let newest = (b.created, &b.name).cmp(&(a.created, &a.name));
+            (a.created > now).cmp(&(b.created > now)).then(newest)
+        });
+        Ok(backups)
+    }
+
+    /// All rows that a query gives: a key, by which it goes on where it stopped, and what is told of it. Others come to
+    /// the database between two pieces, so what comes or goes meanwhile may be told or not.
+    pub(super) fn in_pieces(&self, query: &str) -> Result<Vec<(String, String)>> {
+        let mut rows: Vec<(String, String)> = Vec::new();
+        loop {
+            let last = rows.last().map_or("", |(key, _)| key);
+            let piece = {
+                let mut database = self.database.lock();
+                let mut statement = database.reader().prepare_cached(query)?;
+                let piece = statement.query_map((last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
+                piece.collect::<rusqlite::Result<Vec<_>>>()?
+            };
+            if piece.is_empty() {
+                return Ok(rows);
+            }
+            rows.extend(piece);
+        }
     }
 
     pub fn backup(&self, name: &str) -> Result<Option<Backup>> {

@@ -1117,6 +1117,7 @@ fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Re
         // Nothing whose content could be lost.
         _ => return Ok(()),
     };
+    store.note_use(content.digest);
     let created = super::now_millis();
     let backup = Backup {
         name: Backup::name_for(path, created),

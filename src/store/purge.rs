@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::backups::Backup;
+use super::database::Database;
 use super::events::Measured;
 use super::journal::Intent;
 use super::upper::parse_row;
@@ -36,7 +37,7 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 const RECORDED_MAX: u64 = 4096;
 
 /// Rows deleted in one transaction; who commits waits for one at most.
-const BATCH: usize = 256;
+const BATCH: usize = 64;
 
 /// What is known between purges.
 #[derive(Default)]
@@ -45,6 +46,8 @@ pub(super) struct Purging {
     used: Mutex<HashMap<Digest, Instant>>,
     kept: Mutex<KeptSince>,
     due: Condvar,
+    /// One purge at a time, and none while uses are forgotten: it goes by what was used before it began.
+    one: Mutex<()>,
     pub(super) measured: Mutex<Measured>,
 }
 
@@ -94,6 +97,7 @@ impl Store {
 
     /// Nobody is in the middle of anything any more.
     pub fn forget_uses(&self) {
+        let _none_purges = self.purging.one.lock();
         self.purging.used.lock().clear();
     }
 
@@ -117,69 +121,63 @@ impl Store {
 
     /// Removes what is beyond the limits, and content that nothing names. `needed` is never removed.
     pub fn purge(&self, limits: &BackupLimits, needed: &HashSet<Digest>) -> Result<usize> {
+        let _one_at_a_time = self.purging.one.lock();
+        let begun = Instant::now();
+        // Before the backups: what an intent names now may have become one when they are read.
+        let promised = self.promised()?;
         let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
         let oldest = super::now_millis().saturating_sub(age_max);
-        let doomed = beyond(&self.backups()?, limits, oldest);
+        let (doomed, kept) = beyond(self.backups()?, limits, oldest);
         for batch in doomed.chunks(BATCH) {
             self.database.lock().write(|tx| {
                 let mut statement = tx.prepare_cached("DELETE FROM backup WHERE name = ?1")?;
-                batch.iter().try_for_each(|name| Ok(statement.execute([name]).map(|_| ())?))
+                batch.iter().try_for_each(|backup| Ok(statement.execute([&backup.name]).map(|_| ())?))
             })?;
         }
-        let orphans = self.orphans()?;
-        let orphans: Vec<Digest> = orphans.into_iter().filter(|digest| !needed.contains(digest)).collect();
-        orphans.chunks(BATCH).try_for_each(|batch| self.drop_content(batch))?;
+        let named: HashSet<Digest> = kept.iter().map(|backup| backup.digest).collect();
+        let is_orphan = |digest: &Digest| [&named, &promised, needed].iter().all(|some| !some.contains(digest));
+        let orphans: Vec<Digest> = self.contents()?.into_iter().filter(is_orphan).collect();
+        orphans.chunks(BATCH).try_for_each(|batch| self.drop_content(batch, begun))?;
         self.purging.used.lock().retain(|_, at| at.elapsed() < USE_MAX);
         Ok(doomed.len())
     }
 
-    /// Content that no backup names.
-    fn orphans(&self) -> Result<Vec<Digest>> {
-        let mut database = self.database.lock();
-        let mut statement =
-            database.reader().prepare("SELECT sha256 FROM content WHERE sha256 NOT IN (SELECT sha256 FROM backup)")?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-        let digests = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-        Ok(digests.iter().filter_map(|hex| Digest::parse(hex)).collect())
+    /// The hashes of all content that has a row.
+    fn contents(&self) -> Result<Vec<Digest>> {
+        let rows = self.in_pieces("SELECT sha256, '' FROM content WHERE sha256 > ?1 ORDER BY sha256 LIMIT ?2")?;
+        Ok(rows.iter().filter_map(|(hex, _)| Digest::parse(hex)).collect())
     }
 
-    /// Deletes content that nothing names, as far as that is still so. Rows first: a crash in between leaves files without
-    /// a row, which cost space until the next start and lose nothing.
-    fn drop_content(&self, orphans: &[Digest]) -> Result<()> {
-        let trash = self.take_away(orphans)?;
+    /// What landings under way need.
+    fn promised(&self) -> Result<HashSet<Digest>> {
+        promised_in(&mut self.database.lock(), self.dirs.describe())
+    }
+
+    /// Deletes content that no backup named when a purge had `begun`, as far as nobody has asked for it since: whoever
+    /// names content notes its use before. Rows first: a crash in between leaves files without a row, which cost space
+    /// until the next start and lose nothing.
+    fn drop_content(&self, orphans: &[Digest], begun: Instant) -> Result<()> {
+        let trash = self.take_away(orphans, begun)?;
         // What lasts, when nobody waits for it any more.
         trash.iter().try_for_each(|name| content::remove_file(&self.dirs, name))
     }
 
     /// Gives the names under which files wait for their removal.
-    fn take_away(&self, orphans: &[Digest]) -> Result<Vec<String>> {
+    fn take_away(&self, orphans: &[Digest], begun: Instant) -> Result<Vec<String>> {
         let used = self.purging.used.lock();
         let mut database = self.database.lock();
-        let mut statement = database.reader().prepare("SELECT row FROM intent")?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-        drop(statement);
-        let mut promised = HashSet::new();
-        for row in &rows {
-            promised.extend(parse_row::<Intent>(row, self.dirs.describe())?.contents());
-        }
-        let is_used = |digest: &Digest| used.get(digest).is_some_and(|at| at.elapsed() < USE_MAX);
-        let is_free = |digest: &Digest| !promised.contains(digest) && !is_used(digest);
-        let free: Vec<Digest> = orphans.iter().copied().filter(is_free).collect();
+        let promised = promised_in(&mut database, self.dirs.describe())?;
+        let is_used =
+            |digest: &Digest| used.get(digest).is_some_and(|at| begun.saturating_duration_since(*at) < USE_MAX);
+        let is_free = |digest: &&Digest| !promised.contains(digest) && !is_used(digest);
+        let free: Vec<Digest> = orphans.iter().filter(is_free).copied().collect();
         database.write(|tx| {
-            let mut statement = tx.prepare_cached(
-                "DELETE FROM content WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM backup WHERE sha256 = ?1)",
-            )?;
+            let mut statement = tx.prepare_cached("DELETE FROM content WHERE sha256 = ?1")?;
             free.iter().try_for_each(|digest| Ok(statement.execute([digest.to_string()]).map(|_| ())?))
         })?;
         drop(database);
-        let gone = |digest: &Digest| self.has_content(*digest).map(|kept| !kept);
-        let mut trash = Vec::new();
-        for digest in free {
-            if gone(&digest)? {
-                trash.extend(self.set_aside(digest)?);
-            }
-        }
-        Ok(trash)
+        let aside = free.into_iter().map(|digest| self.set_aside(digest));
+        Ok(aside.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// None where the content had no file.
@@ -194,21 +192,28 @@ impl Store {
     }
 }
 
-/// Names of backups past a limit; `backups` come newest first.
-fn beyond(backups: &[Backup], limits: &BackupLimits, oldest: i64) -> Vec<String> {
-    let mut per_path: HashMap<&RelPath, usize> = HashMap::new();
+/// What intents in the database need; what waits to be recorded is, before.
+fn promised_in(database: &mut Database, state: &str) -> Result<HashSet<Digest>> {
+    let mut statement = database.reader().prepare_cached("SELECT row FROM intent")?;
+    let rows = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut promised = HashSet::new();
+    for row in &rows {
+        promised.extend(parse_row::<Intent>(row, state)?.contents());
+    }
+    Ok(promised)
+}
+
+/// Backups past a limit, and those that are not; `backups` come newest first.
+fn beyond(backups: Vec<Backup>, limits: &BackupLimits, oldest: i64) -> (Vec<Backup>, Vec<Backup>) {
+    let mut per_path: HashMap<RelPath, usize> = HashMap::new();
     let mut counted = HashSet::new();
     let mut bytes = 0;
-    let mut doomed = Vec::new();
-    for backup in backups {
-        let number = per_path.entry(&backup.path).or_default();
+    backups.into_iter().partition(|backup| {
+        let number = per_path.entry(backup.path.clone()).or_default();
         *number += 1;
         if counted.insert(backup.digest) {
             bytes += backup.size;
         }
-        if backup.created < oldest || *number > limits.per_path_max as usize || bytes > limits.quota_bytes {
-            doomed.push(backup.name.clone());
-        }
-    }
-    doomed
+        backup.created < oldest || *number > limits.per_path_max as usize || bytes > limits.quota_bytes
+    })
 }

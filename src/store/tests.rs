@@ -392,3 +392,26 @@ fn a_state_of_another_version_is_refused_and_left_as_it_is() {
         assert_eq!(open().query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), version);
     }
 }
+
+#[test]
+fn more_backups_than_are_read_at_once_are_told_newest_first_and_purged() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("f"), "once\n").unwrap();
+    let (content, backup) = bench.backup("f");
+    bench.store().keep_content(&content).unwrap();
+    let made: Vec<i64> = (0..300).map(|number| backup.created - 1000 * (number * 7 % 300)).collect();
+    for created in &made {
+        let backup = Backup { created: *created, ..backup.clone() };
+        bench.store().database.lock().write(|tx| backups::put(tx, &backup).map(|_| ())).unwrap();
+    }
+    let told = |bench: &Bench| -> Vec<i64> {
+        bench.store().backups().unwrap().into_iter().map(|backup| backup.created).collect()
+    };
+    let mut newest_first = made;
+    newest_first.sort_by(|a, b| b.cmp(a));
+    assert_eq!(told(&bench), newest_first);
+    let limits = BackupLimits { age_max: None, per_path_max: 100, quota_bytes: u64::MAX };
+    assert_eq!(bench.store().purge(&limits, &Default::default()).unwrap(), 200);
+    assert_eq!(told(&bench), newest_first[..100]);
+    assert!(bench.store().has_content(content.digest).unwrap(), "those that are left need it");
+}
