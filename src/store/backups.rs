@@ -43,6 +43,9 @@ impl Backup {
 /// A name that is taken moves a backup on by a millisecond, so that this much is no sign of a clock that jumped.
 const FUTURE_MILLIS: i64 = 60_000;
 
+/// How far a backup whose name is taken is dated on at once. Less than what tells a clock that jumped.
+const STRETCH_MILLIS: i64 = 10_000;
+
 /// Rows read at once: who saves meanwhile waits for so many.
 const PIECE_ROWS: i64 = 64;
 
@@ -88,21 +91,10 @@ impl Store {
     }
 }
 
-/// Adds a backup under the first free name and gives the name.
+/// Adds a backup under a free name, dated on where its own is taken, and gives the name.
 pub(super) fn put(tx: &Transaction<'_>, backup: &Backup) -> Result<String> {
-    let mut backup = backup.clone();
-    loop {
-        backup.name = Backup::name_for(&backup.path, backup.created);
-        let taken = tx
-            .prepare_cached("SELECT 1 FROM backup WHERE name = ?1")?
-            .query_row([&backup.name], |_| Ok(()))
-            .optional()?
-            .is_some();
-        if !taken {
-            break;
-        }
-        backup.created += 1;
-    }
+    let created = free_moment(tx, backup)?;
+    let backup = Backup { name: Backup::name_for(&backup.path, created), created, ..backup.clone() };
     tx.prepare_cached("INSERT INTO backup (name, sha256, created, row) VALUES (?1, ?2, ?3, ?4)")?.execute((
         &backup.name,
         backup.digest.to_string(),
@@ -110,4 +102,21 @@ pub(super) fn put(tx: &Transaction<'_>, backup: &Backup) -> Result<String> {
         to_row(&backup)?,
     ))?;
     Ok(backup.name)
+}
+
+/// When the backup may have been made so that its name is free. Among thousands of saves of one file the first free name
+/// is thousands of names away: whole stretches are passed at once.
+fn free_moment(tx: &Transaction<'_>, backup: &Backup) -> Result<i64> {
+    let name = |moment| Backup::name_for(&backup.path, moment);
+    let mut taken = tx.prepare_cached("SELECT 1 FROM backup WHERE name = ?1")?;
+    // Backups of a file that is itself called like a backup of this one sort among these, and are longer.
+    let newest = "SELECT created FROM backup WHERE name BETWEEN ?1 AND ?2 AND length(name) = length(?1)
+                  ORDER BY name DESC LIMIT 1";
+    let mut newest = tx.prepare_cached(newest)?;
+    let mut moment = backup.created;
+    while taken.exists([name(moment)])? {
+        let last: i64 = newest.query_row([name(moment), name(moment + STRETCH_MILLIS)], |row| row.get(0))?;
+        moment = last.max(moment) + 1;
+    }
+    Ok(moment)
 }

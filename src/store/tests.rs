@@ -415,3 +415,25 @@ fn more_backups_than_are_read_at_once_are_told_newest_first_and_purged() {
     assert_eq!(told(&bench), newest_first[..100]);
     assert!(bench.store().has_content(content.digest).unwrap(), "those that are left need it");
 }
+
+#[test]
+fn backups_of_one_moment_have_names_of_their_own_dated_on() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("a"), "content\n").unwrap();
+    // Called like a backup of it from another day: it sorts among them.
+    std::fs::write(bench.path("a.20010909_014640_000"), "a namesake\n").unwrap();
+    let moment = 1_000_000_000_000;
+    let put = |name: &str, created: i64| {
+        let (content, backup) = bench.backup(name);
+        let backup = Backup { created, ..backup };
+        bench.store().database.lock().write(|tx| content.commit(tx).and_then(|()| backups::put(tx, &backup))).unwrap()
+    };
+    assert_eq!(put("a.20010909_014640_000", moment + 20_000), "a.20010909_014640_000.20010909_014700_000");
+    let names: Vec<String> = (0..300).map(|_| put("a", moment)).collect();
+    let expected = (0..300).map(|later| Backup::name_for(&path("a"), moment + later));
+    assert_eq!(names, expected.collect::<Vec<_>>());
+    // A gap is filled only where it is asked for.
+    assert_eq!(put("a", moment + 500), Backup::name_for(&path("a"), moment + 500));
+    assert_eq!(put("a", moment + 400), Backup::name_for(&path("a"), moment + 400));
+    assert_eq!(put("a", moment), Backup::name_for(&path("a"), moment + 501));
+}
