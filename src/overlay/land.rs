@@ -35,6 +35,17 @@ pub(super) struct Replacement<'a> {
 
 impl Overlay {
     pub(super) fn land(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
+        self.land_as(job, comparison, actor, |_| ())
+    }
+
+    /// The same, and at the moment at which lower changes the view does too, by `enter`.
+    pub(super) fn land_as(
+        &self,
+        job: &Job,
+        comparison: &mut Comparison,
+        actor: &Writer,
+        enter: impl FnOnce(&mut State),
+    ) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
         // Of a name that comes or goes the directory's times tell.
@@ -67,6 +78,7 @@ impl Overlay {
                 return Ok(Settled::Postponed);
             }
             let mut applied = promised.apply()?;
+            enter(&mut state);
             state.know(anchors.clone());
             if let Some((source, _)) = &job.takes_along
                 && let Some(meta) = applied.meta_of(&comparison.path)
@@ -141,6 +153,9 @@ impl Overlay {
     ) -> Result<Option<Kept>> {
         let Comparison { path, new, present, .. } = comparison;
         let change = Replacement { path, base: &job.row.base, new, present, kind: BackupKind::Landed, by: actor };
+        if let (Some((source, stamp)), true) = (&job.takes_along, job.takes_place) {
+            return self.stage_taken(&change, (source, *stamp), landing);
+        }
         let replaced = self.stage_replacement(&change, landing)?;
         self.keep_moved_away(comparison, landing, actor)?;
         if let Some((source, stamp)) = &job.takes_along {
@@ -170,21 +185,40 @@ impl Overlay {
         Ok(aliases.try_for_each(|alias| landing.link(&self.lower, alias, &row.names[0]))?)
     }
 
+    /// The source itself takes the place of what is there, which is kept.
+    fn stage_taken(
+        &self,
+        change: &Replacement<'_>,
+        source: (&RelPath, Stamp),
+        landing: &mut Landing<'_>,
+    ) -> Result<Option<Kept>> {
+        let Replacement { path, new, present, .. } = change;
+        let replaced = self.keep_present(change, landing)?;
+        let (Some(content), Some(meta)) = (&new.file, present.meta) else { return Err(Error::Errno(libc::EIO)) };
+        landing.take(&self.lower, (path, meta.stamp()), source, content)?;
+        Ok(replaced)
+    }
+
+    /// What is replaced becomes a backup.
+    fn keep_present(&self, change: &Replacement<'_>, landing: &mut Landing<'_>) -> Result<Option<Kept>> {
+        let Replacement { path, new, present, kind, by, .. } = change;
+        let Some(content) = present.stage(&self.store)? else { return Ok(None) };
+        let kept = Kept { digest: content.digest, symlink: present.is_symlink() };
+        let kind = if new.exists() { *kind } else { BackupKind::Deleted };
+        let backup = backup_of(path, present, &content, kind, by);
+        landing.keep(content, backup);
+        Ok(Some(kept))
+    }
+
     /// Prepares lower's new state for one path, its old content kept. Gives the hash of what is replaced.
     pub(super) fn stage_replacement(
         &self,
         change: &Replacement<'_>,
         landing: &mut Landing<'_>,
     ) -> Result<Option<Kept>> {
-        let Replacement { path, base, new, present, kind, by } = change;
+        let Replacement { path, base, new, present, .. } = change;
         let expect = present.meta.map(|meta| meta.stamp());
-        let mut replaced = None;
-        if let Some(content) = present.stage(&self.store)? {
-            replaced = Some(Kept { digest: content.digest, symlink: present.is_symlink() });
-            let kind = if new.exists() { *kind } else { BackupKind::Deleted };
-            let backup = backup_of(path, present, &content, kind, by);
-            landing.keep(content, backup);
-        }
+        let replaced = self.keep_present(change, landing)?;
         let stays = present.meta.is_some_and(|meta| must_stay(base, &meta));
         match (new.kind, &new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if stays => {
@@ -257,7 +291,8 @@ impl Overlay {
             event.operation = part.operation_told();
         });
         let event = event.by(actor);
-        let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
+        let drop = if job.takes_place { Vec::new() } else { vec![job.row.id] };
+        let mut epilogue = Epilogue { drop, ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }

@@ -1,6 +1,6 @@
 //! Rename over something: a change of the target, judged by the source's content (SPEC §4.2).
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::deny::Denial;
@@ -32,6 +32,9 @@ impl Overlay {
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
+        if self.take_over(from, to, meta, &by)? {
+            return Ok(());
+        }
         let claimed = self.claim_target(to)?;
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
@@ -151,8 +154,7 @@ impl Overlay {
             return Ok(false);
         }
         let file = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
-        // Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
-        Ok(cache::is_written_out(file.as_fd()).unwrap_or(true))
+        Ok(is_on_disk(file.as_fd()))
     }
 
     /// Keeps whatever stands at the target from being judged, reviewed or let go of.
@@ -434,6 +436,11 @@ impl Overlay {
         let is_ours = matches!(row.base.below, Below::Entry { stamp, .. } if stamp == below.stamp());
         is_ours && from.action == Action::Auto && self.is_fresh(&from.path)
     }
+}
+
+/// Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
+pub(super) fn is_on_disk(file: BorrowedFd<'_>) -> bool {
+    cache::is_written_out(file).unwrap_or(true)
 }
 
 /// Whether a rule holds what goes from there: that is reviewed by itself.

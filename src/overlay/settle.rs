@@ -44,6 +44,8 @@ pub(super) struct Job {
     pub synced: bool,
     pub moved_on: bool,
     pub takes_along: Option<(RelPath, Stamp)>,
+    /// What it takes along is itself what lands: no upper entry has its content.
+    pub takes_place: bool,
     /// Reasons that the moment brings, not the content.
     pub because: Vec<Reason>,
     pub denial: Denial,
@@ -53,7 +55,8 @@ impl Job {
     /// What would be judged if a row came to be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
         let (synced, moved_on, because) = (false, false, Vec::new());
-        Self { row, open: None, version: 0, synced, moved_on, takes_along, because, denial: Denial::Drops }
+        let (open, version, takes_place, denial) = (None, 0, false, Denial::Drops);
+        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, denial }
     }
 }
 
@@ -161,6 +164,7 @@ impl Overlay {
             synced: upper.synced,
             moved_on: upper.moved_on,
             takes_along: upper.takes_along.clone(),
+            takes_place: false,
             because: upper.because.clone(),
             denial,
         })
@@ -369,6 +373,9 @@ impl Overlay {
 
     /// Nobody wrote to, renamed or removed the entry since it was taken.
     pub(super) fn is_untouched(&self, state: &State, job: &Job) -> bool {
+        if job.takes_place {
+            return state.are_below(job);
+        }
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
         same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
     }

@@ -105,6 +105,8 @@ pub(super) enum Act {
         #[serde(default)]
         looks: Option<Looks>,
     },
+    /// The file at `from`, which is `new`, takes the path. What was there waits under the name that it had.
+    Take { from: RelPath, new: Stamp },
     /// The entry goes; it waits under the temporary name.
     Remove { temp: Temp },
     /// The entry under the temporary name takes the place of a directory, which waits there with what is in it: later
@@ -168,7 +170,8 @@ impl Step {
     /// The second path it names.
     pub fn other(&self) -> Option<&RelPath> {
         match &self.act {
-            Act::Move { to } | Act::Relocate { to, .. } | Act::Exchange { to, .. } | Act::Link { of: to } => Some(to),
+            Act::Move { to: other } | Act::Relocate { to: other, .. } | Act::Exchange { to: other, .. } => Some(other),
+            Act::Take { from: other, .. } | Act::Link { of: other } => Some(other),
             Act::Place { .. } | Act::Remove { .. } | Act::Supplant { .. } | Act::Rewrite { .. } => None,
         }
     }
@@ -229,7 +232,7 @@ impl Intent {
         let rewritten = self.steps.iter().flat_map(|step| match &step.act {
             Act::Rewrite { old, new, .. } => vec![*old, *new],
             Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
-            Act::Supplant { .. } | Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
+            Act::Supplant { .. } | Act::Take { .. } | Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
         let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.state {
             AnchorState::Content(kept) => Some(kept.digest),

@@ -129,7 +129,8 @@ struct Work<'a> {
 pub(super) struct Staged {
     pub step: Step,
     place: Place,
-    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name.
+    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name, and [`Act::Take`] the name that
+    /// its file comes from.
     waiting: Option<Place>,
     /// The second path of a step that names two.
     other: Option<Place>,
@@ -204,6 +205,18 @@ impl<'a> Landing<'a> {
         let staged = self.work.last();
         (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
         Ok(meta)
+    }
+
+    /// A file of lower takes the place of another, which goes. Its `content` is not copied: it is there.
+    pub fn take(
+        &mut self,
+        tree: &Tree,
+        (path, expect): (&RelPath, Stamp),
+        (from, new): (&RelPath, Stamp),
+        content: &File,
+    ) -> Result<()> {
+        self.work.durability.secure(content, true).doing(|| format!("write {path}"))?;
+        self.two_paths(tree, path, Some(expect), Act::Take { from: from.clone(), new })
     }
 
     /// The entry goes. A directory must be empty by then, but for what goes by steps after this one.
@@ -627,6 +640,7 @@ impl Staged {
         let other = step.other().map(|other| place_among(among, dirs, tree, other)).transpose()?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
+            Act::Take { .. } => other.clone(),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
@@ -636,7 +650,7 @@ impl Staged {
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Place { .. } | Act::Supplant { .. } => self.swap_in(self.waiting()),
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } => self.swap_in(self.waiting()),
             Act::Remove { .. } => self.move_out(self.waiting()),
             Act::Rewrite { new, looks, .. } => {
                 self.check_expected()?;
@@ -666,14 +680,14 @@ impl Staged {
     pub fn undo(&self, store: &Store) -> Result<()> {
         let doing = || self.doing("undo");
         match &self.step.act {
-            Act::Place { .. } | Act::Supplant { .. } if self.step.expect.is_some() => {
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } if self.step.expect.is_some() => {
                 match self.swap_back(self.waiting())? {
                     Back::AsItWas => Ok(()),
                     // The old content is nowhere else, and no intent tells of it any more.
                     Back::Foreign => self.keep_waiting(store, self.waiting()),
                 }
             }
-            Act::Place { .. } | Act::Supplant { .. } => self.take_back(self.waiting()),
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } => self.take_back(self.waiting()),
             Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
                 // Somebody has made something in its place.
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
@@ -708,6 +722,9 @@ impl Staged {
         let is_expected = match self.step.act {
             // What is in it is looked at once all that is to go has gone.
             Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
+            Act::Take { new, .. } => {
+                is_same_entry(waiting, &expect).and_then(|same| Ok(same && is_same_entry(&self.place, &new)?)).doing(doing)?
+            }
             _ => is_same_entry(waiting, &expect).doing(doing)?,
         };
         if is_expected {
@@ -764,6 +781,8 @@ impl Staged {
             (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
             // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
             (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
+            // What somebody writes to it stays its own.
+            (_, Act::Take { new, .. }) => (meta.device, meta.inode) == (new.device, new.inode),
             (_, _) => false,
         }
     }
@@ -826,7 +845,7 @@ impl Staged {
             Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
             Act::Place { looks: Some(new), .. } => (new, true),
             Act::Rewrite { looks: None, .. } | Act::Place { looks: None, .. } => return Ok(()),
-            Act::Remove { .. } | Act::Supplant { .. } | Act::Link { .. } => return Ok(()),
+            Act::Remove { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Link { .. } => return Ok(()),
             Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } => return Ok(()),
         };
         let doing = || self.doing("change attributes of");
@@ -870,8 +889,8 @@ impl Staged {
 
     /// Where it has its temporary name as long as no directory is renamed.
     fn waiting_path(&self) -> Option<RelPath> {
-        let parent = self.step.path.parent()?;
-        parent.join(&self.waiting.as_ref()?.name).ok()
+        let waiting = self.waiting.as_ref().filter(|waiting| super::is_temp_name(&waiting.name))?;
+        self.step.path.parent()?.join(&waiting.name).ok()
     }
 
     /// Whether a directory stands under its temporary name, before or after, into which somebody may have put something
@@ -885,7 +904,7 @@ impl Staged {
         match &self.step.act {
             Act::Relocate { to, .. } => path.rebase(&self.step.path, to),
             Act::Exchange { to, .. } => path.rebase(&self.step.path, to).or_else(|| path.rebase(to, &self.step.path)),
-            Act::Place { .. } | Act::Supplant { .. } | Act::Remove { .. } => None,
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Remove { .. } => None,
             Act::Rewrite { .. } | Act::Move { .. } | Act::Link { .. } => None,
         }
     }
@@ -894,9 +913,14 @@ impl Staged {
     /// somebody who wrote at the very moment of a rename, and becomes a backup before it goes.
     pub fn remove_waiting(&self, store: &Store) -> Result<()> {
         let Some(waiting) = &self.waiting else { return Ok(()) };
+        let there = waiting.stat().doing(|| self.doing("examine"))?;
+        if matches!(self.step.act, Act::Take { .. }) && !self.is_expected_inode(&there) {
+            // The file that was not taken after all, or one that somebody has made under its name since.
+            return Ok(());
+        }
         let is_known =
             |meta: &Meta| self.is_made_here(meta) || self.step.expect.is_some_and(|expect| same_entry(meta, &expect));
-        if waiting.stat().doing(|| self.doing("examine"))?.is_some_and(|meta| !is_known(&meta)) {
+        if there.is_some_and(|meta| !is_known(&meta)) {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
@@ -924,6 +948,7 @@ impl Staged {
         };
         let done = match &self.step.act {
             Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
+            Act::Take { new, .. } => is_inode(&here, new),
             Act::Remove { .. } => here.is_none(),
             Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
             Act::Move { .. } | Act::Relocate { .. } => {
@@ -967,6 +992,7 @@ impl Staged {
             Act::Rewrite { new, looks, .. } => self.write_in_place(store, *new, looks.map(|(_, new)| new)),
             Act::Place { .. }
             | Act::Supplant { .. }
+            | Act::Take { .. }
             | Act::Remove { .. }
             | Act::Move { .. }
             | Act::Relocate { .. }
@@ -1027,9 +1053,9 @@ pub(super) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
 /// Removes what waits before the landing is recorded, where that needs no note: once its only step is done it is never
 /// undone, for recovery finds it done, and what it replaced is kept with the intent. False where nothing was removed, or
 /// not all, so that notes must tell.
-fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
+pub(super) fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
     match staged {
-        [one] if matches!(one.step.act, Act::Place { looks: None, .. }) => one.remove_waiting(store).is_ok(),
+        [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. }) => one.remove_waiting(store).is_ok(),
         [one] if matches!(one.step.act, Act::Remove { .. }) => {
             let is_dir = |waiting: &Place| waiting.stat().map(|meta| meta.is_some_and(|meta| meta.is_dir()));
             // Somebody may have put something into a directory.

@@ -10,7 +10,7 @@ use rusqlite::Transaction;
 use super::backups::{self, Backup};
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
-use super::landing::{Progress, Staged, keep_within, remove_if_empty, sweep_notes};
+use super::landing::{Progress, Staged, is_swept_early, keep_within, remove_if_empty, sweep_notes};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
@@ -125,8 +125,6 @@ impl Store {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
             pairs.map(|(staged, _)| staged.step.path.clone()).collect::<Vec<_>>()
         };
-        // Noted with what decides: a death right after it leaves only names that the notes tell.
-        let waiting = sweep_notes(&staged);
         let mut foreign = paths(Progress::Foreign);
         foreign.extend(unreachable);
         // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
@@ -136,6 +134,8 @@ impl Store {
             false => progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn)),
         };
         if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress, &intent).is_ok() {
+            // Noted with what decides: a death right after it leaves only names that the notes tell.
+            let waiting = if is_swept_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
             self.database.lock().write(|tx| {
                 journal::fulfil(tx, id, &intent)?;
                 note_sweep(tx, &waiting)
@@ -143,6 +143,7 @@ impl Store {
             recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()).chain(gone));
         } else {
             self.undo_all(&staged)?;
+            let waiting = sweep_notes(&staged);
             // What an outsider has replaced since may have been the only place of the old content.
             let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
             self.database.lock().write(|tx| {

@@ -218,6 +218,98 @@ fn what_is_made_where_a_removal_is_undone_stays_and_the_removed_is_a_backup() {
     assert_eq!(kept(&bench), ["old\n"]);
 }
 
+/// The file `new` about to take the place of `a`.
+fn promised(bench: &Bench) -> super::landing::Promised<'_> {
+    std::fs::write(bench.path("a"), "old\n").unwrap();
+    std::fs::write(bench.path("new"), "new\n").unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (content, backup) = bench.backup("a");
+    landing.keep(content, backup);
+    let (a, new) = (path("a"), path("new"));
+    let source = (&new, bench.stamp("new"));
+    landing.take(&bench.lower, (&a, bench.stamp("a")), source, &bench.file("new")).unwrap();
+    landing.promise(Epilogue::default()).unwrap()
+}
+
+/// What the project has at `a` and at `new`.
+fn both(bench: &Bench) -> [Option<String>; 2] {
+    ["a", "new"].map(|name| std::fs::read_to_string(bench.path(name)).ok())
+}
+
+fn two(a: &str, new: &str) -> [Option<String>; 2] {
+    [a, new].map(|content| Some(content).filter(|content| !content.is_empty()).map(str::to_owned))
+}
+
+#[test]
+fn a_file_that_takes_the_place_of_another_leaves_its_own_name_free() {
+    let bench = Bench::new();
+    promised(&bench).apply().unwrap().finish().unwrap();
+    assert_eq!(both(&bench), two("new\n", ""));
+    assert_eq!(kept(&bench), ["old\n"]);
+}
+
+#[test]
+fn a_file_that_takes_the_place_of_another_goes_back_when_that_is_undone() {
+    let bench = Bench::new();
+    let applied = promised(&bench).apply().unwrap();
+    drop(applied);
+    assert_eq!(both(&bench), two("old\n", "new\n"));
+    // Whatever was written to it meanwhile is its own.
+    let applied = promised(&bench).apply().unwrap();
+    std::fs::write(bench.path("a"), "new, and somebody's\n").unwrap();
+    drop(applied);
+    assert_eq!(both(&bench), two("old\n", "new, and somebody's\n"));
+    // Never begun, it was never away.
+    drop(promised(&bench));
+    assert_eq!(both(&bench), two("old\n", "new\n"));
+    assert_eq!(kept(&bench), [""; 0]);
+}
+
+#[test]
+fn a_file_written_to_since_it_was_looked_at_does_not_take_the_place_of_another() {
+    let bench = Bench::new();
+    for changed in ["a", "new"] {
+        let promised = promised(&bench);
+        std::fs::write(bench.path(changed), "somebody's\n").unwrap();
+        assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { .. })));
+        let expected = if changed == "a" { two("somebody's\n", "new\n") } else { two("old\n", "somebody's\n") };
+        assert_eq!(both(&bench), expected);
+    }
+}
+
+#[test]
+fn what_somebody_puts_at_either_name_while_a_file_takes_the_place_of_another_stays() {
+    let bench = Bench::new();
+    let put = |name: &str| {
+        std::fs::write(bench.path("theirs"), "somebody's\n").unwrap();
+        std::fs::rename(bench.path("theirs"), bench.path(name)).unwrap();
+    };
+    let applied = promised(&bench).apply().unwrap();
+    put("new");
+    applied.finish().unwrap();
+    assert_eq!(both(&bench), two("new\n", "somebody's\n"));
+    assert_eq!(kept(&bench), ["old\n"]);
+    let applied = promised(&bench).apply().unwrap();
+    put("a");
+    drop(applied);
+    assert_eq!(both(&bench), two("somebody's\n", ""));
+    assert_eq!(kept(&bench), ["old\n", "old\n"]);
+}
+
+#[test]
+fn recovery_finishes_where_a_file_has_taken_the_place_of_another_and_else_leaves_both() {
+    let mut bench = Bench::new();
+    std::mem::forget(promised(&bench));
+    assert_eq!(bench.recover().unwrap().undone, [path("a")]);
+    assert_eq!(both(&bench), two("old\n", "new\n"));
+    assert_eq!(kept(&bench), [""; 0]);
+    std::mem::forget(promised(&bench).apply().unwrap());
+    assert_eq!(both(&bench), two("new\n", "old\n"));
+    assert_eq!(bench.recover().unwrap().finished, [path("a")]);
+    assert_eq!(both(&bench), two("new\n", ""));
+    assert_eq!(kept(&bench), ["old\n"]);
+}
+
 /// A landing of the file `new` in the place of the directory `d`, with `d/a` and `d/sub`, promised and applied.
 fn supplanted(bench: &Bench) -> super::landing::Applied<'_> {
     std::fs::create_dir_all(bench.path("d/sub")).unwrap();

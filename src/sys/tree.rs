@@ -28,6 +28,7 @@ pub struct Tree {
 }
 
 /// A directory of a [`Tree`] and a name in it: what every call on a path comes down to.
+#[derive(Clone)]
 pub struct Place {
     pub dir: Arc<OwnedFd>,
     pub name: OsString,

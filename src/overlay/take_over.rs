@@ -1,0 +1,79 @@
+//! A save by a temporary file: what came under another name in this session, and is renamed over a file of the project as
+//! a small edit of that, lands by taking its place below. It is not copied once more, as [`super::rename_over`] has it of
+//! all else.
+
+use std::os::fd::AsFd;
+
+use super::compare::{Comparison, Old};
+use super::rename::End;
+use super::rename_over::is_on_disk;
+use super::settle::{Job, Settled};
+use super::{Error, Overlay, Result, State};
+use crate::model::RelPath;
+use crate::policy::rules::Action;
+use crate::store::{self, Base, Below, UpperRow, What, Writer};
+use crate::sys::file::{FileKind, Meta};
+
+use super::lookup::Origin;
+
+impl Overlay {
+    /// Whether it has landed so. If not, nothing has been done, and whatever kept it from that is found again by who judges
+    /// it as any other rename.
+    pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<bool> {
+        let Some(target) = self.may_take_over(from, to, meta) else { return Ok(false) };
+        self.check_may_change(0)?;
+        let below = Below::Entry { stamp: target.stamp(), mode: target.mode, links: 1 };
+        let row = UpperRow {
+            id: self.store.reserve_upper(),
+            names: vec![to.path.clone()],
+            what: What::File,
+            base: Base::of(below),
+            held: None,
+        };
+        let along = Some((from.path.clone(), meta.stamp()));
+        let job = Job { takes_place: true, ..Job::to_come(row, along) };
+        let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else { return Ok(false) };
+        match self.land_as(&job, &mut comparison, by, |state| drop(state.renamed(from, to))) {
+            Ok(settled) => Ok(settled == Settled::Landed),
+            // Somebody changes one of them below, or something is mounted between the two.
+            Err(Error::Store(store::Error::Conflict { .. })) => Ok(false),
+            Err(err) if err.code() == libc::EXDEV => Ok(false),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// What the source would take the place of. None where more than the two files matters.
+    fn may_take_over<'a>(&self, from: &End, to: &'a End, meta: &Meta) -> Option<&'a Meta> {
+        let Origin::Lower(target) = &to.origin else { return None };
+        let is_plain = |meta: &Meta| meta.kind == FileKind::Regular && meta.links == 1 && !meta.is_mount_root;
+        let is_auto = from.action == Action::Auto && to.action == Action::Auto;
+        let is_asked = !self.policy().hooks.is_empty();
+        let may = is_plain(meta) && is_plain(target) && is_auto && !is_asked && self.is_fresh(&from.path);
+        may.then_some(target)
+    }
+
+    /// The two as they are now, where nothing speaks against landing.
+    fn compare_taken(&self, job: &Job, source: &RelPath, by: &Writer) -> Result<Option<Comparison>> {
+        let (new, present) = (self.present_side(source)?, self.present_side(&job.row.names[0])?);
+        let is_judged = job.takes_along.as_ref().zip(new.meta).is_some_and(|((_, stamp), now)| *stamp == now.stamp());
+        // Its landing would have to be durable, and is rather taken for that of a copy.
+        let is_synced = new.file.as_ref().is_none_or(|file| is_on_disk(file.as_fd()));
+        if !is_judged || is_synced || new.same_as(&present)? {
+            return Ok(None);
+        }
+        let Old::Known(old) = self.old_side(job, &present)? else { return Ok(None) };
+        let comparison = self.compare(job, by, *old, new, present);
+        let lands = comparison.reasons.is_empty()
+            && !self.is_stale(job, &comparison, by)
+            && !self.exceeds_burst(&comparison, by);
+        Ok(lands.then_some(comparison))
+    }
+}
+
+impl State {
+    /// No change of either stands in the view: what lower has is what both names show.
+    pub(super) fn are_below(&self, job: &Job) -> bool {
+        let source = job.takes_along.iter().map(|(source, _)| source);
+        job.row.names.iter().chain(source).all(|path| self.uppers.at(path).is_none())
+    }
+}
