@@ -267,6 +267,12 @@ mod tests {
         assert_eq!(table.get(ROOT).map(|root| root.children as usize), Some(table.len() - 1));
     }
 
+    /// There may be a million: another field for each of them is worth a thought.
+    #[test]
+    fn a_node_takes_152_bytes() {
+        assert_eq!(size_of::<Option<Node>>(), 152);
+    }
+
     #[test]
     fn a_lower_inode_leads_to_the_last_node_that_stood_for_it() {
         let mut table = table(10..12);
