@@ -17,7 +17,7 @@ use fuser::{
 use super::answer::{Answer, GENERATION};
 use super::attr;
 use super::door::Door;
-use super::listing::{Listed, Listings};
+use super::listing::{Entry, Listings};
 use super::readers::{Asker, Readers};
 use super::view::{Source, View, Whose, may_write, node, open_file};
 use super::watchers::Herald;
@@ -384,8 +384,8 @@ impl Filesystem for Adapter {
     fn readdir(&self, _req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _turn = self.readers.serve(Asker::Program);
         let done = self.door.attempt("readdir", |view| {
-            let full = |next, entry: &Listed| {
-                let Listed { name, inode, kind } = entry;
+            let full = |next, entry: &Entry| {
+                let Entry { name, inode, kind } = entry;
                 reply.add(INodeNo(*inode), next, *kind, name)
             };
             self.door.listings.read(view, (ino, handle, offset), full)

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use fuser::{FileHandle, FileType, FopenFlags, INodeNo};
@@ -31,7 +32,7 @@ impl Listed {
     }
 }
 
-/// Entries of all listings that are kept together: 16 MiB or so. Past it all are dropped, and made anew when asked for.
+/// Entries of all listings that are kept together: 6 MiB or so. Past it all are dropped, and made anew when asked for.
 const KEPT_ENTRIES_MAX: usize = 200_000;
 
 #[derive(Default)]
@@ -79,7 +80,59 @@ struct OpenDir {
     cached_at: Option<Version>,
 }
 
-type Snapshot = Arc<[Listed]>;
+type Snapshot = Arc<Listing>;
+
+/// The entries of a directory. Their names stand end to end, for many listings are kept.
+pub struct Listing {
+    names: Vec<u8>,
+    entries: Vec<Compact>,
+}
+
+/// An entry whose name ends here, and begins where the one before it ends.
+struct Compact {
+    inode: u64,
+    name_end: u32,
+    kind: FileType,
+}
+
+/// An entry as it is told.
+pub struct Entry<'a> {
+    pub name: &'a OsStr,
+    pub inode: u64,
+    pub kind: FileType,
+}
+
+impl Listing {
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn entry(&self, at: usize) -> Entry<'_> {
+        let end = |entry: &Compact| entry.name_end as usize;
+        let Compact { inode, kind, .. } = self.entries[at];
+        let begin = at.checked_sub(1).map_or(0, |before| end(&self.entries[before]));
+        Entry { name: OsStr::from_bytes(&self.names[begin..end(&self.entries[at])]), inode, kind }
+    }
+
+    /// The entries after the first `offset`, with the offset after each.
+    pub fn after(&self, offset: u64) -> impl Iterator<Item = (u64, Entry<'_>)> {
+        let skipped = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len());
+        (skipped..self.len()).map(|at| (at as u64 + 1, self.entry(at)))
+    }
+}
+
+impl From<Vec<Listed>> for Listing {
+    fn from(listed: Vec<Listed>) -> Self {
+        let mut names = Vec::with_capacity(listed.iter().map(|entry| entry.name.len()).sum());
+        let compact = |Listed { name, inode, kind }| {
+            names.extend(OsString::into_vec(name));
+            let name_end = u32::try_from(names.len()).expect("the names of one directory take less than 4 GiB");
+            Compact { inode, name_end, kind }
+        };
+        let entries = listed.into_iter().map(compact).collect();
+        Self { names, entries }
+    }
+}
 
 impl Open {
     /// Whether another open handle fills the kernel's cache, or reads on from it. Two would have to read one listing from
@@ -159,10 +212,10 @@ impl Listings {
         &self,
         view: &View,
         (dir, handle, offset): (INodeNo, FileHandle, u64),
-        mut full: impl FnMut(u64, &Listed) -> bool,
+        mut full: impl FnMut(u64, &Entry) -> bool,
     ) -> Result<()> {
         let snapshot = self.snapshot(view, dir, handle, offset)?;
-        let from = from_offset(&snapshot, offset);
+        let from = snapshot.after(offset);
         from.take_while(|(next, entry)| !full(*next, entry)).for_each(drop);
         Ok(())
     }
@@ -177,15 +230,15 @@ impl Listings {
     ) -> Result<()> {
         let snapshot = self.snapshot(view, dir, handle, offset)?;
         let mut told_any = false;
-        for (next, entry) in from_offset(&snapshot, offset) {
-            let itself = match entry.name.as_encoded_bytes() {
+        for (next, entry) in snapshot.after(offset) {
+            let itself = match entry.name.as_bytes() {
                 b"." => Some(dir),
                 b".." => Some(view.parent(dir)),
                 _ => None,
             };
             let shown = match itself {
                 Some(ino) => view.attributes(ino),
-                None => view.lookup(dir, &entry.name).and_then(Named::entry),
+                None => view.lookup(dir, entry.name).and_then(Named::entry),
             };
             let shown = match present(shown) {
                 Ok(Some(shown)) => shown,
@@ -194,7 +247,7 @@ impl Listings {
                 Err(_) if told_any => return Ok(()),
                 Err(err) => return Err(err),
             };
-            if full(next, &entry.name, &shown) {
+            if full(next, entry.name, &shown) {
                 if itself.is_none() {
                     view.forget(shown.attr.ino, 1);
                 }
@@ -222,7 +275,7 @@ impl Listings {
         };
         let snapshot: Snapshot = match shared {
             Some(shared) => shared,
-            None => entries(view, dir)?.into(),
+            None => Arc::new(entries(view, dir)?.into()),
         };
         let mut open = self.open.lock();
         match cached_at {
@@ -241,12 +294,6 @@ impl Listings {
         open.read(handle, &snapshot);
         Ok(snapshot)
     }
-}
-
-/// Entries with the offset after each.
-pub fn from_offset(entries: &[Listed], offset: u64) -> impl Iterator<Item = (u64, &Listed)> {
-    let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
-    (1..).zip(entries).skip(skipped)
 }
 
 fn entries(view: &View, dir: INodeNo) -> Result<Vec<Listed>> {

@@ -7,7 +7,7 @@ use fuser::{FileHandle, FileType, INodeNo};
 use super::answer::Xattr;
 use super::attr::{self, Shown};
 use super::door::Door;
-use super::listing::{Listed, Listings, from_offset};
+use super::listing::{Listed, Listing, Listings};
 use super::observer;
 use super::view::{self, View, Whose, fitting, may_write};
 use super::workers::Workers;
@@ -108,14 +108,14 @@ fn an_xattr_is_measured_given_or_too_long() {
     assert_eq!(fitting(b"abc".to_vec(), 2).map_err(|err| err.code()), Err(libc::ERANGE));
 }
 
-fn listed(names: &[&str]) -> Vec<Listed> {
+fn listed(names: &[&str]) -> Listing {
     let entry = |(inode, name): (u64, &&str)| Listed { name: name.into(), inode, kind: FileType::RegularFile };
-    (1..).zip(names).map(entry).collect()
+    (1..).zip(names).map(entry).collect::<Vec<_>>().into()
 }
 
 /// Names and next offsets from an offset on.
-fn told(entries: &[Listed], offset: u64) -> Vec<(u64, &str)> {
-    let told = from_offset(entries, offset);
+fn told(entries: &Listing, offset: u64) -> Vec<(u64, &str)> {
+    let told = entries.after(offset);
     told.map(|(next, entry)| (next, entry.name.to_str().unwrap())).collect()
 }
 

@@ -92,7 +92,7 @@ impl Overlay {
     fn meta_of_replaced(&self, node: NodeId) -> Result<Option<Meta>> {
         let (removed, open) = {
             let state = self.state.lock();
-            (state.nodes.get(node)?.removed.as_deref().copied(), state.open_file(node))
+            (state.nodes.get(node)?.removed().copied(), state.open_file(node))
         };
         match (removed, open) {
             (Some(removed), Some(open)) => {
@@ -107,7 +107,7 @@ impl Overlay {
     fn meta_of_unlinked(&self, node: NodeId) -> Result<Meta> {
         let (open, removed) = {
             let state = self.state.lock();
-            (state.open_file(node), state.nodes.get(node)?.removed.as_deref().copied())
+            (state.open_file(node), state.nodes.get(node)?.removed().copied())
         };
         let Some(open) = open else {
             // Or it was reached by a name that another node has now, which the kernel then looks up.

@@ -299,7 +299,8 @@ impl Overlay {
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
             // Who stands in it goes on standing there.
-            state.nodes.get_mut(node)?.removed = Some(Box::new(self.store.upper_meta(row.id)?));
+            let was = self.store.upper_meta(row.id)?;
+            state.nodes.get_mut(node)?.note_removed(&was);
         }
         for name in &row.names {
             let gone = meta.is_none() || name != path || is_others || row.what.is_structure();

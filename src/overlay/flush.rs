@@ -166,7 +166,8 @@ impl State {
 
     /// A change of `changed` shows in the attributes of `node`.
     fn concerns(&self, changed: NodeId, node: NodeId) -> bool {
-        let names = || self.nodes.get(changed).is_ok_and(|changed| changed.names.iter().any(|(dir, _)| *dir == node));
+        let names =
+            || self.nodes.get(changed).is_ok_and(|changed| changed.names.iter().any(|name| name.parent == node));
         changed == node || names()
     }
 

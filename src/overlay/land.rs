@@ -116,9 +116,11 @@ impl Overlay {
             let dir = state.nodes.at(&above)?;
             (dir, state.nodes.told(dir))
         };
-        let Told::These(told) = told else { return None };
+        if !matches!(told, Told::These(_)) {
+            return None;
+        }
         let now = self.lower.stat(&above).ok()??.stamp();
-        (now == told).then_some((dir, now))
+        told.is(&now).then_some((dir, now))
     }
 
     /// Our own temporary names have moved a directory's times. No program has done anything to its names, and none need

@@ -365,7 +365,7 @@ impl Overlay {
     /// Where the directory above a node is.
     pub fn parent_of(&self, node: NodeId) -> NodeId {
         let state = self.state.lock();
-        state.nodes.get(node).ok().and_then(|node| node.names.first().map(|(parent, _)| *parent)).unwrap_or(ROOT)
+        state.nodes.get(node).ok().and_then(|node| node.names.first().map(|name| name.parent)).unwrap_or(ROOT)
     }
 }
 

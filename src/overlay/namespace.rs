@@ -663,7 +663,7 @@ impl State {
     pub(super) fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
         self.epoch += 1;
         if let Some(node) = self.nodes.child(parent, name).and_then(|node| self.nodes.get_mut(node).ok()) {
-            node.removed = Some(Box::new(*was));
+            node.note_removed(was);
         }
         self.nodes.unname(parent, name);
     }

@@ -3,8 +3,15 @@
 //! A node id is the inode number that programs see. It is lower's, unless that number is taken by a node that still
 //! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
 //!
-//! Invariant: `children` and the nodes' `names` say the same; `by_lower` names only nodes that have a name; `watched`
-//! has the directories with a `watch`, which have a name, too.
+//! There may be a million, so a node is what each of them needs: stamps that are only compared are kept as [`print`]s, and
+//! what few have stands behind one pointer ([`Rare`]).
+//!
+//! Invariant: by its lower inode a node is found only while it has a name, or is open; `watched` has the directories with
+//! a watch, which have a name, too. Those of the tables are at the head of [`table`].
+
+mod names;
+mod print;
+mod table;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -21,6 +28,11 @@ use super::handles::OpenFile;
 use super::passed::Passed;
 use super::watch::TELLING;
 use super::{Error, Result};
+pub(super) use names::Name;
+use names::Names;
+pub(super) use print::ContentPrint;
+use print::Print;
+use table::Table;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
@@ -37,12 +49,15 @@ const TOLD_REPLACED_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Node {
+    id: NodeId,
     pub kind: FileKind,
+    /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
+    pub written_past: bool,
     /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
-    pub names: Vec<(NodeId, OsString)>,
+    pub names: Names,
     /// References the kernel holds.
     lookups: u64,
-    children: usize,
+    children: u32,
     /// The lower inode it stands for, while it does.
     lower: Option<InodeKey>,
     /// Shared by all handles on it.
@@ -50,22 +65,33 @@ pub(super) struct Node {
     /// The same for what nobody judges. Invariant: never both.
     pub passed: Option<Arc<Passed>>,
     /// Lower when the kernel last began to cache content of it.
-    cached: Option<Stamp>,
-    /// The name that somebody took it from below, and when. The kernel may go on opening it by that until it is told.
-    parted_below: Option<Box<(Instant, NodeId, OsString)>>,
+    cached: Option<Cached>,
     /// The attributes that the kernel may answer from memory.
     told: Told,
     /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
-    pub shown: Option<Stamp>,
+    shown: Option<ContentPrint>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What most nodes never have.
+#[derive(Debug, Default)]
+struct Rare {
+    /// The name that somebody took it from below, and when. The kernel may go on opening it by that until it is told.
+    parted_below: Option<Box<(Instant, NodeId, OsString)>>,
     landed: Option<LandedCtime>,
     /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
     watch: Option<Watch>,
-    /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
-    pub written_past: bool,
     /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
-    pub removed: Option<Box<Meta>>,
+    removed: Option<Box<Meta>>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
-    pub left: Option<Left>,
+    left: Option<Box<Left>>,
+}
+
+/// Content that the kernel caches: whether it is just that, and whether it is the same but for its ctime.
+#[derive(Clone, Copy, Debug)]
+struct Cached {
+    whole: Print,
+    content: ContentPrint,
 }
 
 /// Programs do not see that a file lands, and git reads again whatever has another ctime than it noted: they go on seeing
@@ -97,7 +123,7 @@ pub(super) enum PartedOpen {
 pub(super) enum Told {
     #[default]
     Nothing,
-    These(Stamp),
+    These(Print),
     /// Of answers that were under way at once, nobody knows which came last.
     Several,
 }
@@ -107,33 +133,65 @@ impl Told {
     pub fn is_at_most(self, stamp: &Stamp) -> bool {
         match self {
             Self::Nothing => true,
-            Self::These(told) => told == *stamp,
+            Self::These(_) => self.is(stamp),
             Self::Several => false,
         }
+    }
+
+    /// Whether the kernel has these attributes.
+    pub fn is(self, stamp: &Stamp) -> bool {
+        self == Self::These(Print::of(stamp))
     }
 }
 
 impl Node {
     /// As it is before anybody has looked at it.
-    fn new(kind: FileKind, lower: Option<InodeKey>) -> Self {
+    fn new(id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> Self {
         Self {
+            id,
             kind,
-            names: Vec::new(),
+            written_past: false,
+            names: Names::default(),
             lookups: 0,
             children: 0,
             lower,
             open: None,
             passed: None,
             cached: None,
-            parted_below: None,
             told: Told::Nothing,
             shown: None,
-            landed: None,
-            watch: None,
-            written_past: false,
-            removed: None,
-            left: None,
+            rare: None,
         }
+    }
+
+    pub fn removed(&self) -> Option<&Meta> {
+        self.rare.as_ref()?.removed.as_deref()
+    }
+
+    pub fn left(&self) -> Option<&Left> {
+        self.rare.as_ref()?.left.as_deref()
+    }
+
+    /// It is removed, or about to be, and was this.
+    pub fn note_removed(&mut self, was: &Meta) {
+        self.rare().removed = Some(Box::new(*was));
+    }
+
+    /// Another file is about to be renamed over it.
+    pub fn note_replaced(&mut self, was: &Meta, left: Option<Left>) {
+        self.note_removed(was);
+        self.rare().left = left.map(Box::new);
+    }
+
+    /// It stays.
+    pub fn forget_removed(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            (rare.removed, rare.left) = (None, None);
+        }
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     fn is_open(&self) -> bool {
@@ -142,10 +200,7 @@ impl Node {
 }
 
 pub(super) struct Nodes {
-    /// Apart from the table, half of which is room that nobody uses.
-    nodes: HashMap<NodeId, Box<Node>>,
-    children: HashMap<(NodeId, OsString), NodeId>,
-    by_lower: HashMap<InodeKey, NodeId>,
+    nodes: Table,
     watched: HashMap<WatchId, NodeId>,
     names_left: Vec<(NodeId, OsString)>,
     /// Where an open was told that another file is there now: the kernel looks and opens once more, and no third time.
@@ -161,11 +216,11 @@ impl Nodes {
     pub fn new(lower: &Tree) -> Result<Self> {
         let meta = Meta::of(lower.root())?;
         // The kernel never forgets the root.
-        let root = Node { lookups: 1, ..Node::new(FileKind::Directory, Some(meta.key())) };
+        let root = Node { lookups: 1, ..Node::new(ROOT, FileKind::Directory, Some(meta.key())) };
+        let mut nodes = Table::default();
+        nodes.insert(root);
         Ok(Self {
-            nodes: HashMap::from([(ROOT, Box::new(root))]),
-            children: HashMap::new(),
-            by_lower: HashMap::from([(meta.key(), ROOT)]),
+            nodes,
             watched: HashMap::new(),
             names_left: Vec::new(),
             told_replaced: HashSet::new(),
@@ -178,15 +233,15 @@ impl Nodes {
 
     /// A node the kernel names; `ESTALE` for one that was never told.
     pub fn get(&self, id: NodeId) -> Result<&Node> {
-        self.nodes.get(&id).map(Box::as_ref).ok_or(Error::Errno(libc::ESTALE))
+        self.nodes.get(id).ok_or(Error::Errno(libc::ESTALE))
     }
 
     pub fn get_mut(&mut self, id: NodeId) -> Result<&mut Node> {
-        self.nodes.get_mut(&id).map(Box::as_mut).ok_or(Error::Errno(libc::ESTALE))
+        self.nodes.get_mut(id).ok_or(Error::Errno(libc::ESTALE))
     }
 
     pub fn child(&self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
-        self.children.get(&(parent, name.to_owned())).copied()
+        self.nodes.child(parent, name)
     }
 
     /// The path of a node by its first name; `ENOENT` for one that has none any more.
@@ -211,8 +266,8 @@ impl Nodes {
         if id == ROOT {
             return true;
         }
-        let Some(node) = self.nodes.get(&id) else { return false };
-        node.names.iter().any(|(parent, name)| {
+        let Some(node) = self.nodes.get(id) else { return false };
+        node.names.iter().any(|Name { parent, name }| {
             names.push(name);
             self.climb(*parent, names) || names.pop().is_none()
         })
@@ -220,25 +275,26 @@ impl Nodes {
 
     /// Each path of a node, the first first.
     pub fn paths(&self, id: NodeId) -> Result<Vec<RelPath>> {
-        self.get(id)?.names.iter().map(|(parent, name)| self.child_path(*parent, name)).collect()
+        self.get(id)?.names.iter().map(|name| self.child_path(name.parent, &name.name)).collect()
     }
 
     pub fn names(&self, id: NodeId) -> Vec<(NodeId, OsString)> {
-        self.nodes.get(&id).map(|node| node.names.clone()).unwrap_or_default()
+        let names = self.nodes.get(id).map(|node| node.names.iter()).into_iter().flatten();
+        names.map(|Name { parent, name }| (*parent, name.to_os_string())).collect()
     }
 
     /// Makes `path` the first name of a node.
     pub fn lead_with(&mut self, id: NodeId, path: &RelPath) {
         let Some(at) = self.paths(id).ok().and_then(|paths| paths.iter().position(|name| name == path)) else { return };
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.names.swap(0, at);
         }
     }
 
     /// Every regular file that the kernel knows, by its first name.
     pub fn files(&self) -> Vec<(NodeId, RelPath)> {
-        let files = self.nodes.iter().filter(|(_, node)| node.kind == FileKind::Regular);
-        files.filter_map(|(id, _)| Some((*id, self.path(*id).ok()?))).collect()
+        let files = self.nodes.iter().filter(|node| node.kind == FileKind::Regular);
+        files.filter_map(|file| Some((file.id, self.path(file.id).ok()?))).collect()
     }
 
     /// Whether a path is one of a node's.
@@ -272,9 +328,9 @@ impl Nodes {
             // Replaced below, or one of several names again: old descriptors keep the old node.
             self.unname(parent, name);
         }
-        let known = lower.and_then(|key| self.by_lower.get(&key).copied());
+        let known = lower.and_then(|key| self.nodes.of_lower(key));
         let id = match known {
-            Some(id) if self.nodes.get(&id).is_some_and(|node| node.kind == meta.kind) => id,
+            Some(id) if self.nodes.get(id).is_some_and(|node| node.kind == meta.kind) => id,
             _ => self.insert(meta, lower),
         };
         self.name(id, parent, name);
@@ -283,16 +339,13 @@ impl Nodes {
 
     /// Whether a known node is still what stands at its name.
     pub fn stands_for(&self, id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> bool {
-        let Some(node) = self.nodes.get(&id) else { return false };
+        let Some(node) = self.nodes.get(id) else { return false };
         node.kind == kind && (lower.is_none() || node.lower.is_none() || node.lower == lower)
     }
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         let id = self.free_number(meta, lower);
-        self.nodes.insert(id, Box::new(Node::new(meta.kind, lower)));
-        if let Some(key) = lower {
-            self.by_lower.insert(key, id);
-        }
+        self.nodes.insert(Node::new(id, meta.kind, lower));
         id
     }
 
@@ -301,7 +354,7 @@ impl Nodes {
         let own = (meta.device == self.device && meta.inode != ROOT.0 && meta.inode < SYNTHETIC_FIRST)
             .then_some(NodeId(meta.inode));
         match kept.or(own) {
-            Some(id) if !self.nodes.contains_key(&id) => id,
+            Some(id) if !self.nodes.contains(id) => id,
             _ => {
                 self.synthetic_next += 1;
                 NodeId(self.synthetic_next)
@@ -315,20 +368,13 @@ impl Nodes {
             return;
         }
         self.unname(parent, name);
-        let former = self.nodes.get(&id).filter(|node| node.kind == FileKind::Directory).map(|node| node.names.clone());
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.names.push((parent, name.to_owned()));
-            // It may have been without a name for a moment, in an exchange.
-            if let Some(key) = node.lower {
-                self.by_lower.insert(key, id);
-            }
-            self.children.insert((parent, name.to_owned()), id);
-            if let Some(parent) = self.nodes.get_mut(&parent) {
-                parent.children += 1;
-            }
-        }
+        let is_dir = self.nodes.get(id).is_some_and(|node| node.kind == FileKind::Directory);
+        let former = if is_dir { self.names(id) } else { Vec::new() };
+        self.nodes.add_name(id, parent, name);
+        // It may have been without a name for a moment, in an exchange.
+        self.nodes.find_by_lower(id);
         // A directory has one name: somebody has renamed it below, and what is in it is found by the new one.
-        for (parent, name) in former.into_iter().flatten() {
+        for (parent, name) in former {
             self.unname(parent, &name);
             if self.watch_of(parent).is_some() {
                 self.names_left.push((parent, name));
@@ -343,20 +389,12 @@ impl Nodes {
 
     /// Takes a name away; a node without any lives on only for who has it open.
     pub fn unname(&mut self, parent: NodeId, name: &OsStr) {
-        let Some(id) = self.children.remove(&(parent, name.to_owned())) else { return };
-        if let Some(above) = self.nodes.get_mut(&parent) {
-            above.children -= 1;
-        }
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.names.retain(|(at, called)| (*at, called.as_os_str()) != (parent, name));
-            if !node.names.is_empty() {
-                // Seen by another name, it is what that has.
-                (node.removed, node.left) = (None, None);
-            } else {
-                let key = node.lower;
-                if let Some(key) = key.filter(|key| self.by_lower.get(key) == Some(&id)) {
-                    self.by_lower.remove(&key);
-                }
+        let Some(id) = self.nodes.remove_name(parent, name) else { return };
+        match self.nodes.get_mut(id) {
+            // Seen by another name, it is what that has.
+            Some(node) if !node.names.is_empty() => node.forget_removed(),
+            Some(_) | None => {
+                self.nodes.lose_by_lower(id);
                 self.unwatch(id);
             }
         }
@@ -377,37 +415,28 @@ impl Nodes {
     /// this one open: the next look at its name finds the node that the other names have.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
         let lower = lower.filter(|key| !self.is_of_another(id, *key));
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.lower == lower {
+        if self.nodes.get(id).is_none_or(|node| node.lower == lower) {
             return;
         }
-        let old = std::mem::replace(&mut node.lower, lower);
         self.unwatch(id);
-        if let Some(key) = old
-            && self.by_lower.get(&key) == Some(&id)
-        {
-            self.by_lower.remove(&key);
-        }
-        if let Some(key) = lower {
-            self.by_lower.insert(key, id);
-            if key.inode != id.0 {
-                self.kept.insert(key, id);
-            }
+        self.nodes.set_lower(id, lower);
+        if let Some(key) = lower.filter(|key| key.inode != id.0) {
+            self.kept.insert(key, id);
         }
     }
 
     /// The full key of a lower inode that some node stands for. Looks at all of them: for hard links only.
     pub fn known_inode(&self, device: u64, inode: u64) -> Option<InodeKey> {
-        self.by_lower.keys().find(|key| (key.device, key.inode) == (device, inode)).copied()
+        self.nodes.lower_keys().find(|key| (key.device, key.inode) == (device, inode))
     }
 
     /// Whether a node stands for this lower inode. One that stood for an upper entry, which has landed or is given up,
     /// does from now on.
     pub fn is_lower(&mut self, id: NodeId, key: InodeKey) -> bool {
-        if self.nodes.get(&id).is_some_and(|node| node.lower.is_none()) {
+        if self.nodes.get(id).is_some_and(|node| node.lower.is_none()) {
             self.set_lower(id, Some(key));
         }
-        self.nodes.get(&id).is_some_and(|node| node.lower == Some(key))
+        self.nodes.get(id).is_some_and(|node| node.lower == Some(key))
     }
 
     /// Whether a node that is about to be opened at a path stands for what lower has there. Where somebody has put another
@@ -416,7 +445,7 @@ impl Nodes {
     pub fn is_to_be_opened(&mut self, id: NodeId, path: &RelPath, meta: &Meta) -> bool {
         let was_told = !self.told_replaced.is_empty() && self.told_replaced.remove(path);
         let is_like = |node: &Node| node.kind == meta.kind && !node.is_open();
-        if was_told && self.nodes.get(&id).is_some_and(|node| is_like(node)) {
+        if was_told && self.nodes.get(id).is_some_and(is_like) {
             self.set_lower(id, Some(meta.key()));
         }
         let is_it = self.is_lower(id, meta.key());
@@ -436,30 +465,32 @@ impl Nodes {
 
     /// Whether a node stands for the lower inode that has this stamp.
     pub fn has_lower(&self, id: NodeId, stamp: &Stamp) -> bool {
-        let lower = self.nodes.get(&id).and_then(|node| node.lower);
+        let lower = self.nodes.get(id).and_then(|node| node.lower);
         lower.is_some_and(|lower| (lower.device, lower.inode) == (stamp.device, stamp.inode))
     }
 
     /// Whether another node stands for a lower inode, and nobody has this one open.
     pub fn is_of_another(&self, id: NodeId, key: InodeKey) -> bool {
-        let other = self.by_lower.get(&key).is_some_and(|other| *other != id);
-        other && self.nodes.get(&id).is_some_and(|node| !node.is_open())
+        let other = self.nodes.of_lower(key).is_some_and(|other| other != id);
+        other && self.nodes.get(id).is_some_and(|node| !node.is_open())
     }
 
-    /// Notes of which content the kernel's cache is from now on; gives of which it was.
-    pub fn set_cached(&mut self, id: NodeId, stamp: Stamp) -> Option<Stamp> {
-        self.nodes.get_mut(&id)?.cached.replace(stamp)
+    /// Notes of which content the kernel's cache is from now on; gives whether it was of this, if it was of any.
+    pub fn set_cached(&mut self, id: NodeId, stamp: &Stamp) -> Option<bool> {
+        let now = Cached { whole: Print::of(stamp), content: ContentPrint::of(stamp) };
+        let known = self.nodes.get_mut(id)?.cached.replace(now)?;
+        Some(known.whole == now.whole)
     }
 
     /// Lower as the kernel's cache of the content has it, for a file that somebody has open.
-    pub fn open_content(&self, id: NodeId) -> Option<Stamp> {
-        self.nodes.get(&id).filter(|node| node.is_open()).and_then(|node| node.cached)
+    pub fn open_content(&self, id: NodeId) -> Option<ContentPrint> {
+        Some(self.nodes.get(id).filter(|node| node.is_open())?.cached?.content)
     }
 
     /// Its name stands for something else below.
     pub fn part_below(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.parted_below = Some(Box::new((Instant::now(), parent, name.to_owned())));
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.rare().parted_below = Some(Box::new((Instant::now(), parent, name.to_owned())));
         }
         self.unname(parent, name);
     }
@@ -467,11 +498,11 @@ impl Nodes {
     /// A node that has no name is about to be opened. Whether the kernel may still take the name that it lost below for one
     /// of its own, and then whether it is to look once more, or has heard that already and opens what is there now.
     pub fn parted_at_open(&mut self, id: NodeId) -> Option<PartedOpen> {
-        let parted = self.nodes.get(&id)?.parted_below.clone();
+        let parted = self.nodes.get(id)?.rare.as_ref()?.parted_below.clone();
         let (_, parent, name) = *parted.filter(|parted| parted.0.elapsed() < TELLING)?;
         let Ok(path) = self.child_path(parent, &name) else { return Some(PartedOpen::LooksAgain) };
         // What is written to a node without a name is nobody's: one that is open keeps the name that it has.
-        let is_open = |id: NodeId| self.nodes.get(&id).is_some_and(|node| node.is_open());
+        let is_open = |id: NodeId| self.nodes.get(id).is_some_and(|node| node.is_open());
         let is_taken = is_open(id) || self.child(parent, &name).is_some_and(is_open);
         if self.tell_replaced(path) || is_taken {
             return Some(PartedOpen::LooksAgain);
@@ -482,65 +513,67 @@ impl Nodes {
 
     /// Attributes that are on their way to the kernel.
     pub fn note_told(&mut self, id: NodeId, stamp: &Stamp) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.told = if node.told.is_at_most(stamp) { Told::These(*stamp) } else { Told::Several };
+        if let Some(node) = self.nodes.get_mut(id) {
+            let now = Told::These(Print::of(stamp));
+            node.told = if node.told == Told::Nothing || node.told == now { now } else { Told::Several };
         }
     }
 
     /// What the kernel was told of a node was `before`, as far as anybody knows, and holds for `now` as well. False where
     /// it may have something else.
     pub fn tell_holds(&mut self, id: NodeId, before: Option<&Stamp>, now: &Stamp) -> bool {
-        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let Some(node) = self.nodes.get_mut(id) else { return false };
         let holds = match (node.told, before) {
-            (Told::These(told), Some(before)) => told == *before,
+            (told @ Told::These(_), Some(before)) => told.is(before),
             (Told::These(_), None) => true,
             (Told::Nothing | Told::Several, _) => false,
         };
         if holds {
-            node.told = Told::These(*now);
+            node.told = Told::These(Print::of(now));
         }
         holds
     }
 
     pub fn told(&self, id: NodeId) -> Told {
-        self.nodes.get(&id).map(|node| node.told).unwrap_or_default()
+        self.nodes.get(id).map(|node| node.told).unwrap_or_default()
     }
 
     /// The same where nobody has looked before.
     pub fn note_first_shown(&mut self, id: NodeId, stamp: &Stamp) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.shown.get_or_insert(*stamp);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.shown.get_or_insert_with(|| ContentPrint::of(stamp));
         }
     }
 
     /// Programs know of this content from now on. Gives what they knew.
-    pub fn note_shown(&mut self, id: NodeId, stamp: &Stamp) -> Option<Stamp> {
-        self.nodes.get_mut(&id)?.shown.replace(*stamp)
+    pub fn note_shown(&mut self, id: NodeId, stamp: &Stamp) -> Option<ContentPrint> {
+        self.nodes.get_mut(id)?.shown.replace(ContentPrint::of(stamp))
     }
 
     /// What programs saw as `shown` has landed, as `below`.
     pub fn keep_ctime(&mut self, path: &RelPath, shown: &Meta, below: &Meta) {
-        if let Some(node) = self.at(path).and_then(|id| self.nodes.get_mut(&id)) {
-            node.landed = Some(LandedCtime { below: below.ctime, shown: shown.ctime });
+        if let Some(node) = self.at(path).and_then(|id| self.nodes.get_mut(id)) {
+            node.rare().landed = Some(LandedCtime { below: below.ctime, shown: shown.ctime });
         }
     }
 
     /// The same attributes with the ctime that programs see.
     pub fn as_seen(&self, id: NodeId, meta: Meta) -> Meta {
-        let landed = self.nodes.get(&id).and_then(|node| node.landed).filter(|landed| landed.below == meta.ctime);
+        let landed = self.nodes.get(id).and_then(|node| node.rare.as_ref()?.landed);
+        let landed = landed.filter(|landed| landed.below == meta.ctime);
         landed.map_or(meta, |landed| Meta { ctime: landed.shown, ..meta })
     }
 
     /// The kernel is about to be made to forget a node's attributes.
     pub fn untold(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.told = Told::Nothing;
         }
     }
 
     /// From here on the kernel may write to it by itself.
     pub fn note_written_past(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.written_past = true;
         }
     }
@@ -552,18 +585,19 @@ impl Nodes {
         key: InodeKey,
         watch: impl FnOnce() -> std::io::Result<Watch>,
     ) -> std::io::Result<()> {
-        let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
-        if node.watch.is_some() || self.by_lower.get(&key) != Some(&id) {
+        if self.watch_of(id).is_some() || self.nodes.of_lower(key) != Some(id) {
             return Ok(());
         }
         let watch = watch()?;
         self.watched.insert(watch.id, id);
-        node.watch = Some(watch);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.rare().watch = Some(watch);
+        }
         Ok(())
     }
 
     pub fn watch_of(&self, id: NodeId) -> Option<WatchId> {
-        self.nodes.get(&id)?.watch.as_ref().map(|watch| watch.id)
+        self.nodes.get(id)?.rare.as_ref()?.watch.as_ref().map(|watch| watch.id)
     }
 
     pub fn of_watch(&self, id: WatchId) -> Option<NodeId> {
@@ -572,41 +606,42 @@ impl Nodes {
 
     /// No more events come from a directory.
     pub fn unwatch(&mut self, id: NodeId) {
-        if let Some(watch) = self.nodes.get_mut(&id).and_then(|node| node.watch.take()) {
+        if let Some(watch) = self.nodes.get_mut(id).and_then(|node| node.rare.as_mut()?.watch.take()) {
             self.watched.remove(&watch.id);
         }
     }
 
     /// The node that stands for a lower inode under whatever name.
     pub fn of_lower(&self, key: InodeKey) -> Option<NodeId> {
-        self.by_lower.get(&key).copied()
+        self.nodes.of_lower(key)
     }
 
     /// Every name that the kernel may know.
     pub fn all_names(&self) -> Vec<(NodeId, OsString)> {
-        self.children.keys().cloned().collect()
+        let names = self.nodes.iter().flat_map(|node| node.names.iter());
+        names.map(|Name { parent, name }| (*parent, name.to_os_string())).collect()
     }
 
     /// Every node that the kernel may know.
     pub fn all(&self) -> Vec<NodeId> {
-        self.nodes.keys().copied().collect()
+        self.nodes.iter().map(|node| node.id).collect()
     }
 
     pub fn looked_up(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.lookups += 1;
         }
     }
 
     pub fn forget(&mut self, id: NodeId, lookups: u64) {
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.lookups = node.lookups.saturating_sub(lookups);
         }
         self.drop_if_unneeded(id);
     }
 
     pub fn set_open(&mut self, id: NodeId, open: Option<Arc<OpenFile>>) {
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.open = open;
         }
         self.drop_if_unneeded(id);
@@ -614,7 +649,7 @@ impl Nodes {
 
     /// What the kernel cached of the content is of no use once it reads lower itself.
     pub fn set_passed(&mut self, id: NodeId, passed: Option<Arc<Passed>>) {
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.passed = passed;
             node.cached = None;
         }
@@ -627,26 +662,12 @@ impl Nodes {
     }
 
     fn drop_if_unneeded(&mut self, id: NodeId) {
-        let mut next = Some(id);
-        while let Some(id) = next.take() {
-            let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
-            if id == ROOT || !self.nodes.get(&id).is_some_and(|node| unneeded(node)) {
-                return;
-            }
-            self.unwatch(id);
-            let Some(node) = self.nodes.remove(&id) else { return };
-            if let Some(key) = node.lower
-                && self.by_lower.get(&key) == Some(&id)
-            {
-                self.by_lower.remove(&key);
-            }
-            for (parent, name) in node.names {
-                self.children.remove(&(parent, name));
-                if let Some(above) = self.nodes.get_mut(&parent) {
-                    above.children -= 1;
-                }
-                next = Some(parent);
-            }
+        let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
+        if id == ROOT || !self.nodes.get(id).is_some_and(unneeded) {
+            return;
         }
+        self.unwatch(id);
+        let above = self.nodes.remove(id);
+        above.into_iter().for_each(|dir| self.drop_if_unneeded(dir));
     }
 }

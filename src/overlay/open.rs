@@ -176,12 +176,12 @@ impl Overlay {
     fn keep_cache(&self, node: NodeId, below: Option<Stamp>) -> bool {
         let Some(stamp) = below else { return true };
         self.forget_older_attributes(node, &stamp);
-        let known = self.state.lock().nodes.set_cached(node, stamp);
-        if known.is_some_and(|known| known != stamp) {
+        let known = self.state.lock().nodes.set_cached(node, &stamp);
+        if known == Some(false) {
             // Nothing may be watched here.
             self.doubt_node(node);
         }
-        known == Some(stamp)
+        known == Some(true)
     }
 
     fn doubt_node(&self, node: NodeId) {

@@ -285,7 +285,7 @@ impl Overlay {
     pub(super) fn claim_left(&self, node: NodeId, access: Access) -> Result<Claimed> {
         let mut state = self.state.lock();
         let found = state.nodes.get_mut(node)?;
-        Ok(match (&found.open, &found.passed, &found.left) {
+        Ok(match (&found.open, &found.passed, found.left()) {
             (Some(open), ..) => {
                 open.claim(access);
                 Claimed::Judged(open.clone())

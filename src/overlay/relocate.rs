@@ -507,7 +507,7 @@ impl Nodes {
     /// Makes one of a node's names the first, the one its path is made of.
     fn promote(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
         if let Ok(node) = self.get_mut(node)
-            && let Some(index) = node.names.iter().position(|(at, called)| (*at, called.as_os_str()) == (parent, name))
+            && let Some(index) = node.names.position(parent, name)
         {
             node.names.swap(0, index);
         }

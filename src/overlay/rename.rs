@@ -281,7 +281,7 @@ impl Overlay {
         let mut state = self.state.lock();
         let node = state.nodes.child(to.parent, &to.name);
         if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
-            (node.removed, node.left) = (Some(Box::new(*meta)), left);
+            node.note_replaced(meta, left);
         }
     }
 
@@ -289,7 +289,7 @@ impl Overlay {
         let mut state = self.state.lock();
         let node = state.nodes.child(to.parent, &to.name);
         if let Some(node) = node.and_then(|node| state.nodes.get_mut(node).ok()) {
-            (node.removed, node.left) = (None, None);
+            node.forget_removed();
         }
     }
 

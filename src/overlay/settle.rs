@@ -403,7 +403,7 @@ impl State {
         if let Some(node) = self.nodes.at(&path) {
             self.nodes.set_lower(node, meta.map(Meta::key));
             if let Some(meta) = meta {
-                self.nodes.set_cached(node, meta.stamp());
+                self.nodes.set_cached(node, &meta.stamp());
                 self.nodes.note_shown(node, &meta.stamp());
             }
         }

@@ -18,11 +18,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::copy_up::same_content_stamp;
 use super::lookup::Origin;
-use super::nodes::{NodeId, Told};
+use super::nodes::{ContentPrint, NodeId, Told};
 use super::{Overlay, Result, State};
-use crate::model::Stamp;
 use crate::store::is_temp_name;
 use crate::sys::file::Meta;
 use crate::sys::watch::{Seen, WatchId, Watches, are_told_of};
@@ -306,7 +304,7 @@ impl Overlay {
         let (parent, is_dir) = {
             let state = self.state.lock();
             let Ok(found) = state.nodes.get(node) else { return Watched::default() };
-            (found.names.first().map(|(parent, _)| *parent), found.kind == crate::sys::file::FileKind::Directory)
+            (found.names.first().map(|name| name.parent), found.kind == crate::sys::file::FileKind::Directory)
         };
         // A directory that is asked for by itself is one the kernel walks through.
         let itself = if is_dir { self.watch(node) } else { None };
@@ -394,8 +392,8 @@ impl State {
     pub(super) fn holds(&self, node: NodeId, meta: &Meta, watched: Watched) -> Holds {
         let is_seen = |dir, watch: Option<WatchId>| watch.is_some() && self.nodes.watch_of(dir) == watch;
         let Ok(found) = self.nodes.get(node) else { return Holds::Briefly };
-        let by_name = match found.names.as_slice() {
-            [(parent, _)] => is_seen(*parent, watched.parent),
+        let by_name = match &found.names[..] {
+            [name] => is_seen(name.parent, watched.parent),
             [] => node == super::ROOT,
             _ => false,
         };
@@ -416,11 +414,11 @@ impl State {
     }
 
     fn differs(&mut self, node: NodeId, now: &Meta, is_lower: bool) -> Differs {
-        let is_other = |known: Stamp| !same_content_stamp(&known, &now.stamp());
+        let is_other = |known: ContentPrint| known != ContentPrint::of(&now.stamp());
         if is_lower {
             let cached = self.nodes.open_content(node).is_some_and(is_other);
             if cached {
-                self.nodes.set_cached(node, now.stamp());
+                self.nodes.set_cached(node, &now.stamp());
             }
             let known = self.nodes.note_shown(node, &now.stamp());
             // What the kernel writes by itself its programs do, and are told of.
