@@ -38,7 +38,7 @@ pub fn held_rows(project: &Project) -> Vec<HeldRow> {
 
 /// The one held under this very id.
 pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
-    held_rows(project).into_iter().find(|row| row.id() == id)
+    project.overlay.held_as(id).and_then(HeldRow::of)
 }
 
 pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {

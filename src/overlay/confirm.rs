@@ -116,13 +116,21 @@ impl Overlay {
     /// Records which of these are not confirmed for want of a fresh look: each once, however often somebody tries, until he
     /// has looked and it expires again.
     pub fn tell_expired<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) {
+        let expired = |row: &'a UpperRow| {
+            let held = row.held.as_ref()?;
+            Some((row, held, self.is_expired(held)?))
+        };
+        let expired: Vec<_> = rows.into_iter().filter_map(expired).collect();
+        if expired.is_empty() {
+            // Mostly: and the whole log would be read for nothing.
+            return;
+        }
         let told = match self.store.latest_of_changes(EventName::Expired) {
             Ok(told) => told,
             Err(err) => return log::error!("look into the log: {err}"),
         };
-        for (row, held) in rows.into_iter().filter_map(|row| Some((row, row.held.as_ref()?))) {
-            let is_told = told.get(held.id.as_str()).is_some_and(|at| *at >= held.renewed);
-            if let (false, Some(minutes)) = (is_told, self.is_expired(held)) {
+        for (row, held, minutes) in expired {
+            if told.get(held.id.as_str()).is_none_or(|at| *at < held.renewed) {
                 let message = format!("expired {minutes} minutes ago");
                 self.record_refusal(EventName::Expired, (&row.names[0], &held.id), &message);
             }

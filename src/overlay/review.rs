@@ -91,6 +91,12 @@ impl Overlay {
         rows
     }
 
+    /// What waits for review under this very id.
+    pub fn held_as(&self, id: &ChangeId) -> Option<UpperRow> {
+        let state = self.state.lock();
+        state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).map(|upper| upper.row.clone())
+    }
+
     pub fn sides(&self, row: &UpperRow) -> Reviewed<Sides> {
         let old = self.shown_old(row).map_err(|err| failed(&row.names[0], &err))?;
         let new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;

@@ -722,9 +722,9 @@ impl Staged {
         let is_expected = match self.step.act {
             // What is in it is looked at once all that is to go has gone.
             Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
-            Act::Take { new, .. } => {
-                is_same_entry(waiting, &expect).and_then(|same| Ok(same && is_same_entry(&self.place, &new)?)).doing(doing)?
-            }
+            Act::Take { new, .. } => is_same_entry(waiting, &expect)
+                .and_then(|same| Ok(same && is_same_entry(&self.place, &new)?))
+                .doing(doing)?,
             _ => is_same_entry(waiting, &expect).doing(doing)?,
         };
         if is_expected {
@@ -1055,7 +1055,9 @@ pub(super) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
 /// not all, so that notes must tell.
 pub(super) fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
     match staged {
-        [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. }) => one.remove_waiting(store).is_ok(),
+        [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. }) => {
+            one.remove_waiting(store).is_ok()
+        }
         [one] if matches!(one.step.act, Act::Remove { .. }) => {
             let is_dir = |waiting: &Place| waiting.stat().map(|meta| meta.is_some_and(|meta| meta.is_dir()));
             // Somebody may have put something into a directory.

@@ -178,6 +178,35 @@ fn the_same_bytes_again_leave_the_project_file_alone() {
     assert_eq!(view.status()["backups"], serde_json::json!([]));
 }
 
+/// SPEC §4.2. No copy is made of it, so what is written to it later must not reach the project unseen.
+#[test]
+fn a_temporary_file_takes_the_place_of_what_it_is_a_small_edit_of() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(200));
+    let (view, rewritten) = (scratch.mount(), lines(200).to_uppercase());
+    let inode =
+        |name: &str| std::os::unix::fs::MetadataExt::ino(&scratch.lower().join(name).metadata().expect("below"));
+    view.write("a.tmp~", lines(201));
+    let temporary = inode("a.tmp~");
+    let rename = || std::fs::rename(view.path("a.tmp~"), view.path("a")).expect("rename in the view");
+    let still_open = std::fs::OpenOptions::new().write(true).open(view.path("a.tmp~"));
+    rename();
+    assert_eq!(inode("a"), temporary);
+    assert!(!scratch.has("a.tmp~"));
+    view.assert_landed("a", &lines(201));
+    std::io::Write::write_all(&mut still_open.expect("open in the view"), rewritten.as_bytes()).expect("write");
+    let held = view.held();
+    assert_eq!(held.len(), 1, "{held:?}");
+    assert_eq!(scratch.read("a"), lines(201));
+    view.cli(&["discard", "--all"]).ok();
+    view.cli(&["rollback", "a"]).ok();
+    view.assert_landed("a", &lines(200));
+    view.write("a.tmp~", &rewritten);
+    rename();
+    view.assert_held("a", &rewritten, &lines(200));
+    assert!(!scratch.has("a.tmp~"));
+}
+
 #[test]
 fn what_is_no_text_or_too_large_for_one_lands_with_a_backup() {
     check(vec![
