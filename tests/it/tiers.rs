@@ -198,12 +198,11 @@ fn a_temporary_file_takes_the_place_of_what_it_is_a_small_edit_of() {
     let held = view.held();
     assert_eq!(held.len(), 1, "{held:?}");
     assert_eq!(scratch.read("a"), lines(201));
-    view.cli(&["discard", "--all"]).ok();
-    view.cli(&["rollback", "a"]).ok();
-    view.assert_landed("a", &lines(200));
+    view.cli(&["discard", "--all", "--yes"]).ok();
+    view.assert_landed("a", &lines(201));
     view.write("a.tmp~", &rewritten);
     rename();
-    view.assert_held("a", &rewritten, &lines(200));
+    view.assert_held("a", &rewritten, &lines(201));
     assert!(!scratch.has("a.tmp~"));
 }
 
