@@ -54,7 +54,12 @@ impl Overlay {
         let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
             Ok(replaced) => replaced,
             // New content that grew while it was copied is no fault of the old: its writer has it judged.
-            Err(err) if comparison.present.exists() && is_unreadable(&err) && !self.is_disturbed(job) => {
+            Err(err)
+                if comparison.present.exists()
+                    && is_unreadable(&err)
+                    && !job.takes_place
+                    && !self.is_disturbed(job) =>
+            {
                 comparison.add(Reason::Backup);
                 return self.hold(job, comparison, actor);
             }

@@ -5,6 +5,7 @@
 use std::os::fd::AsFd;
 
 use super::compare::{Comparison, Old};
+use super::lookup::Origin;
 use super::rename::End;
 use super::rename_over::is_on_disk;
 use super::settle::{Job, Settled};
@@ -14,7 +15,8 @@ use crate::policy::rules::Action;
 use crate::store::{self, Base, Below, UpperRow, What, Writer};
 use crate::sys::file::{FileKind, Meta};
 
-use super::lookup::Origin;
+/// What is larger is judged once, as any other rename: to find out twice that it must be held would take too long.
+const BYTES_MAX: u64 = 256 << 10;
 
 impl Overlay {
     /// Whether it has landed so. If not, nothing has been done, and whatever kept it from that is found again by who judges
@@ -35,10 +37,10 @@ impl Overlay {
         let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else { return Ok(false) };
         match self.land_as(&job, &mut comparison, by, |state| drop(state.renamed(from, to))) {
             Ok(settled) => Ok(settled == Settled::Landed),
-            // Somebody changes one of them below, or something is mounted between the two.
-            Err(Error::Store(store::Error::Conflict { .. })) => Ok(false),
-            Err(err) if err.code() == libc::EXDEV => Ok(false),
-            Err(err) => Err(err),
+            // It is done, and the journal tells: the next start finishes it.
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
+            // Somebody changes one of them below, or something is mounted between the two, or the old content cannot be kept.
+            Err(_) => Ok(false),
         }
     }
 
@@ -48,7 +50,8 @@ impl Overlay {
         let is_plain = |meta: &Meta| meta.kind == FileKind::Regular && meta.links == 1 && !meta.is_mount_root;
         let is_auto = from.action == Action::Auto && to.action == Action::Auto;
         let is_asked = !self.policy().hooks.is_empty();
-        let may = is_plain(meta) && is_plain(target) && is_auto && !is_asked && self.is_fresh(&from.path);
+        let is_small = meta.size.max(target.size) <= BYTES_MAX;
+        let may = is_plain(meta) && is_plain(target) && is_small && is_auto && !is_asked && self.is_fresh(&from.path);
         may.then_some(target)
     }
 
