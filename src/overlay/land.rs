@@ -16,8 +16,8 @@ use crate::model::{BackupKind, Digest, Reason, RelPath, Stamp};
 use crate::policy::tier::LandNote;
 use crate::protocol::EventName;
 use crate::store::{
-    self, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent, NodeLooks,
-    PathEffect, StagedContent, UpperRow, Version, Writer,
+    self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
+    NodeLooks, PathEffect, Promised, StagedContent, UpperRow, Version, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -67,7 +67,7 @@ impl Overlay {
         };
         let judged_against = self.keep_judged_against(comparison, replaced)?;
         let (mut epilogue, part) = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
-        let mut anchors = epilogue.anchors.clone();
+        let anchors = epilogue.anchors.clone();
         if let Some((source, _)) = &job.takes_along
             && let Some(meta) = landing.meta_of(&comparison.path)?
         {
@@ -75,29 +75,10 @@ impl Overlay {
             epilogue.anchors.extend(self.state.lock().anchors_carried(source, &comparison.path, &meta));
         }
         let promised = landing.promise(epilogue)?;
-        let (applied, attributes_hold) = {
-            let mut state = self.state.lock();
-            if !self.is_untouched(&state, job) {
-                drop(state);
-                drop(promised);
-                return Ok(Settled::Postponed);
-            }
-            let mut applied = promised.apply()?;
-            enter(&mut state);
-            state.know(anchors.clone());
-            if let Some((source, _)) = &job.takes_along
-                && let Some(meta) = applied.meta_of(&comparison.path)
-            {
-                anchors.extend(state.carried(source, &comparison.path, &meta));
-            }
-            applied.epilogue().anchors = anchors;
-            if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
-                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
-                applied.epilogue().save.extend(taken);
-            }
-            self.note_landed(&mut state, job, comparison, judged_against, (&applied, actor));
-            let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
-            (applied, attributes_hold)
+        let before = (anchors, judged_against);
+        let Some((applied, attributes_hold)) = self.apply_landing(job, comparison, promised, before, actor, enter)?
+        else {
+            return Ok(Settled::Postponed);
         };
         let operation = applied.finish_soon()?;
         self.recorded(&part, operation);
@@ -111,6 +92,41 @@ impl Overlay {
             self.tell_landed(&comparison.path);
         }
         Ok(Settled::Landed)
+    }
+
+    /// Lower becomes new, and with it everything in memory that speaks of the path. Gives whether the kernel's attributes of
+    /// it still hold; nothing where somebody wrote meanwhile.
+    fn apply_landing<'a>(
+        &self,
+        job: &Job,
+        comparison: &mut Comparison,
+        promised: Promised<'a>,
+        (mut anchors, judged_against): (Vec<Anchor>, Option<Kept>),
+        actor: &Writer,
+        enter: impl FnOnce(&mut State),
+    ) -> Result<Option<(Applied<'a>, bool)>> {
+        let mut state = self.state.lock();
+        if !self.is_untouched(&state, job) {
+            drop(state);
+            drop(promised);
+            return Ok(None);
+        }
+        let mut applied = promised.apply()?;
+        enter(&mut state);
+        state.know(anchors.clone());
+        if let Some((source, _)) = &job.takes_along
+            && let Some(meta) = applied.meta_of(&comparison.path)
+        {
+            anchors.extend(state.carried(source, &comparison.path, &meta));
+        }
+        applied.epilogue().anchors = anchors;
+        if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
+            let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+            applied.epilogue().save.extend(taken);
+        }
+        self.note_landed(&mut state, job, comparison, judged_against, (&applied, actor));
+        let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
+        Ok(Some((applied, attributes_hold)))
     }
 
     /// The directory of a path and what it is like, where the kernel was told just that.
