@@ -267,8 +267,10 @@ impl Store {
 
     fn check_stage(&self, found: &mut Findings, rows: &[(String, UpperRow)], scope: &Scope) -> Result<()> {
         let owned: HashSet<UpperId> = rows.iter().map(|(_, row)| row.id).collect();
+        // Asked first: what has been removed by the time that the files are listed is not there to be told.
+        let in_passing = self.in_passing.lock().clone();
         for id in self.dirs.stage_files()? {
-            let known = owned.contains(&id) || scope.rowless.contains(&id);
+            let known = [&owned, &scope.rowless, &in_passing].iter().any(|ids| ids.contains(&id));
             let about = format!("stage/{id}");
             found.check(known, FaultKind::Orphan, &about, || "is upper content that no row tells of".to_owned());
         }

@@ -62,6 +62,11 @@ impl Waiting {
         self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
     }
 
+    /// Files that are to be removed now.
+    pub fn take_unneeded(&mut self) -> Vec<UpperId> {
+        std::mem::take(&mut self.unneeded)
+    }
+
     fn push(&mut self, fulfilment: Fulfilment) {
         self.fulfilments.push(fulfilment);
         // While it waits for more it need not be woken by each.
@@ -116,7 +121,7 @@ impl Store {
     pub fn record_waiting(&self) -> Result<()> {
         let recorded = self.vitally(|| self.database.lock().record_waiting());
         recorded.map_err(|err| self.halt.unrecorded(err))?;
-        let unneeded = std::mem::take(&mut self.database.lock().waiting.unneeded);
+        let unneeded = self.database.lock().waiting.take_unneeded();
         unneeded.into_iter().for_each(|id| self.remove_upper_file(id));
         Ok(())
     }

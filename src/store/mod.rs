@@ -131,6 +131,8 @@ pub struct Store {
     announced: Mutex<HashSet<RelPath>>,
     /// Upper files that nobody needs and that could not be removed. A leaf: nothing is taken after it.
     left_over: Mutex<Vec<UpperId>>,
+    /// Upper files that are being made or removed: no row tells of them, and they are no orphans. A leaf.
+    in_passing: Mutex<HashSet<UpperId>>,
     /// What a purge while others work must know. Its locks are taken before `database`.
     purging: Purging,
     /// A leaf.
@@ -161,6 +163,7 @@ impl Store {
             room: Arc::default(),
             boot_noted: Mutex::default(),
             left_over: Mutex::default(),
+            in_passing: Mutex::default(),
         })
     }
 
@@ -195,6 +198,7 @@ impl Store {
     /// Nothing needs the file of an entry that has gone, once that is recorded.
     pub fn drop_upper_file(&self, id: UpperId) {
         self.room.is_gone(id);
+        self.in_passing.lock().insert(id);
         if !self.stays_until_recorded(id) {
             self.remove_upper_file(id);
         }
@@ -206,6 +210,7 @@ impl Store {
             log::error!("{err}");
             self.left_over.lock().push(id);
         }
+        self.in_passing.lock().remove(&id);
     }
 
     /// A number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.

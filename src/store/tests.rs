@@ -472,6 +472,33 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
 }
 
 #[test]
+fn upper_files_that_come_or_go_are_no_orphans_and_those_that_stay_for_nothing_are() {
+    let bench = Bench::new();
+    let orphans = || {
+        let (faults, _) = bench.store().check(&bench.lower, &Scope::default()).unwrap();
+        faults.into_iter().map(|fault| fault.about).collect::<Vec<_>>()
+    };
+    let new = bench.store().create_upper().unwrap().new;
+    assert_eq!(orphans(), [""; 0], "no row tells of it yet");
+    let id = new.keep();
+    assert_eq!(orphans(), [format!("stage/{id}")]);
+    let intent =
+        journal::Intent { epilogue: Epilogue { drop: vec![id], ..Epilogue::default() }, ..journal::Intent::default() };
+    bench.store().record_soon(0, intent);
+    bench.store().drop_upper_file(id);
+    assert!(bench.path(&format!(".fettle/stage/{id}")).exists(), "it goes when that is recorded");
+    let mut database = bench.store().database.lock();
+    database.record_waiting().unwrap();
+    let unneeded = database.waiting.take_unneeded();
+    drop(database);
+    assert_eq!(orphans(), [""; 0], "another thread is about to remove it");
+    unneeded.into_iter().for_each(|id| bench.store().remove_upper_file(id));
+    assert!(!bench.path(&format!(".fettle/stage/{id}")).exists());
+    drop(bench.store().create_upper().unwrap());
+    assert!(bench.store().in_passing.lock().is_empty());
+}
+
+#[test]
 fn a_state_of_another_version_is_refused_and_left_as_it_is() {
     for version in [5, 7] {
         let mut bench = Bench::new();

@@ -52,6 +52,7 @@ impl NewUpper<'_> {
     /// A row tells of it, or an open descriptor is all that is needed.
     pub fn keep(mut self) -> UpperId {
         self.is_kept = true;
+        self.store.in_passing.lock().remove(&self.id);
         self.store.note_room(self.id);
         self.id
     }
@@ -217,32 +218,34 @@ pub struct UpperRow {
 impl Store {
     /// A new file of upper content, empty and private.
     pub fn create_upper(&self) -> Result<UpperFile<'_>> {
-        let id = self.reserve_upper();
-        let file = self.dirs.create_stage_file(id)?;
-        Ok(UpperFile { new: self.new_upper(id), file })
+        let new = self.new_upper();
+        let file = self.dirs.create_stage_file(new.id)?;
+        Ok(UpperFile { new, file })
     }
 
     /// A symlink of upper content.
     pub fn create_upper_symlink(&self, target: &OsStr) -> Result<NewUpper<'_>> {
-        let id = self.reserve_upper();
-        let place = self.dirs.stage_place(id)?;
-        place.make_symlink(target).doing(|| format!("make upper symlink {id}"))?;
-        Ok(self.new_upper(id))
+        let new = self.new_upper();
+        let place = self.dirs.stage_place(new.id)?;
+        place.make_symlink(target).doing(|| format!("make upper symlink {}", new.id))?;
+        Ok(new)
     }
 
     /// A directory, FIFO, socket or device of upper, private until it is given its mode.
     pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<NewUpper<'_>> {
-        let id = self.reserve_upper();
-        let place = self.dirs.stage_place(id)?;
+        let new = self.new_upper();
+        let place = self.dirs.stage_place(new.id)?;
         let made = match kind == FileKind::Directory {
             true => place.make_dir(Mode::RWXU),
             false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),
         };
-        made.doing(|| format!("make upper entry {id}"))?;
-        Ok(self.new_upper(id))
+        made.doing(|| format!("make upper entry {}", new.id))?;
+        Ok(new)
     }
 
-    fn new_upper(&self, id: UpperId) -> NewUpper<'_> {
+    fn new_upper(&self) -> NewUpper<'_> {
+        let id = self.reserve_upper();
+        self.in_passing.lock().insert(id);
         NewUpper { store: self, id, is_kept: false }
     }
 
