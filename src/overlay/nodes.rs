@@ -667,13 +667,35 @@ impl Nodes {
         self.nodes.len()
     }
 
+    /// With the last child of a directory that the kernel has forgotten that directory goes, and so on upwards.
     fn drop_if_unneeded(&mut self, id: NodeId) {
-        let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
-        if id == ROOT || !self.nodes.get(id).is_some_and(unneeded) {
-            return;
+        let mut looked_at = vec![id];
+        while let Some(id) = looked_at.pop() {
+            if self.is_unneeded(id) {
+                self.unwatch(id);
+                looked_at.extend(self.nodes.remove(id));
+            }
         }
-        self.unwatch(id);
-        let above = self.nodes.remove(id);
-        above.into_iter().for_each(|dir| self.drop_if_unneeded(dir));
+    }
+
+    fn is_unneeded(&self, id: NodeId) -> bool {
+        let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
+        id != ROOT && self.nodes.get(id).is_some_and(unneeded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_a_deep_path_takes_all_directories_above_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let lower = Tree::open(dir.path()).unwrap();
+        let meta = Meta::of(lower.root()).unwrap();
+        let mut nodes = Nodes::new(&lower).unwrap();
+        let last = (0..100_000).fold(ROOT, |above, _| nodes.resolve(above, "below".as_ref(), &meta, None));
+        nodes.forget(last, 0);
+        assert_eq!(nodes.count(), 1);
     }
 }
