@@ -9,6 +9,7 @@
 //! Invariant: by its lower inode a node is found only while it has a name, or is open; `watched` has the directories with
 //! a watch, which have a name, too. Those of the tables are at the head of [`table`].
 
+mod lower;
 mod names;
 mod print;
 mod table;
@@ -28,6 +29,7 @@ use super::handles::OpenFile;
 use super::passed::Passed;
 use super::watch::TELLING;
 use super::{Error, Result};
+use lower::Lower;
 pub(super) use names::Name;
 use names::Names;
 pub(super) use print::ContentPrint;
@@ -59,7 +61,7 @@ pub(super) struct Node {
     lookups: u64,
     children: u32,
     /// The lower inode it stands for, while it does.
-    lower: Option<InodeKey>,
+    lower: Option<Lower>,
     /// Shared by all handles on it.
     pub open: Option<Arc<OpenFile>>,
     /// The same for what nobody judges. Invariant: never both.
@@ -154,7 +156,7 @@ impl Node {
             names: Names::default(),
             lookups: 0,
             children: 0,
-            lower,
+            lower: lower.map(Lower::of),
             open: None,
             passed: None,
             cached: None,
@@ -192,6 +194,10 @@ impl Node {
 
     fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+
+    fn lower(&self) -> Option<InodeKey> {
+        self.lower.map(Lower::key)
     }
 
     fn is_open(&self) -> bool {
@@ -340,7 +346,7 @@ impl Nodes {
     /// Whether a known node is still what stands at its name.
     pub fn stands_for(&self, id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> bool {
         let Some(node) = self.nodes.get(id) else { return false };
-        node.kind == kind && (lower.is_none() || node.lower.is_none() || node.lower == lower)
+        node.kind == kind && (lower.is_none() || node.lower.is_none() || node.lower() == lower)
     }
 
     fn insert(&mut self, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
@@ -415,7 +421,7 @@ impl Nodes {
     /// this one open: the next look at its name finds the node that the other names have.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
         let lower = lower.filter(|key| !self.is_of_another(id, *key));
-        if self.nodes.get(id).is_none_or(|node| node.lower == lower) {
+        if self.nodes.get(id).is_none_or(|node| node.lower() == lower) {
             return;
         }
         self.unwatch(id);
@@ -436,7 +442,7 @@ impl Nodes {
         if self.nodes.get(id).is_some_and(|node| node.lower.is_none()) {
             self.set_lower(id, Some(key));
         }
-        self.nodes.get(id).is_some_and(|node| node.lower == Some(key))
+        self.nodes.get(id).is_some_and(|node| node.lower() == Some(key))
     }
 
     /// Whether a node that is about to be opened at a path stands for what lower has there. Where somebody has put another
@@ -465,7 +471,7 @@ impl Nodes {
 
     /// Whether a node stands for the lower inode that has this stamp.
     pub fn has_lower(&self, id: NodeId, stamp: &Stamp) -> bool {
-        let lower = self.nodes.get(id).and_then(|node| node.lower);
+        let lower = self.nodes.get(id).and_then(Node::lower);
         lower.is_some_and(|lower| (lower.device, lower.inode) == (stamp.device, stamp.inode))
     }
 
@@ -661,13 +667,35 @@ impl Nodes {
         self.nodes.len()
     }
 
+    /// With the last child of a directory that the kernel has forgotten that directory goes, and so on upwards.
     fn drop_if_unneeded(&mut self, id: NodeId) {
-        let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
-        if id == ROOT || !self.nodes.get(id).is_some_and(unneeded) {
-            return;
+        let mut looked_at = vec![id];
+        while let Some(id) = looked_at.pop() {
+            if self.is_unneeded(id) {
+                self.unwatch(id);
+                looked_at.extend(self.nodes.remove(id));
+            }
         }
-        self.unwatch(id);
-        let above = self.nodes.remove(id);
-        above.into_iter().for_each(|dir| self.drop_if_unneeded(dir));
+    }
+
+    fn is_unneeded(&self, id: NodeId) -> bool {
+        let unneeded = |node: &Node| node.lookups == 0 && node.children == 0 && !node.is_open();
+        id != ROOT && self.nodes.get(id).is_some_and(unneeded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_a_deep_path_takes_all_directories_above_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let lower = Tree::open(dir.path()).unwrap();
+        let meta = Meta::of(lower.root()).unwrap();
+        let mut nodes = Nodes::new(&lower).unwrap();
+        let last = (0..100_000).fold(ROOT, |above, _| nodes.resolve(above, "below".as_ref(), &meta, None));
+        nodes.forget(last, 0);
+        assert_eq!(nodes.count(), 1);
     }
 }
