@@ -33,7 +33,21 @@ impl HeldRow {
 
 /// Everything held, by path.
 pub fn held_rows(project: &Project) -> Vec<HeldRow> {
-    project.overlay.held_rows().into_iter().filter_map(HeldRow::of).collect()
+    of_rows(project.overlay.held_rows())
+}
+
+/// What of it is wanted, by path.
+pub fn held_rows_where(project: &Project, wanted: impl Fn(&UpperRow, &store::Held) -> bool) -> Vec<HeldRow> {
+    of_rows(project.overlay.held_rows_where(wanted))
+}
+
+/// What of it is at a path or below, by path.
+pub fn held_within(project: &Project, path: &RelPath) -> Vec<HeldRow> {
+    of_rows(project.overlay.held_within(path))
+}
+
+fn of_rows(rows: Vec<UpperRow>) -> Vec<HeldRow> {
+    rows.into_iter().filter_map(HeldRow::of).collect()
 }
 
 /// The one held under this very id.

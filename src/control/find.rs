@@ -2,6 +2,8 @@
 //!
 //! Pure but for what it is given to ask: callers say what lives, what became of other ids and which paths exist.
 
+use std::collections::HashSet;
+
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::model::{ChangeId, ID_PREFIX_MIN, OperationId, RelPath};
@@ -9,63 +11,72 @@ use crate::protocol::{ErrorBody, ErrorCode, Target};
 use crate::store::{Fate, Verdict};
 
 /// A held change, as far as it can be named.
-#[derive(Clone, Debug)]
-pub struct Live {
-    pub id: ChangeId,
-    pub names: Vec<RelPath>,
+#[derive(Clone, Copy, Debug)]
+pub struct Live<'a> {
+    pub id: &'a ChangeId,
+    pub names: &'a [RelPath],
     /// What it came with.
     pub operation: Option<OperationId>,
 }
 
-/// What is known beside what lives.
+/// What can be asked about changes.
 pub trait Known {
+    /// A held change, as it is told.
+    type Change: Identified;
+    /// What lives at a path or below it, in the order in which it is told.
+    fn within(&self, path: &RelPath) -> Vec<Self::Change>;
+    /// What lives under this very id.
+    fn held_as(&self, id: &ChangeId) -> Option<Self::Change>;
+    /// What lives and is wanted: all of it is looked through.
+    fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<Self::Change>;
     /// What became of an id that may be shortened.
     fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>, ErrorBody>;
     /// Whether there is anything at a path, held or not.
     fn exists(&self, path: &RelPath) -> bool;
 }
 
+pub trait Identified {
+    fn id(&self) -> &ChangeId;
+}
+
 /// How often an id may have been superseded before we stop asking what it became.
 const SUCCESSORS_MAX: usize = 10_000;
 
-/// The places in `live` that all targets mean together, each once, in their order; the first error otherwise.
-pub fn find(targets: &[Target], live: &[Live], known: &impl Known) -> Result<Vec<usize>, ErrorBody> {
-    let mut found = Vec::new();
+/// What all targets mean together, each once, in their order; the first error otherwise.
+pub fn find<K: Known>(targets: &[Target], known: &K) -> Result<Vec<K::Change>, ErrorBody> {
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
     for target in targets {
-        for index in find_one(target, live, known)? {
-            if !found.contains(&index) {
-                found.push(index);
-            }
-        }
+        let meant = find_one(target, known)?.into_iter();
+        found.extend(meant.filter(|change| seen.insert(change.id().clone())));
     }
     Ok(found)
 }
 
-fn find_one(target: &Target, live: &[Live], known: &impl Known) -> Result<Vec<usize>, ErrorBody> {
-    let by_path = target.path.as_ref().map(|path| at_or_below(path, live)).unwrap_or_default();
+fn find_one<K: Known>(target: &Target, known: &K) -> Result<Vec<K::Change>, ErrorBody> {
+    let by_path = target.path.as_ref().map(|path| known.within(path)).unwrap_or_default();
     let id = target.id.as_deref().and_then(ChangeId::parse);
-    let by_id = id.as_ref().map(|id| beginning_with(id, live)).unwrap_or_default();
+    let by_id = id.as_ref().map(|id| beginning_with(id, known)).unwrap_or_default();
     match (by_path.as_slice(), by_id.as_slice()) {
         ([_, ..], []) => return Ok(by_path),
-        ([_, ..], _) if by_path == by_id => return Ok(by_path),
+        ([_, ..], _) if by_path.iter().map(K::Change::id).eq(by_id.iter().map(K::Change::id)) => return Ok(by_path),
         ([_, ..], _) => return Err(ambiguous(target, "is a path and an id at once; write the path as ./PATH")),
         ([], [_]) => return Ok(by_id),
         ([], [_, ..]) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
         ([], []) => {}
     }
     if let Some(operation) = operation_of(target) {
-        let of = positions(live, |live| live.operation == Some(operation));
+        let of = known.held(&|live| live.operation == Some(operation));
         if !of.is_empty() {
             return Ok(of);
         }
     }
     let by_glob = match glob_of(target)? {
-        Some(matcher) => positions(live, |live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))),
+        Some(matcher) => known.held(&|live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))),
         None => Vec::new(),
     };
     match by_glob.is_empty() {
         false => Ok(by_glob),
-        true => Err(nothing(target, id.as_ref(), live, known)?),
+        true => Err(nothing(target, id.as_ref(), known)?),
     }
 }
 
@@ -74,15 +85,11 @@ fn operation_of(target: &Target) -> Option<OperationId> {
     target.id.as_deref().and_then(OperationId::parse)
 }
 
-fn at_or_below(path: &RelPath, live: &[Live]) -> Vec<usize> {
-    positions(live, |live| live.names.iter().any(|name| name.is_within(path)))
-}
-
 /// A whole id is itself, even where a longer one begins with it.
-fn beginning_with(prefix: &ChangeId, live: &[Live]) -> Vec<usize> {
-    match positions(live, |live| live.id == *prefix) {
-        exact if !exact.is_empty() => exact,
-        _ => positions(live, |live| live.id.as_str().starts_with(prefix.as_str())),
+fn beginning_with<K: Known>(prefix: &ChangeId, known: &K) -> Vec<K::Change> {
+    match known.held_as(prefix) {
+        Some(exact) => vec![exact],
+        None => known.held(&|live| live.id.as_str().starts_with(prefix.as_str())),
     }
 }
 
@@ -100,16 +107,12 @@ pub fn path_glob(glob: &str) -> Result<GlobMatcher, ErrorBody> {
     built.map(|glob| glob.compile_matcher()).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))
 }
 
-fn positions(live: &[Live], mut wanted: impl FnMut(&Live) -> bool) -> Vec<usize> {
-    live.iter().enumerate().filter(|(_, live)| wanted(live)).map(|(index, _)| index).collect()
-}
-
 /// Why a target means nothing: an id that lives no more says what became of it.
-fn nothing(target: &Target, id: Option<&ChangeId>, live: &[Live], known: &impl Known) -> Result<ErrorBody, ErrorBody> {
+fn nothing(target: &Target, id: Option<&ChangeId>, known: &impl Known) -> Result<ErrorBody, ErrorBody> {
     if let Some(id) = id
         && let Some(verdict) = known.verdict(id)?
     {
-        return became(&verdict, live, known);
+        return became(&verdict, known);
     }
     if let Some(operation) =
         operation_of(target).filter(|_| target.path.as_ref().is_none_or(|path| !known.exists(path)))
@@ -155,7 +158,7 @@ fn nothing_at(path: &RelPath, known: &impl Known) -> ErrorBody {
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::UnknownPath, message) }
 }
 
-fn became(verdict: &Verdict, live: &[Live], known: &impl Known) -> Result<ErrorBody, ErrorBody> {
+fn became(verdict: &Verdict, known: &impl Known) -> Result<ErrorBody, ErrorBody> {
     let Verdict { id, path, .. } = verdict;
     let body = |code, message: String| ErrorBody {
         path: Some(path.clone()),
@@ -163,7 +166,7 @@ fn became(verdict: &Verdict, live: &[Live], known: &impl Known) -> Result<ErrorB
     };
     Ok(match &verdict.fate {
         Fate::Superseded { by } => {
-            let (last, end) = successor(by, live, known)?;
+            let (last, end) = successor(by, known)?;
             let message = match end {
                 None => format!("{id} ({path}) became {last}"),
                 Some(end) => format!("{id} ({path}) became {last}, which {end}"),
@@ -180,14 +183,10 @@ fn became(verdict: &Verdict, live: &[Live], known: &impl Known) -> Result<ErrorB
 }
 
 /// The last of a chain of successors, and how it ended if it lives no more.
-fn successor(
-    first: &ChangeId,
-    live: &[Live],
-    known: &impl Known,
-) -> Result<(ChangeId, Option<&'static str>), ErrorBody> {
+fn successor(first: &ChangeId, known: &impl Known) -> Result<(ChangeId, Option<&'static str>), ErrorBody> {
     let mut last = first.clone();
     for _ in 0..SUCCESSORS_MAX {
-        if live.iter().any(|live| live.id == last) {
+        if known.held_as(&last).is_some() {
             return Ok((last, None));
         }
         match known.verdict(&last)?.map(|verdict| verdict.fate) {

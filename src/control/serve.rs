@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::answers::{self, HeldRow, failed};
-use super::find::{Known, Live, find, glob_of, path_glob};
+use super::find::{Identified, Known, Live, find, glob_of, path_glob};
 use super::read::Receipt;
 use super::{Asker, Project};
 use super::{blame, check, patch, read, rights, runs};
@@ -109,12 +109,11 @@ fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 /// Who may confirm what is shown has had his fresh look with it (SPEC §8).
 fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
-    let rows = answers::held_rows(project);
     let named = !request.targets.is_empty();
     let mut changes = Vec::new();
-    for row in chosen(request, &rows, project, Unnamed::All)? {
+    for row in chosen(request, project, Unnamed::All)? {
         if rights::may_read(asker, project, &row.row) {
-            changes.push(looked_at(row, asker, project)?);
+            changes.push(looked_at(&row, asker, project)?);
         } else if named {
             let message = format!("{}: you may not read this file", row.held.id);
             return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.held.id.as_str()));
@@ -159,8 +158,7 @@ fn request_review(request: &Request, asker: &Asker, project: &Project) -> Result
         return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
     }
     project.overlay.settle_pending();
-    let rows = answers::held_rows(project);
-    let chosen = chosen(request, &rows, project, Unnamed::All)?;
+    let chosen = chosen(request, project, Unnamed::All)?;
     if !chosen.is_empty() {
         note_review_requested(request, &chosen, asker, project)?;
     }
@@ -169,7 +167,7 @@ fn request_review(request: &Request, asker: &Asker, project: &Project) -> Result
     Ok(Reply::RequestReview(ReviewReply { held, held_count, may_confirm: rights::may_change(asker, project) }))
 }
 
-fn note_review_requested(request: &Request, chosen: &[&HeldRow], asker: &Asker, project: &Project) -> Result<()> {
+fn note_review_requested(request: &Request, chosen: &[HeldRow], asker: &Asker, project: &Project) -> Result<()> {
     let what = match chosen.len() {
         1 => "1 held change".to_owned(),
         count => format!("{count} held changes"),
@@ -207,26 +205,25 @@ const LOOKUPS_MAX: usize = 3;
 fn act_on_chosen(
     request: &Request,
     project: &Project,
-    work: impl Fn(&[&HeldRow]) -> Result<Vec<Outcome>>,
+    work: impl Fn(&[HeldRow]) -> Result<Vec<Outcome>>,
 ) -> Result<Acted> {
     project.overlay.settle_pending();
     let mut lookups = 1;
     loop {
-        let rows = answers::held_rows(project);
-        match work(&chosen(request, &rows, project, Unnamed::Refused)?) {
+        match work(&chosen(request, project, Unnamed::Refused)?) {
             Err(err) if err.code == ErrorCode::UnknownId && lookups < LOOKUPS_MAX => lookups += 1,
             done => return Ok(Acted { outcomes: done?, dry_run: request.dry_run }),
         }
     }
 }
 
-fn act(rows: &[&HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcome>>) -> Result<Vec<Outcome>> {
+fn act(rows: &[HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcome>>) -> Result<Vec<Outcome>> {
     let ids: Vec<_> = rows.iter().map(|row| row.id().clone()).collect();
     if ids.is_empty() { Ok(Vec::new()) } else { work(&ids) }
 }
 
 /// The one change of which hunks are meant; none where changes are meant as a whole.
-fn parted<'a>(request: &Request, chosen: &[&'a HeldRow]) -> Result<Option<&'a ChangeId>> {
+fn parted<'a>(request: &Request, chosen: &'a [HeldRow]) -> Result<Option<&'a ChangeId>> {
     match (request.hunks.as_slice(), chosen) {
         ([], _) => Ok(None),
         (_, [row]) => Ok(Some(row.id())),
@@ -238,9 +235,8 @@ fn parted<'a>(request: &Request, chosen: &[&'a HeldRow]) -> Result<Option<&'a Ch
 }
 
 /// A person confirms what was looked at a moment ago, or looks again.
-fn check_fresh(request: &Request, chosen: &[&HeldRow], project: &Project) -> Result<()> {
-    let expired: Vec<_> =
-        chosen.iter().filter_map(|row| Some((*row, project.overlay.is_expired(&row.held)?))).collect();
+fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Result<()> {
+    let expired: Vec<_> = chosen.iter().filter_map(|row| Some((row, project.overlay.is_expired(&row.held)?))).collect();
     if !request.dry_run {
         project.overlay.tell_expired(expired.iter().map(|(row, _)| &row.row));
     }
@@ -259,10 +255,6 @@ fn check_fresh(request: &Request, chosen: &[&HeldRow], project: &Project) -> Res
     }
 }
 
-fn live(row: &HeldRow) -> Live {
-    Live { id: row.id().clone(), names: row.row.names.clone(), operation: row.held.operation }
-}
-
 /// What a request means that names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unnamed {
@@ -270,24 +262,43 @@ enum Unnamed {
     Refused,
 }
 
-fn chosen<'a>(request: &Request, rows: &'a [HeldRow], project: &Project, unnamed: Unnamed) -> Result<Vec<&'a HeldRow>> {
+fn chosen(request: &Request, project: &Project, unnamed: Unnamed) -> Result<Vec<HeldRow>> {
     let operation = request.operation.as_ref();
     let operation = operation.map(|id| Target { id: Some(id.clone()), path: None, glob: None });
     let targets: Vec<Target> = request.targets.iter().cloned().chain(operation).collect();
     match (request.all, targets.is_empty(), unnamed) {
-        (true, true, _) | (false, true, Unnamed::All) => Ok(rows.iter().collect()),
+        (true, true, _) | (false, true, Unnamed::All) => Ok(answers::held_rows(project)),
         (true, false, _) => Err(ErrorBody::new(ErrorCode::BadRequest, "`all` and names at once")),
         (false, true, Unnamed::Refused) => {
             Err(ErrorBody::new(ErrorCode::BadRequest, format!("{} of what? Name ids or paths, or all", request.op)))
         }
-        (false, false, _) => {
-            let live: Vec<_> = rows.iter().map(live).collect();
-            Ok(find(&targets, &live, project)?.into_iter().map(|index| &rows[index]).collect())
-        }
+        (false, false, _) => find(&targets, project),
+    }
+}
+
+impl Identified for HeldRow {
+    fn id(&self) -> &ChangeId {
+        HeldRow::id(self)
     }
 }
 
 impl Known for Project {
+    type Change = HeldRow;
+
+    fn within(&self, path: &RelPath) -> Vec<HeldRow> {
+        answers::held_within(self, path)
+    }
+
+    fn held_as(&self, id: &ChangeId) -> Option<HeldRow> {
+        answers::held_row(self, id)
+    }
+
+    fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<HeldRow> {
+        answers::held_rows_where(self, |row, held| {
+            wanted(Live { id: &held.id, names: &row.names, operation: held.operation })
+        })
+    }
+
     fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
         let store = self.overlay.store();
         match store.verdict(prefix).map_err(failed)? {
@@ -562,8 +573,7 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
 }
 
 fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Outcome>> {
-    let rows = answers::held_rows(project);
-    let all: Vec<_> = rows.iter().collect();
+    let all = answers::held_rows(project);
     let how = ConfirmHow {
         force: false,
         wait: !request.force,

@@ -494,9 +494,9 @@ impl State {
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
         self.anchors.insert(path.clone(), Known::of(state));
         self.windows.forget(path);
+        self.uppers.held_no_more(row.id);
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;
-            upper.row.held = None;
             if let Some(meta) = meta {
                 upper.row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
             }

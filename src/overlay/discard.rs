@@ -319,8 +319,8 @@ impl Overlay {
 
     /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
     fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
+        state.uppers.held_no_more(id);
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
-        upper.row.held = None;
         upper.row.base.content = None;
         upper.row.base.below = match below {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },

@@ -4,6 +4,7 @@
 //! Several changes are one transaction: either all of them land, durably, or lower and the view are as they were.
 //! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -84,11 +85,21 @@ impl Drop for Reviewing<'_> {
 impl Overlay {
     /// Everything that waits for review, by path.
     pub fn held_rows(&self) -> Vec<UpperRow> {
+        self.held_rows_where(|_, _| true)
+    }
+
+    /// What of it is wanted.
+    pub fn held_rows_where(&self, wanted: impl Fn(&UpperRow, &Held) -> bool) -> Vec<UpperRow> {
         let state = self.state.lock();
-        let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
-        let mut rows: Vec<UpperRow> = held.map(|upper| upper.row.clone()).collect();
-        rows.sort_by(|a, b| a.names[0].cmp(&b.names[0]));
-        rows
+        let rows = state.uppers.iter().map(|upper| &upper.row);
+        by_path(rows.filter(|row| row.held.as_ref().is_some_and(|held| wanted(row, held))))
+    }
+
+    /// What waits for review at a path or below it, by path.
+    pub fn held_within(&self, path: &RelPath) -> Vec<UpperRow> {
+        let state = self.state.lock();
+        let rows = state.uppers.within(path).into_iter().filter_map(|id| state.uppers.get(id)).map(|upper| &upper.row);
+        by_path(rows.filter(|row| row.held.is_some()))
     }
 
     /// What waits for review under this very id.
@@ -213,7 +224,8 @@ impl Overlay {
         for id in in_order {
             taken.taken.push(self.take(id, writers)?);
         }
-        taken.taken.sort_by_cached_key(|change| ids.iter().position(|id| *id == change.held.id));
+        let places: HashMap<&ChangeId, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
+        taken.taken.sort_by_cached_key(|change| places.get(&change.held.id).copied());
         Ok(taken)
     }
 
@@ -291,6 +303,12 @@ pub(super) fn reviewed(event: EventDraft, held: &Held, by: &Writer) -> EventDraf
         Some(writer) => event.written_by(writer),
         None => event,
     }
+}
+
+fn by_path<'a>(rows: impl Iterator<Item = &'a UpperRow>) -> Vec<UpperRow> {
+    let mut rows: Vec<UpperRow> = rows.cloned().collect();
+    rows.sort_by(|a, b| a.names[0].cmp(&b.names[0]));
+    rows
 }
 
 fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {

@@ -411,10 +411,10 @@ impl State {
         if let (Some(shown), Some(below), None) = (shown, meta, &job.takes_along) {
             self.nodes.keep_ctime(&path, shown, below);
         }
+        self.uppers.held_no_more(job.row.id);
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
         upper.moved_on = false;
         upper.because.clear();
-        upper.row.held = None;
         upper.takes_along = None;
         upper.row.base.content = None;
         upper.row.base.below = match meta {

@@ -2,14 +2,14 @@
 //!
 //! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
 //! further names, under which the view must show the same content; `by_taken` those that stand for one name alone.
-//! `based_on` says under which inode an entry is found in either.
+//! `based_on` says under which inode an entry is found in either. `by_change` has those whose row says that they are held.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
 use super::copy_up::same_content_stamp;
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath, Stamp};
-use crate::store::{Below, UpperId, UpperRow, What};
+use crate::store::{Below, Held, UpperId, UpperRow, What};
 
 #[derive(Debug)]
 pub(super) struct Upper {
@@ -56,6 +56,7 @@ pub(super) struct Uppers {
     by_inode: HashMap<(u64, u64), UpperId>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
+    by_change: HashMap<ChangeId, UpperId>,
     /// How many directories there are among them: mostly none, and then nobody need look for one.
     dirs: usize,
 }
@@ -162,6 +163,7 @@ impl Uppers {
             self.put_name(name, id);
         }
         self.note_base(id, upper.row.base.below);
+        self.note_held(&upper.row);
         self.dirs += usize::from(upper.row.what == What::Dir);
         self.entries.insert(id, upper);
     }
@@ -178,12 +180,32 @@ impl Uppers {
 
     pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
         let upper = self.entries.remove(&id)?;
+        self.forget_held(upper.row.held.as_ref(), id);
         self.dirs -= usize::from(upper.row.what == What::Dir);
         upper.row.names.iter().for_each(|name| self.take_name(name, id));
         if let Some(inode) = self.based_on.remove(&id) {
             self.forget_inode(inode, id);
         }
         Some(upper)
+    }
+
+    fn note_held(&mut self, row: &UpperRow) {
+        if let Some(held) = &row.held {
+            self.by_change.insert(held.id.clone(), row.id);
+        }
+    }
+
+    /// The entry waits for nobody any more.
+    pub fn held_no_more(&mut self, id: UpperId) {
+        let held = self.entries.get_mut(&id).and_then(|upper| upper.row.held.take());
+        self.forget_held(held.as_ref(), id);
+    }
+
+    fn forget_held(&mut self, held: Option<&Held>, id: UpperId) {
+        // What takes an entry's place may have taken its change over already.
+        if let Some(held) = held.filter(|held| self.by_change.get(&held.id) == Some(&id)) {
+            self.by_change.remove(&held.id);
+        }
     }
 
     fn forget_inode(&mut self, inode: (u64, u64), id: UpperId) {
@@ -201,15 +223,16 @@ impl Uppers {
     /// The entry as it is called, based and held from now on.
     pub fn set_row(&mut self, row: UpperRow) {
         let Some(upper) = self.entries.get_mut(&row.id) else { return };
-        let (id, new, below) = (row.id, row.names.clone(), row.base.below);
-        let old = std::mem::replace(&mut upper.row, row);
-        old.names.iter().for_each(|name| self.take_name(name, id));
-        new.iter().for_each(|name| self.put_name(name, id));
-        if old.base.below != below {
-            if let Some(inode) = self.based_on.remove(&id) {
-                self.forget_inode(inode, id);
+        let old = std::mem::replace(&mut upper.row, row.clone());
+        self.forget_held(old.held.as_ref(), row.id);
+        self.note_held(&row);
+        old.names.iter().for_each(|name| self.take_name(name, row.id));
+        row.names.iter().for_each(|name| self.put_name(name, row.id));
+        if old.base.below != row.base.below {
+            if let Some(inode) = self.based_on.remove(&row.id) {
+                self.forget_inode(inode, row.id);
             }
-            self.note_base(id, below);
+            self.note_base(row.id, row.base.below);
         }
     }
 
@@ -221,8 +244,7 @@ impl Uppers {
     }
 
     pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
-        let held = |upper: &&Upper| upper.row.held.as_ref().is_some_and(|held| held.id == *id);
-        self.entries.values().find(held).map(|upper| upper.row.id)
+        self.by_change.get(id).copied()
     }
 
     fn put_name(&mut self, path: &RelPath, id: UpperId) {

@@ -8,13 +8,23 @@ fn id(text: &str) -> ChangeId {
     ChangeId::parse(text).expect(text)
 }
 
-fn held() -> Vec<Live> {
-    let one = |digits: &str, names: &[&str]| Live {
-        id: id(digits),
-        names: names.iter().map(|name| path(name)).collect(),
-        operation: None,
-    };
-    vec![
+/// A held change and its place among all.
+#[derive(Debug)]
+struct Change {
+    id: ChangeId,
+    names: Vec<RelPath>,
+    place: usize,
+}
+
+impl Identified for Change {
+    fn id(&self) -> &ChangeId {
+        &self.id
+    }
+}
+
+fn held() -> Vec<Change> {
+    let one = |digits: &str, names: &[&str]| (id(digits), names.iter().map(|name| path(name)).collect());
+    let all = [
         one("a1b2c3d4", &["src/a.rs"]),
         one("a1b2ffff", &["src/deep/b.rs", "src/other-name"]),
         one("00112233", &["README.md"]),
@@ -24,12 +34,28 @@ fn held() -> Vec<Live> {
         one("77777777", &["7777"]),
         one("00aa00aa", &["00aa00bb"]),
         one("00aa00aaf", &["long"]),
-    ]
+    ];
+    all.into_iter().enumerate().map(|(place, (id, names))| Change { id, names, place }).collect()
 }
 
 struct Past;
 
 impl Known for Past {
+    type Change = Change;
+
+    fn within(&self, path: &RelPath) -> Vec<Change> {
+        self.held(&|live| live.names.iter().any(|name| name.is_within(path)))
+    }
+
+    fn held_as(&self, id: &ChangeId) -> Option<Change> {
+        held().into_iter().find(|change| change.id == *id)
+    }
+
+    fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<Change> {
+        let wanted = |change: &Change| wanted(Live { id: &change.id, names: &change.names, operation: None });
+        held().into_iter().filter(wanted).collect()
+    }
+
     fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>, ErrorBody> {
         let fate = match prefix.as_str() {
             "dead0001" => Fate::Superseded { by: id("dead0002") },
@@ -59,7 +85,7 @@ fn argument(text: &str) -> Target {
 
 fn check(arguments: &[&str], want: Result<&[usize], (ErrorCode, &str)>) {
     let targets: Vec<_> = arguments.iter().map(|text| argument(text)).collect();
-    let found = find(&targets, &held(), &Past);
+    let found = find(&targets, &Past).map(|found| found.iter().map(|change| change.place).collect::<Vec<_>>());
     let found = found.as_deref().map_err(|err| (err.code, err.message.as_str()));
     assert_eq!(found, want, "{arguments:?}");
 }
@@ -101,7 +127,7 @@ fn an_id_that_lives_no_more_says_what_became_of_it() {
     ] {
         check(&[argument], Err((code, message)));
     }
-    let err = find(&[argument("dead0001")], &held(), &Past).expect_err("superseded");
+    let err = find(&[argument("dead0001")], &Past).expect_err("superseded");
     assert_eq!((err.id.as_deref(), err.new_id.as_deref()), (Some("dead0001"), Some("a1b2c3d4")));
 }
 
@@ -116,7 +142,7 @@ fn what_is_unknown_is_said_as_what_it_looks_like() {
     ] {
         check(&[argument], Err((code, message)));
     }
-    let short = find(&[Target::id("abc".to_owned())], &held(), &Past).expect_err("too short");
+    let short = find(&[Target::id("abc".to_owned())], &Past).expect_err("too short");
     assert_eq!(short.code, ErrorCode::UnknownId);
 }
 
