@@ -195,6 +195,8 @@ fn unmount_lists_what_stays_held() {
         drawn(|text| super::unmount::render(&reply, text)),
         "fettlefs: Unmounted\n\nHeld for review, also without a mount:\n  a1b2c3d4  a  +47 -32  62%  size  5m ago\n"
     );
+    let told = drawn(|text| super::unmount::render(&UnmountReply { held_count: 4, ..reply }, text));
+    assert!(told.ends_with("  size  5m ago\n  and 3 more: fettlefs status\n"), "{told}");
 }
 
 #[test]

@@ -113,6 +113,10 @@ pub fn render(reply: &UnmountReply, text: &mut Text) {
     if !reply.held.is_empty() {
         text.put("\nHeld for review, also without a mount:\n");
         held::render_table(&reply.held, text);
+        let more = reply.held_count.saturating_sub(reply.held.len() as u64);
+        if more > 0 {
+            text.put(format!("  and {more} more: fettlefs status\n"));
+        }
     }
 }
 

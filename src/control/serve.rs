@@ -544,7 +544,11 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         wait_for_writers(request, project)?;
     }
     let outcomes = held_at_unmount(request, asker, project)?;
-    Ok(Reply::Unmount(UnmountReply { outcomes, held: answers::all_held(project)?, dry_run: request.dry_run }))
+    let held = answers::all_held(project)?;
+    let held_count = held.len() as u64;
+    // Nobody is there to be asked for the next page.
+    let held = page(held, 0, None).entries;
+    Ok(Reply::Unmount(UnmountReply { outcomes, held, held_count, dry_run: request.dry_run }))
 }
 
 /// The view of runs goes by itself when they end. Before that their programs would lose it under their feet.

@@ -323,8 +323,10 @@ pub struct FlushReply {
 pub struct UnmountReply {
     /// What `held: confirm` or `held: discard` did.
     pub outcomes: Vec<Outcome>,
-    /// What waits for the next mount.
+    /// What waits for the next mount, as many as fit; `held_count` is of all.
     pub held: Vec<Held>,
+    #[serde(default)]
+    pub held_count: u64,
     #[serde(default)]
     pub dry_run: bool,
 }

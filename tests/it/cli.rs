@@ -639,6 +639,24 @@ fn unmount_lists_what_waits_and_does_with_it_what_it_is_told() {
 }
 
 #[test]
+fn unmount_tells_as_much_of_what_waits_as_fits_an_answer() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let dirs = 13;
+    let deep = format!(".claude{}", format!("/{}", "\u{1}".repeat(250)).repeat(dirs));
+    std::fs::create_dir_all(view.root().join(&deep)).expect("a deep directory");
+    // Such a character takes six in JSON, so that each file takes 19 KiB of an answer, and all of them more than its 8 MiB.
+    let files = 450;
+    for number in 0..files {
+        view.write(&format!("{deep}/{number}"), "held");
+    }
+    let json = view.unmount_with(&["--json"]).json();
+    let told = json["held"].as_array().expect("held").len();
+    assert!(0 < told && told < files, "{told}");
+    assert_eq!(json["held_count"], dirs + files);
+}
+
+#[test]
 fn unmount_discard_all_drops_what_is_held_and_keeps_its_content() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
