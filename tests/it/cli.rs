@@ -648,7 +648,7 @@ fn unmount_tells_as_much_of_what_waits_as_fits_an_answer() {
     // Such a character takes six in JSON, so that each file takes 19 KiB of an answer, and all of them more than its 8 MiB.
     let files = 450;
     for number in 0..files {
-        view.write(&format!("{deep}/{number}"), "held");
+        view.write(format!("{deep}/{number}"), "held");
     }
     let json = view.unmount_with(&["--json"]).json();
     let told = json["held"].as_array().expect("held").len();
