@@ -40,6 +40,13 @@ impl Overlay {
         let rows = self.store.load_upper()?;
         let rows: HashMap<UpperId, &UpperRow> = rows.iter().map(|row| (row.id, row)).collect();
         let mut faults = Vec::new();
+        for upper in state.uppers.iter() {
+            let held = upper.row.held.as_ref();
+            if let Some(held) = held.filter(|held| state.uppers.by_id(&held.id) != Some(upper.row.id)) {
+                let (about, message) = (upper.row.names[0].to_string(), format!("is not found as {:?}", held.id));
+                faults.push(Fault { kind: FaultKind::Upper, about, message });
+            }
+        }
         for upper in state.uppers.iter().filter(|upper| upper.saved && !upper.busy && !upper.dirty) {
             if rows.get(&upper.row.id) != Some(&&upper.row) {
                 let about = upper.row.names[0].to_string();

@@ -198,9 +198,11 @@ impl Overlay {
             operation: part.operation,
         });
         self.store.save_upper(&row)?;
-        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
-            *upper = Upper { dirty: false, ..Upper::written(row) };
+        let mut state = self.state.lock();
+        if state.uppers.remove(id).is_some() {
+            state.uppers.insert(Upper { dirty: false, ..Upper::written(row) });
         }
+        drop(state);
         self.recorded(&part, None);
         Ok(())
     }

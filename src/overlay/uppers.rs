@@ -66,6 +66,7 @@ impl Uppers {
         self.entries.get(&id)
     }
 
+    /// What its row says of names and of what it waits as is changed by [`Self::set_row`] and [`Self::held_no_more`] only.
     pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
         self.entries.get_mut(&id)
     }
