@@ -18,11 +18,19 @@ use crate::sys::file::{FileKind, Meta};
 /// What is larger is judged once, as any other rename: to find out twice that it must be held would take too long.
 const BYTES_MAX: u64 = 256 << 10;
 
+/// What became of it. What has not landed is as it was, and whatever kept it from that is found again by who judges it as
+/// any other rename.
+pub(super) enum TakeOver {
+    Landed,
+    /// Nothing was touched.
+    Refused,
+    /// The two may have changed places and changed back: their ctime is another.
+    TakenBack,
+}
+
 impl Overlay {
-    /// Whether it has landed so. If not, nothing has been done, and whatever kept it from that is found again by who judges
-    /// it as any other rename.
-    pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<bool> {
-        let Some(target) = self.may_take_over(from, to, meta) else { return Ok(false) };
+    pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<TakeOver> {
+        let Some(target) = self.may_take_over(from, to, meta) else { return Ok(TakeOver::Refused) };
         self.check_may_change(0)?;
         let below = Below::Entry { stamp: target.stamp(), mode: target.mode, links: 1 };
         let row = UpperRow {
@@ -34,13 +42,16 @@ impl Overlay {
         };
         let along = Some((from.path.clone(), meta.stamp()));
         let job = Job { takes_place: true, ..Job::to_come(row, along) };
-        let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else { return Ok(false) };
+        let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else {
+            return Ok(TakeOver::Refused);
+        };
         match self.land_as(&job, &mut comparison, by, |state| drop(state.renamed(from, to))) {
-            Ok(settled) => Ok(settled == Settled::Landed),
+            Ok(Settled::Landed) => Ok(TakeOver::Landed),
+            Ok(_) => Ok(TakeOver::Refused),
             // It is done, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // Somebody changes one of them below, or something is mounted between the two, or the old content cannot be kept.
-            Err(_) => Ok(false),
+            Err(_) => Ok(TakeOver::TakenBack),
         }
     }
 
