@@ -9,7 +9,6 @@ use super::handles::Backing;
 use super::lookup::Origin;
 use super::rename::End;
 use super::settle::{Claim, Settled};
-use super::take_over::TakeOver;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
@@ -33,21 +32,9 @@ impl Overlay {
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
-        match self.take_over(from, to, meta, &by)? {
-            TakeOver::Landed => Ok(()),
-            TakeOver::Refused => self.copy_over(from, to, meta, &by),
-            TakeOver::TakenBack => {
-                let from = self.end(from.parent, &from.name, None, &by)?;
-                let to = self.end(to.parent, &to.name, from.kind(), &by)?;
-                match &from.origin {
-                    Origin::Lower(meta) if to.exists() => self.copy_over(&from, &to, meta, &by),
-                    _ => Err(Error::Errno(libc::ESTALE)),
-                }
-            }
+        if self.take_over(from, to, meta, &by)? {
+            return Ok(());
         }
-    }
-
-    fn copy_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<()> {
         let claimed = self.claim_target(to)?;
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
@@ -75,16 +62,16 @@ impl Overlay {
         self.rebind(&to.path, upper);
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
-        let settled = match self.settle_as(upper, by, Vec::new(), denied) {
+        let settled = match self.settle_as(upper, &by, Vec::new(), denied) {
             Ok(settled) => settled,
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.settle_because(upper, by, vec![Reason::Backup])?,
+            Err(_) => self.settle_because(upper, &by, vec![Reason::Backup])?,
         };
-        self.let_source_go(from, whiteout, meta, (upper, settled), by)
+        self.let_source_go(from, whiteout, meta, (upper, settled), &by)
     }
 
     /// What stands at the target was judged: the source follows it.

@@ -5,32 +5,26 @@
 use std::os::fd::AsFd;
 
 use super::compare::{Comparison, Old};
+use super::error::Context;
 use super::lookup::Origin;
 use super::rename::End;
 use super::rename_over::is_on_disk;
 use super::settle::{Job, Settled};
+use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::Action;
-use crate::store::{self, Base, Below, UpperRow, What, Writer};
-use crate::sys::file::{FileKind, Meta};
+use crate::store::{self, Base, Below, Durability, Epilogue, Landing, NewContent, UpperRow, What, Writer};
+use crate::sys::file::{self, FileKind, Meta};
 
 /// What is larger is judged once, as any other rename: to find out twice that it must be held would take too long.
 const BYTES_MAX: u64 = 256 << 10;
 
-/// What became of it. What has not landed is as it was, and whatever kept it from that is found again by who judges it as
-/// any other rename.
-pub(super) enum TakeOver {
-    Landed,
-    /// Nothing was touched.
-    Refused,
-    /// The two may have changed places and changed back: their ctime is another.
-    TakenBack,
-}
-
 impl Overlay {
-    pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<TakeOver> {
-        let Some(target) = self.may_take_over(from, to, meta) else { return Ok(TakeOver::Refused) };
+    /// Whether it has landed. What has not is as it was, and whatever kept it from that is found again by who judges it as
+    /// any other rename; `ESTALE` where somebody must look again.
+    pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<bool> {
+        let Some(target) = self.may_take_over(from, to, meta) else { return Ok(false) };
         self.check_may_change(0)?;
         let below = Below::Entry { stamp: target.stamp(), mode: target.mode, links: 1 };
         let row = UpperRow {
@@ -42,17 +36,39 @@ impl Overlay {
         };
         let along = Some((from.path.clone(), meta.stamp()));
         let job = Job { takes_place: true, ..Job::to_come(row, along) };
-        let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else {
-            return Ok(TakeOver::Refused);
-        };
+        let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else { return Ok(false) };
         match self.land_as(&job, &mut comparison, by, |state| drop(state.renamed(from, to))) {
-            Ok(Settled::Landed) => Ok(TakeOver::Landed),
-            Ok(_) => Ok(TakeOver::Refused),
+            Ok(settled) => Ok(matches!(settled, Settled::Landed)),
             // It is done, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // Somebody changes one of them below, or something is mounted between the two, or the old content cannot be kept.
-            Err(_) => Ok(TakeOver::TakenBack),
+            Err(_) => self.not_taken(&from.path, meta, &comparison.new).map(|()| false),
         }
+    }
+
+    /// Where the two had changed places and changed back, what was looked at before holds no longer: `ESTALE`.
+    ///
+    /// Somebody who wrote to the target at that very moment may have replaced or removed the source, which stood there. He
+    /// meant the old: what was to be saved is made anew under its own name.
+    fn not_taken(&self, source: &RelPath, then: &Meta, new: &Side) -> Result<()> {
+        let now = self.lower.stat(source).doing(|| format!("stat {source}"))?;
+        if now.is_some_and(|now| now.stamp() == then.stamp()) {
+            return Ok(());
+        }
+        if now.is_none() {
+            self.make_anew(source, new)?;
+        }
+        self.state.lock().epoch += 1;
+        Err(Error::Errno(libc::ESTALE))
+    }
+
+    fn make_anew(&self, source: &RelPath, new: &Side) -> Result<()> {
+        let (Some(like), Some(meta)) = (&new.file, new.meta) else { return Err(Error::Errno(libc::EIO)) };
+        let content = file::in_memory(new.text()).doing(|| format!("make {source} anew"))?;
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.place(&self.lower, source, None, &NewContent::File { file: &content, like, meta })?;
+        landing.promise(Epilogue::default())?.apply()?.finish()?;
+        Ok(())
     }
 
     /// What the source would take the place of. None where more than the two files matters.

@@ -139,19 +139,10 @@ impl super::Store {
         let inline = inline_bytes(&self.database.lock(), digest)?;
         match inline {
             None => Ok(None),
-            Some(Some(bytes)) => memory_file(&bytes).doing(|| "open kept content".to_owned()).map(Some),
+            Some(Some(bytes)) => file::in_memory(&bytes).doing(|| "open kept content".to_owned()).map(Some),
             Some(None) => open_large(&self.dirs, digest).map(Some),
         }
     }
-}
-
-/// An anonymous file that holds `bytes`.
-fn memory_file(bytes: &[u8]) -> std::io::Result<File> {
-    use std::os::unix::fs::FileExt;
-    let fd = rustix::fs::memfd_create("fettle-content", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let file = File::from(fd);
-    file.write_all_at(bytes, 0)?;
-    Ok(file)
 }
 
 /// None: no such content. Some(None): it is in a file.

@@ -650,7 +650,15 @@ impl Staged {
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } => self.swap_in(self.waiting()),
+            Act::Place { .. } | Act::Supplant { .. } => self.swap_in(store),
+            Act::Take { new, .. } => {
+                // Nobody else has another copy of it, so it changes places only where that is going to last.
+                if !is_same_entry(self.waiting(), new).doing(|| self.doing("check"))? {
+                    return Err(self.conflict());
+                }
+                self.check_expected()?;
+                self.swap_in(store)
+            }
             Act::Remove { .. } => self.move_out(self.waiting()),
             Act::Rewrite { new, looks, .. } => {
                 self.check_expected()?;
@@ -707,7 +715,8 @@ impl Staged {
     }
 
     /// Puts the waiting entry in place, and makes sure that what came out is what was expected to be there.
-    fn swap_in(&self, waiting: &Place) -> Result<()> {
+    fn swap_in(&self, store: &Store) -> Result<()> {
+        let waiting = self.waiting();
         let doing = || self.doing("replace");
         let Some(expect) = self.step.expect else {
             return match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
@@ -722,16 +731,18 @@ impl Staged {
         let is_expected = match self.step.act {
             // What is in it is looked at once all that is to go has gone.
             Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
-            Act::Take { new, .. } => is_same_entry(waiting, &expect)
-                .and_then(|same| Ok(same && is_same_entry(&self.place, &new)?))
-                .doing(doing)?,
             _ => is_same_entry(waiting, &expect).doing(doing)?,
         };
         if is_expected {
             return Ok(());
         }
         // Somebody put something else there between the check and the rename: it goes back, untouched.
-        self.swap_back(waiting)?;
+        let back = self.swap_back(waiting)?;
+        if matches!((back, &self.step.act), (Back::Foreign, Act::Take { .. })) {
+            // Where the program has its file is no temporary name of ours, which would be looked after.
+            self.keep_waiting(store, waiting)?;
+            discard_temp(waiting)?;
+        }
         Err(self.conflict())
     }
 
@@ -781,8 +792,7 @@ impl Staged {
             (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
             // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
             (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
-            // What somebody writes to it stays its own.
-            (_, Act::Take { new, .. }) => (meta.device, meta.inode) == (new.device, new.inode),
+            (_, Act::Take { new, .. }) => same_entry(meta, new),
             (_, _) => false,
         }
     }
@@ -880,7 +890,25 @@ impl Staged {
             (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
             _ => (&self.step.path, &self.place),
         };
-        Ok(StepOutcome { path: path.clone(), meta: place.stat().doing(|| self.doing("stat"))? })
+        let there = place.stat().doing(|| self.doing("stat"))?;
+        Ok(StepOutcome { path: path.clone(), meta: there.map(|there| self.as_made(there)) })
+    }
+
+    /// What somebody has written to it, or put in its place, since it stands there is not of our making. It is told as it
+    /// was made, so that the next look finds it changed.
+    fn as_made(&self, there: Meta) -> Meta {
+        let made = match &self.step.act {
+            Act::Take { new, .. } => Some(*new),
+            Act::Place { .. } | Act::Supplant { .. } => self.placed,
+            _ => None,
+        };
+        match made {
+            Some(made) if !there.is_dir() && !same_entry(&there, &made) => {
+                let Stamp { device, inode, size, mtime, ctime } = made;
+                Meta { device, inode, size, mtime, ctime, ..there }
+            }
+            _ => there,
+        }
     }
 
     fn waiting(&self) -> &Place {

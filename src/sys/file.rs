@@ -224,6 +224,13 @@ fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
     }
 }
 
+/// An anonymous file that holds `bytes`.
+pub fn in_memory(bytes: &[u8]) -> io::Result<File> {
+    let file = File::from(fs::memfd_create("fettle-content", fs::MemfdFlags::CLOEXEC)?);
+    file.write_all_at(bytes, 0)?;
+    Ok(file)
+}
+
 pub fn digest(file: &File) -> io::Result<Digest> {
     let mut hasher = Hasher::default();
     let mut piece = vec![0; COPY_PIECE_BYTES];

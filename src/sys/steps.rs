@@ -7,7 +7,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +23,9 @@ pub enum Fate {
     Fails(i32),
     /// It and all that come after it answer this errno, as on a full disk.
     AllFail(i32),
+    /// Whoever has the other end of this socket is told the number of each step, which waits for his answer. He is
+    /// another process, so that what he does meanwhile is no step.
+    Told(RawFd),
 }
 
 /// Which calls are steps.
@@ -188,6 +191,10 @@ impl Trap {
             Fate::Killed if number == self.at => die(),
             Fate::Fails(errno) if number == self.at => Some(errno),
             Fate::AllFail(errno) if number >= self.at => Some(errno),
+            Fate::Told(socket) => {
+                tell(socket, number);
+                None
+            }
             Fate::Killed | Fate::Fails(_) | Fate::AllFail(_) => None,
         }
     }
@@ -349,6 +356,17 @@ impl Tally {
         let errno = if self.has_room.load(Ordering::SeqCst) { None } else { trap.spring(number) };
         self.failed.fetch_add(u64::from(errno.is_some()), Ordering::SeqCst);
         errno
+    }
+}
+
+/// By calls that are no steps.
+fn tell(socket: RawFd, number: u64) {
+    let mut number = number.to_ne_bytes();
+    let length = number.len();
+    // SAFETY: both take these bytes for as long as the call lasts. A socket that is closed gives an error at once.
+    unsafe {
+        libc::send(socket, number.as_ptr().cast(), length, libc::MSG_NOSIGNAL);
+        libc::recv(socket, number.as_mut_ptr().cast(), length, 0);
     }
 }
 

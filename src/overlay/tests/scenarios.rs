@@ -1174,6 +1174,13 @@ pub(super) fn scratch() -> tempfile::TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
+/// Where content waits in memory before it is written out, as in most projects: the working copy is on a disk.
+pub(super) fn scratch_on_disk() -> tempfile::TempDir {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    std::fs::create_dir_all(&target).unwrap();
+    tempfile::tempdir_in(target).unwrap()
+}
+
 /// Past the capture of the test harness: the numbers are part of the result.
 pub(super) fn tell(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap();

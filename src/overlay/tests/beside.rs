@@ -1,0 +1,309 @@
+//! Somebody writes below at the very moment of a landing: just before each change that it makes in the project, and again
+//! before the one after that. The races of `tests/it/races.rs` come to some of these moments by chance; here each has its
+//! turn.
+//!
+//! After each: what he wrote last is in the project or in a backup; what was saved is in the view, or has landed before he
+//! wrote; the view shows the one or the other; no name is left over; `check` finds nothing wrong.
+//!
+//! All of them in a process of its own, in which nothing else runs, so that it can fork.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::scenarios::scratch_on_disk;
+use super::*;
+use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart};
+
+/// By which a process knows that it is the one.
+const ALONE: &str = "FETTLE_BESIDE_ALONE";
+
+/// How a process ends that has landed something.
+const RIGHT: u8 = 0;
+const WRONG: u8 = 1;
+
+/// What lands.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    SaveInPlace,
+    SaveByRename,
+    /// What is on the disk already is copied.
+    SyncedSaveByRename,
+    Confirm,
+}
+
+const ACTS: [Act; 4] = [Act::SaveInPlace, Act::SaveByRename, Act::SyncedSaveByRename, Act::Confirm];
+
+/// What the other one does at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Nothing,
+    Overwrite,
+    Append,
+    Replace,
+    Remove,
+    /// Opens and truncates, to write at the second moment.
+    Begin,
+    /// Opens, to write at the second moment.
+    Open,
+}
+
+const FIRST: [Deed; 6] = [Deed::Overwrite, Deed::Append, Deed::Replace, Deed::Remove, Deed::Begin, Deed::Open];
+const SECOND: [Deed; 5] = [Deed::Nothing, Deed::Overwrite, Deed::Append, Deed::Replace, Deed::Remove];
+
+#[test]
+fn what_is_written_below_at_any_moment_of_a_landing_is_kept_and_so_is_what_lands() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "overlay::tests::beside::each_moment", "--nocapture", "--test-threads=1"]);
+    let output = command.env(ALONE, "1").stdin(Stdio::null()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let tried = told.lines().filter(|line| line.starts_with("beside: "));
+    assert_eq!(tried.count(), ACTS.len(), "{told}");
+    assert!(output.status.success(), "{told}");
+}
+
+/// Not a test by itself: what the test above starts.
+#[test]
+fn each_moment() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
+    let mut wrong = 0;
+    a_save_by_rename_takes_its_place();
+    for act in ACTS {
+        let mut tried = 0;
+        for (first, second) in FIRST.into_iter().flat_map(|first| SECOND.map(|second| (first, second))) {
+            for moment in 1.. {
+                let meeting = Meeting { act, deeds: [first, second], moment };
+                let Some(right) = meeting.run() else { break };
+                wrong += u64::from(!right);
+                tried += 1;
+            }
+        }
+        assert!(tried > 60, "{act:?}: {tried} are all");
+        eprintln!("beside: {act:?}: {tried} moments");
+    }
+    assert_eq!(wrong, 0);
+}
+
+/// Else nobody would meet that.
+fn a_save_by_rename_takes_its_place() {
+    let project = scratch_on_disk();
+    let (bench, _) = Bench::at(project.path());
+    Act::SaveByRename.make_ready(&bench);
+    let inode = |path: &str| bench.lower_path(path).metadata().unwrap().ino();
+    let saved = inode("a.new");
+    Act::SaveByRename.land(&bench).unwrap();
+    assert_eq!(inode("a"), saved);
+}
+
+/// What meets at which change, the first being 1.
+#[derive(Clone, Copy, Debug)]
+struct Meeting {
+    act: Act,
+    deeds: [Deed; 2],
+    moment: u64,
+}
+
+impl Meeting {
+    /// Whether all is right afterwards; none if there was no such moment.
+    fn run(self) -> Option<bool> {
+        let project = scratch_on_disk();
+        let path = project.path().join("a");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let outsider = Outsider { path, open: None, wrote: Vec::new() };
+            ready.send(()).unwrap();
+            outsider.serve(self, theirs)
+        });
+        is_ready.recv().unwrap();
+        // Nobody else does anything now: he waits to be told of the first change.
+        let ended = apart(|| self.land(project.path(), &ours)).unwrap();
+        drop(ours);
+        let wrote = other.join().unwrap()?;
+        assert!(matches!(ended, Ended::Exited(RIGHT | WRONG)), "{self:?}: {ended:?}");
+        let wrong = self.look(project.path(), &wrote);
+        wrong.iter().for_each(|wrong| eprintln!("{self:?}: {wrong}"));
+        Some(wrong.is_empty() && ended == Ended::Exited(RIGHT))
+    }
+
+    fn land(self, project: &Path, other: &UnixStream) -> u8 {
+        let (bench, _) = Bench::at(project);
+        self.act.make_ready(&bench);
+        let area = Area::Below { dir: project.to_owned(), but: Some(project.join(".fettle")) };
+        let fate = Fate::Told(other.as_raw_fd());
+        let steps = Steps::watch(Trap { calls: Calls::Changing, area, at: 0, fate, reserve: None }).unwrap();
+        let landed = self.act.land(&bench);
+        bench.view().store().record_waiting().unwrap();
+        steps.relent();
+        let (below, shown) = (bench.lower("a"), bench.read("a"));
+        let wrong = match bench.held().is_empty() {
+            true if shown != below => Some(format!("the view shows {shown:?}, below is {below:?}")),
+            false if shown.as_deref() != Some(&self.act.new()) => Some(format!("held is {shown:?}")),
+            _ => None,
+        };
+        let wrong = wrong.into_iter().chain(landed.err());
+        let wrong: Vec<String> = wrong.collect();
+        wrong.iter().for_each(|wrong| eprintln!("{self:?}: {wrong}"));
+        // Not dropped, as after a kill.
+        std::mem::forget(bench);
+        if wrong.is_empty() { RIGHT } else { WRONG }
+    }
+
+    /// At the project that the other process has left.
+    fn look(self, project: &Path, wrote: &[String]) -> Vec<String> {
+        let (bench, recovered) = Bench::at(project);
+        let mut wrong = Vec::new();
+        if !recovered.is_nothing() {
+            wrong.push(format!("left to recovery: {recovered:?}"));
+        }
+        let store = bench.view().store();
+        let backups = store.backups().unwrap().into_iter().map(|backup| store.content(backup.digest).unwrap().unwrap());
+        let mut kept: Vec<String> = backups.map(|content| String::from_utf8(content).unwrap()).collect();
+        kept.extend(bench.lower("a"));
+        for token in wrote.iter().filter(|token| !kept.iter().any(|kept| kept.contains(*token))) {
+            wrong.push(format!("{token:?} is lost"));
+        }
+        kept.extend(bench.read("a"));
+        let events = store.events_since(0).unwrap();
+        let has_landed = events.iter().any(|event| {
+            matches!(event.event, EventName::WriteLanded | EventName::Confirmed)
+                && event.path.as_ref().is_some_and(|path| path.to_string() == "a")
+        });
+        if !has_landed && !kept.contains(&self.act.new()) {
+            wrong.push(format!("what was saved is lost: {kept:?}"));
+        }
+        let left: Vec<String> = bench.lower_names().into_iter().filter(|name| name != "a").collect();
+        if !left.is_empty() {
+            wrong.push(format!("left over: {left:?}"));
+        }
+        let (faults, _) = bench.view().check().unwrap();
+        wrong.extend(faults.into_iter().map(|fault| format!("check: {fault:?}")));
+        wrong
+    }
+}
+
+impl Act {
+    fn new(self) -> String {
+        match self {
+            Self::SaveInPlace | Self::SaveByRename | Self::SyncedSaveByRename => changed(100, 2),
+            Self::Confirm => changed(100, 60),
+        }
+    }
+
+    fn make_ready(self, bench: &Bench) {
+        bench.put("a", &lines(100));
+        assert_eq!(bench.read("a"), Some(lines(100)));
+        match self {
+            Self::SaveInPlace => {}
+            Self::SaveByRename => bench.save("a.new", &self.new()),
+            Self::SyncedSaveByRename => {
+                bench.save("a.new", &self.new());
+                File::open(bench.lower_path("a.new")).unwrap().sync_all().unwrap();
+            }
+            Self::Confirm => bench.save("a", &self.new()),
+        }
+        bench.view().store().record_waiting().unwrap();
+    }
+
+    fn land(self, bench: &Bench) -> std::result::Result<(), String> {
+        match self {
+            Self::SaveInPlace => bench.save("a", &self.new()),
+            Self::SaveByRename | Self::SyncedSaveByRename => {
+                bench.try_rename("a.new", "a").map_err(|err| err.to_string())?
+            }
+            Self::Confirm => match bench.confirm(&[bench.only_id()]) {
+                Ok(_) | Err(ErrorCode::Conflict) => {}
+                Err(code) => return Err(format!("{code:?}")),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Who writes below. What he wrote and did not take away himself is to be found afterwards.
+struct Outsider {
+    path: PathBuf,
+    open: Option<File>,
+    wrote: Vec<String>,
+}
+
+impl Outsider {
+    /// Gives what must be found; none if the first moment never came.
+    fn serve(mut self, meeting: Meeting, mut told: UnixStream) -> Option<Vec<String>> {
+        let mut number = [0; 8];
+        let mut met = false;
+        while told.read_exact(&mut number).is_ok() {
+            let at = u64::from_ne_bytes(number);
+            for (part, deed) in meeting.deeds.into_iter().enumerate() {
+                if at == meeting.moment + part as u64 {
+                    self.finish();
+                    self.do_deed(deed, part);
+                    met = true;
+                }
+            }
+            told.write_all(&number).unwrap();
+        }
+        // After all of it: what has lost its name by then is gone as on any file system.
+        self.finish();
+        met.then_some(self.wrote)
+    }
+
+    fn do_deed(&mut self, deed: Deed, part: usize) {
+        let token = format!("outside {part}\n");
+        match deed {
+            Deed::Nothing => {}
+            Deed::Overwrite => self.write(OpenOptions::new().write(true).truncate(true), &token),
+            Deed::Append => self.write(OpenOptions::new().append(true), &token),
+            Deed::Begin => self.open = self.opened(OpenOptions::new().write(true).truncate(true)),
+            Deed::Open => self.open = self.opened(OpenOptions::new().append(true)),
+            Deed::Replace => {
+                let new = self.path.with_extension("outside");
+                std::fs::write(&new, &token).and_then(|()| std::fs::rename(&new, &self.path)).unwrap();
+                self.wrote = vec![token.clone()];
+            }
+            Deed::Remove => {
+                let removed = std::fs::remove_file(&self.path);
+                assert!(removed.is_ok() || !self.path.exists());
+                self.wrote.clear();
+            }
+        }
+        if matches!(deed, Deed::Overwrite | Deed::Begin) {
+            self.wrote.retain(|wrote| *wrote == token);
+        }
+    }
+
+    fn opened(&self, how: &OpenOptions) -> Option<File> {
+        match how.open(&self.path) {
+            // He removed it himself, or it is between two names.
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => None,
+            opened => Some(opened.unwrap()),
+        }
+    }
+
+    fn write(&mut self, how: &OpenOptions, token: &str) {
+        if let Some(file) = self.opened(how) {
+            self.write_to(file, token);
+        }
+    }
+
+    /// What was opened at the first moment is written at the second.
+    fn finish(&mut self) {
+        if let Some(file) = self.open.take() {
+            self.write_to(file, "outside, late\n");
+        }
+    }
+
+    fn write_to(&mut self, mut file: File, token: &str) {
+        file.write_all(token.as_bytes()).unwrap();
+        let own = file.metadata().unwrap().ino();
+        if self.path.metadata().is_ok_and(|named| named.ino() == own) {
+            self.wrote.push(token.to_owned());
+        }
+    }
+}
