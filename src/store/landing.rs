@@ -446,6 +446,7 @@ impl Applied<'_> {
     fn finish_swept(mut self, is_swept: bool) -> Result<Landed> {
         // Before the intent goes: a crash after that no longer repeats what was done.
         let synced = self.work.dress_dirs().and_then(|()| self.work.sync());
+        let synced = synced.and_then(|()| if is_swept { Ok(()) } else { self.work.free_names() });
         let (id, intent) = (self.id, &self.intent);
         let (staged, emptied) = self.work.stands();
         let store = self.work.store;
@@ -507,6 +508,12 @@ impl Work<'_> {
     fn dress_dirs(&self) -> Result<()> {
         let placed = self.staged.iter().rev().filter(|staged| matches!(staged.step.act, Act::Place { .. }));
         placed.into_iter().try_for_each(Staged::dress)
+    }
+
+    /// What waits under the name of a program's file goes before the intent does: no note tells of it.
+    fn free_names(&self) -> Result<()> {
+        let taken = self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Take { .. }));
+        first_error(taken.map(|staged| staged.remove_waiting(self.store)))
     }
 
     fn sync(&self) -> Result<()> {

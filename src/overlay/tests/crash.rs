@@ -15,7 +15,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario, scratch, tell};
+use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario, tell};
 use super::*;
 use crate::sys::steps::{Ended, Steps, Trap, apart};
 
@@ -76,7 +76,7 @@ impl Scenario {
         let (mut faults, mut recoveries, mut step) = (Vec::new(), 0, 0);
         loop {
             step += 1;
-            let project = scratch();
+            let project = self.scratch();
             if !self.dies(project.path(), step) {
                 break;
             }
@@ -99,7 +99,7 @@ impl Scenario {
         let mut at = 0;
         loop {
             at += 1;
-            let project = scratch();
+            let project = self.scratch();
             assert!(self.dies(project.path(), step), "{}: step {step} came only once", self.name);
             if !recovery_dies(project.path(), at) {
                 return (faults, at - 1);
@@ -122,7 +122,7 @@ impl Scenario {
 
     /// What there is before and after the act when nobody dies.
     fn rehearse(&self) -> (Picture, Picture) {
-        let project = scratch();
+        let project = self.scratch();
         let (mut bench, _) = Bench::at(project.path());
         (self.ready)(&mut bench);
         let before = Picture::of(&bench);

@@ -12,7 +12,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::scenarios::{Acted, FAULTY, Picture, Refusal, Rule, SCENARIOS, Scenario, scratch, tell};
+use super::scenarios::{Acted, FAULTY, Picture, Refusal, Rule, SCENARIOS, Scenario, tell};
 use super::*;
 use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart};
 
@@ -167,7 +167,7 @@ impl Scenario {
 
     /// What there is before and after the act when nothing fails.
     fn before_and_after(&self) -> (Picture, Picture) {
-        let project = scratch();
+        let project = self.scratch();
         let (mut bench, _) = Bench::at(project.path());
         (self.ready)(&mut bench);
         let before = Picture::of(&bench);
@@ -188,7 +188,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn run(&self) -> u8 {
-        let project = scratch();
+        let project = self.scenario.scratch();
         let ended = apart(|| self.act(project.path())).unwrap();
         let mut then = self.then;
         match ended {

@@ -472,6 +472,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 7\n", "small edit\n"],
     },
     Scenario {
+        name: "a small edit takes the place of its file",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.save("a.tmp", &small("old"));
+        },
+        act: |bench| rename(bench, "a.tmp", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    },
+    Scenario {
         name: "an older file is renamed over another",
         rule: Rule::AllOrNothing,
         ready: |bench| {
@@ -1068,6 +1078,13 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// A project of its own.
+    pub fn scratch(&self) -> tempfile::TempDir {
+        if ON_DISK.contains(&self.name) { scratch_on_disk() } else { scratch_in_memory() }
+    }
+}
+
 impl Picture {
     /// What differs from another, for people: a line each, not whole contents.
     pub fn against(&self, other: &Self) -> String {
@@ -1169,10 +1186,13 @@ fn collect_view(bench: &Bench, dir: &str, found: &mut BTreeMap<String, String>) 
 }
 
 /// In memory where there is such a place: a death of a process asks nothing of a disk.
-pub(super) fn scratch() -> tempfile::TempDir {
+fn scratch_in_memory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
+
+/// What lands otherwise where content waits in memory before it is on a disk.
+const ON_DISK: [&str; 1] = ["a small edit takes the place of its file"];
 
 /// Where content waits in memory before it is written out, as in most projects: the working copy is on a disk.
 pub(super) fn scratch_on_disk() -> tempfile::TempDir {
