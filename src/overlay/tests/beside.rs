@@ -144,7 +144,7 @@ impl Meeting {
         let (below, shown) = (bench.lower("a"), bench.read("a"));
         let wrong = match bench.held().is_empty() {
             true if shown != below => Some(format!("the view shows {shown:?}, below is {below:?}")),
-            false if shown.as_deref() != Some(&self.act.new()) => Some(format!("held is {shown:?}")),
+            false if shown.as_deref() != Some(&self.act.saved()) => Some(format!("held is {shown:?}")),
             _ => None,
         };
         let wrong = wrong.into_iter().chain(landed.err());
@@ -175,7 +175,7 @@ impl Meeting {
             matches!(event.event, EventName::WriteLanded | EventName::Confirmed)
                 && event.path.as_ref().is_some_and(|path| path.to_string() == "a")
         });
-        if !has_landed && !kept.contains(&self.act.new()) {
+        if !has_landed && !kept.contains(&self.act.saved()) {
             wrong.push(format!("what was saved is lost: {kept:?}"));
         }
         let left: Vec<String> = bench.lower_names().into_iter().filter(|name| name != "a").collect();
@@ -189,7 +189,7 @@ impl Meeting {
 }
 
 impl Act {
-    fn new(self) -> String {
+    fn saved(self) -> String {
         match self {
             Self::SaveInPlace | Self::SaveByRename | Self::SyncedSaveByRename => changed(100, 2),
             Self::Confirm => changed(100, 60),
@@ -201,19 +201,19 @@ impl Act {
         assert_eq!(bench.read("a"), Some(lines(100)));
         match self {
             Self::SaveInPlace => {}
-            Self::SaveByRename => bench.save("a.new", &self.new()),
+            Self::SaveByRename => bench.save("a.new", &self.saved()),
             Self::SyncedSaveByRename => {
-                bench.save("a.new", &self.new());
+                bench.save("a.new", &self.saved());
                 File::open(bench.lower_path("a.new")).unwrap().sync_all().unwrap();
             }
-            Self::Confirm => bench.save("a", &self.new()),
+            Self::Confirm => bench.save("a", &self.saved()),
         }
         bench.view().store().record_waiting().unwrap();
     }
 
     fn land(self, bench: &Bench) -> std::result::Result<(), String> {
         match self {
-            Self::SaveInPlace => bench.save("a", &self.new()),
+            Self::SaveInPlace => bench.save("a", &self.saved()),
             Self::SaveByRename | Self::SyncedSaveByRename => {
                 bench.try_rename("a.new", "a").map_err(|err| err.to_string())?
             }
