@@ -74,9 +74,8 @@ pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<E
 
 /// Whether to go on: false when nothing is held, which is tested first (SPEC §12).
 fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result<bool, Failure> {
-    let Reply::Status(status) = client.ask(&Request::new(Op::Status))? else {
-        return Err(Failure::other_answer());
-    };
+    let answer = client.ask(&Request::new(Op::Status))?;
+    let Reply::Status(status) = &answer else { return Err(Failure::other_answer()) };
     if status.held.is_empty() || chosen.yes || chosen.dry_run {
         return Ok(!status.held.is_empty());
     }
@@ -90,9 +89,9 @@ fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result
 /// Prints what was acted on.
 pub fn print(reply: Reply, desk: &Desk) -> Result<Exit, Failure> {
     let acted = match &reply {
-        Reply::Confirm(acted) | Reply::Discard(acted) | Reply::Rollback(acted) | Reply::Undo(acted) => acted.clone(),
+        Reply::Confirm(acted) | Reply::Discard(acted) | Reply::Rollback(acted) | Reply::Undo(acted) => acted,
         _ => return Err(Failure::other_answer()),
     };
-    desk.answer(reply, Length::Short, |_, text| render_acted(&acted, text))?;
+    desk.answer(&reply, Length::Short, |text| render_acted(acted, text))?;
     Ok(Exit::Done)
 }

@@ -23,8 +23,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let targets = targets(&client, &arguments.which)?;
     let request = Request { targets, limit: arguments.limit, ..Request::new(Op::Backups) };
-    let Reply::Backups(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
-    desk.answer(Reply::Backups(reply.clone()), Length::Long, |_, text| render(&reply.backups, text))?;
+    let answer = client.ask(&request)?;
+    let Reply::Backups(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Long, |text| render(&reply.backups, text))?;
     Ok(Exit::Done)
 }
 

@@ -23,10 +23,9 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let path = path_of(client.place(), &arguments.file)?;
-    let Reply::Blame(reply) = client.ask(&Request { path: Some(path), ..Request::new(Op::Blame) })? else {
-        return Err(Failure::other_answer());
-    };
-    desk.answer(Reply::Blame(reply.clone()), Length::Long, |_, text| render(&reply.spans, text))?;
+    let answer = client.ask(&Request { path: Some(path), ..Request::new(Op::Blame) })?;
+    let Reply::Blame(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Long, |text| render(&reply.spans, text))?;
     Ok(Exit::Done)
 }
 

@@ -46,12 +46,12 @@ impl Desk {
     }
 
     /// Prints an answer: the reply itself as JSON, or what `render` makes of it.
-    pub fn answer(&self, reply: Reply, length: Length, render: impl FnOnce(&Reply, &mut Text)) -> Result<(), Failure> {
+    pub fn answer(&self, reply: &Reply, length: Length, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
         match self.format {
-            Format::Json => self.print(&Response::done(reply).to_whole_line(), Length::Short),
+            Format::Json => self.print(&reply.to_whole_line(), Length::Short),
             Format::Human => {
                 let mut text = Text::new(&self.stdout);
-                render(&reply, &mut text);
+                render(&mut text);
                 self.print(&text.into_bytes(), length)
             }
         }

@@ -19,23 +19,21 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let diff = ask(&arguments.targets, desk)?;
+    let answer = ask(&arguments.targets, desk)?;
+    let Reply::Diff(diff) = &answer else { return Err(Failure::other_answer()) };
     let exit = match arguments.exit_code && !diff.changes.is_empty() {
         true => Exit::Failed,
         false => Exit::Done,
     };
-    desk.answer(Reply::Diff(diff.clone()), Length::Long, |_, text| render(&diff, text))?;
+    desk.answer(&answer, Length::Long, |text| render(diff, text))?;
     Ok(exit)
 }
 
 /// The diffs of `arguments`, of everything if there are none.
-pub fn ask(arguments: &[OsString], desk: &Desk) -> Result<DiffReply, Failure> {
+pub fn ask(arguments: &[OsString], desk: &Desk) -> Result<Reply, Failure> {
     let mut client = desk.client()?;
     let targets = targets(&client, arguments)?;
-    match client.ask(&Request { all: targets.is_empty(), targets, ..Request::new(Op::Diff) })? {
-        Reply::Diff(diff) => Ok(diff),
-        _ => Err(Failure::other_answer()),
-    }
+    Ok(client.ask(&Request { all: targets.is_empty(), targets, ..Request::new(Op::Diff) })?)
 }
 
 fn render(diff: &DiffReply, text: &mut Text) {

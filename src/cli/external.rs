@@ -17,10 +17,9 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let targets = targets(&client, &arguments.paths)?;
-    let Reply::External(reply) = client.ask(&Request { targets, ..Request::new(Op::External) })? else {
-        return Err(Failure::other_answer());
-    };
-    desk.answer(Reply::External(reply.clone()), Length::Short, |_, text| {
+    let answer = client.ask(&Request { targets, ..Request::new(Op::External) })?;
+    let Reply::External(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Short, |text| {
         reply.external.iter().for_each(|external| render_row(external, text));
     })?;
     Ok(Exit::Done)

@@ -18,8 +18,9 @@ pub struct Arguments {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { wait: arguments.wait, timeout_seconds: arguments.timeout, ..Request::new(Op::Flush) };
-    let Reply::Flush(reply) = desk.client()?.ask(&request)? else { return Err(Failure::other_answer()) };
-    desk.answer(Reply::Flush(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    let answer = desk.client()?.ask(&request)?;
+    let Reply::Flush(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Short, |text| render(reply, text))?;
     Ok(Exit::Done)
 }
 

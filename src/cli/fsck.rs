@@ -13,8 +13,9 @@ use crate::protocol::{Exit, FsckReply, Op, Reply, Request};
 pub struct Arguments {}
 
 pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let Reply::Fsck(reply) = desk.client()?.ask(&Request::new(Op::Fsck))? else { return Err(Failure::other_answer()) };
-    desk.answer(Reply::Fsck(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    let answer = desk.client()?.ask(&Request::new(Op::Fsck))?;
+    let Reply::Fsck(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Short, |text| render(reply, text))?;
     Ok(if reply.problems.is_empty() { Exit::Done } else { Exit::Failed })
 }
 

@@ -43,8 +43,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         session: arguments.session,
         ..Request::new(Op::Log)
     };
-    let Reply::Log(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
-    desk.answer(Reply::Log(reply.clone()), Length::Long, |_, text| {
+    let answer = client.ask(&request)?;
+    let Reply::Log(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Long, |text| {
         reply.events.iter().rev().for_each(|event| render(event, text));
     })?;
     Ok(Exit::Done)

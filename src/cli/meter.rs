@@ -25,8 +25,9 @@ const NAME_COLUMNS: usize = 32;
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { session: arguments.session, reset: arguments.reset, ..Request::new(Op::Meter) };
-    let Reply::Meter(reply) = desk.client()?.ask(&request)? else { return Err(Failure::other_answer()) };
-    desk.answer(Reply::Meter(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    let answer = desk.client()?.ask(&request)?;
+    let Reply::Meter(reply) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Short, |text| render(reply, text))?;
     Ok(Exit::Done)
 }
 

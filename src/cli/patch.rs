@@ -32,9 +32,10 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     if let Err(ProtocolError::TooLarge(bytes)) = request.to_line() {
         return Err(too_large(bytes as u64, REQUEST_BYTES_MAX as u64));
     }
-    let Reply::Patch(reply) = desk.client()?.ask(&request)? else { return Err(Failure::other_answer()) };
+    let answer = desk.client()?.ask(&request)?;
+    let Reply::Patch(reply) = &answer else { return Err(Failure::other_answer()) };
     let tense = if reply.dry_run { Tense::Planned } else { Tense::Done };
-    desk.answer(Reply::Patch(reply.clone()), Length::Short, |_, text| {
+    desk.answer(&answer, Length::Short, |text| {
         outcome::render_all(&reply.outcomes, tense, text);
     })?;
     Ok(Exit::Done)

@@ -57,13 +57,14 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         limit: arguments.limit,
         ..Request::new(Op::Read)
     };
-    let Reply::Read(reply) = client.ask(&request)? else { return Err(Failure::other_answer()) };
+    let answer = client.ask(&request)?;
+    let Reply::Read(reply) = &answer else { return Err(Failure::other_answer()) };
     if let Some(hint) = &reply.hint {
         desk.remark(|text| {
             text.put("fettlefs: ").name(reply.path.as_bytes()).put(": ").name(hint).put("\n");
         })?;
     }
-    desk.answer(Reply::Read(reply.clone()), Length::Short, |_, text| match reply.form {
+    desk.answer(&answer, Length::Short, |text| match reply.form {
         ReadForm::Diff => {
             text.diff(reply.text.as_bytes());
         }
@@ -74,7 +75,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
             text.content(reply.text.as_bytes());
         }
     })?;
-    say_what_is_left(&reply, desk)?;
+    say_what_is_left(reply, desk)?;
     Ok(Exit::Done)
 }
 

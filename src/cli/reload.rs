@@ -14,9 +14,10 @@ pub struct Arguments {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { dry_run: arguments.dry_run, ..Request::new(Op::Reload) };
-    let Reply::Reload(reply) = desk.client()?.ask(&request)? else { return Err(Failure::other_answer()) };
+    let answer = desk.client()?.ask(&request)?;
+    let Reply::Reload(reply) = &answer else { return Err(Failure::other_answer()) };
     let done = if arguments.dry_run { "Would reload the settings" } else { "Reloaded the settings" };
-    desk.answer(Reply::Reload(reply.clone()), Length::Short, |_, text| {
+    desk.answer(&answer, Length::Short, |text| {
         text.put(format!("fettlefs: {done}\n"));
         for notice in &reply.notices {
             text.put("  ").name(notice).put("\n");

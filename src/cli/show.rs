@@ -18,8 +18,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let diff = diff::ask(&arguments.targets, desk)?;
-    desk.answer(Reply::Diff(diff.clone()), Length::Long, |_, text| {
+    let answer = diff::ask(&arguments.targets, desk)?;
+    let Reply::Diff(diff) = &answer else { return Err(Failure::other_answer()) };
+    desk.answer(&answer, Length::Long, |text| {
         diff.changes.iter().for_each(|change| render(change, text));
     })?;
     Ok(Exit::Done)

@@ -21,16 +21,16 @@ pub struct Arguments {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { all: arguments.trace_ops, ..Request::new(Op::Status) };
-    let reply = desk.client()?.ask(&request)?;
-    let Reply::Status(status) = reply else { return Err(Failure::other_answer()) };
+    let answer = desk.client()?.ask(&request)?;
+    let Reply::Status(status) = &answer else { return Err(Failure::other_answer()) };
     let exit = match arguments.exit_code && !status.held.is_empty() {
         true => Exit::Failed,
         false => Exit::Done,
     };
-    desk.answer(Reply::Status(status.clone()), Length::Short, |_, text| {
-        render(&status, text);
+    desk.answer(&answer, Length::Short, |text| {
+        render(status, text);
         if arguments.trace_ops {
-            render_requests(&status, text);
+            render_requests(status, text);
         }
     })?;
     Ok(exit)

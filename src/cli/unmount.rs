@@ -52,14 +52,14 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         return detach(&dead.mountpoint, &arguments, desk);
     }
     let daemon = if arguments.dry_run { None } else { daemon(&mut client) };
-    let reply = client.ask(&request(&arguments))?;
-    let Reply::Unmount(reply) = reply else { return Err(Failure::other_answer()) };
+    let answer = client.ask(&request(&arguments))?;
+    let Reply::Unmount(reply) = &answer else { return Err(Failure::other_answer()) };
     // The daemon unmounts when nobody reads its answer any more.
     drop(client);
     if let Some(daemon) = daemon {
         wait_for_end(&daemon)?;
     }
-    desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    desk.answer(&answer, Length::Short, |text| render(reply, text))?;
     say_who_is_left_inside()?;
     Ok(Exit::Done)
 }
@@ -126,7 +126,7 @@ fn detach(mountpoint: &Path, arguments: &Arguments, desk: &Desk) -> Result<Exit,
         take_away(mountpoint)?;
     }
     let reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
-    desk.answer(Reply::Unmount(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    desk.answer(&Reply::Unmount(reply.clone()), Length::Short, |text| render(&reply, text))?;
     Ok(Exit::Done)
 }
 

@@ -17,7 +17,7 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         daemon: daemon(desk)?,
         pid: None,
     };
-    desk.answer(Reply::Version(reply.clone()), Length::Short, |_, text| render(&reply, text))?;
+    desk.answer(&Reply::Version(reply.clone()), Length::Short, |text| render(&reply, text))?;
     Ok(Exit::Done)
 }
 

@@ -2,6 +2,8 @@
 
 use sha2::Digest as _;
 
+const HEX_DIGITS: usize = 64;
+
 /// A SHA-256, shown as 64 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
@@ -16,14 +18,9 @@ impl Digest {
     }
 
     pub fn parse(hex: &str) -> Option<Self> {
-        if hex.len() != 64 || !hex.is_ascii() {
-            return None;
-        }
         let mut bytes = [0; 32];
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).ok()?;
-        }
-        Some(Self(bytes))
+        let is_read = hex.len() == HEX_DIGITS && faster_hex::hex_decode(hex.as_bytes(), &mut bytes).is_ok();
+        is_read.then_some(Self(bytes))
     }
 
     pub fn as_bytes(&self) -> &[u8; 32] {
@@ -47,7 +44,8 @@ impl Hasher {
 
 impl std::fmt::Display for Digest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let mut digits = [0; HEX_DIGITS];
+        f.write_str(faster_hex::hex_encode(&self.0, &mut digits).map_err(|_| std::fmt::Error)?)
     }
 }
 

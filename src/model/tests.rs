@@ -64,7 +64,10 @@ fn an_id_depends_on_path_kind_and_both_contents() {
 fn digests_survive_their_own_spelling() {
     let digest = Digest::of(b"x");
     assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
-    assert_eq!(Digest::parse("zz"), None);
+    assert_eq!(Digest::parse(&digest.to_string().to_uppercase()), Some(digest));
+    for wrong in ["zz".to_owned(), "zz".repeat(32), "+1".repeat(32), "é".repeat(32), "00".repeat(33)] {
+        assert_eq!(Digest::parse(&wrong), None, "{wrong}");
+    }
 }
 
 /// Entries as `getfacl` writes them, in the kernel's format.

@@ -306,9 +306,9 @@ pub(super) fn reviewed(event: EventDraft, held: &Held, by: &Writer) -> EventDraf
 }
 
 fn by_path<'a>(rows: impl Iterator<Item = &'a UpperRow>) -> Vec<UpperRow> {
-    let mut rows: Vec<UpperRow> = rows.cloned().collect();
+    let mut rows: Vec<&UpperRow> = rows.collect();
     rows.sort_by(|a, b| a.names[0].cmp(&b.names[0]));
-    rows
+    rows.into_iter().cloned().collect()
 }
 
 fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {

@@ -1,5 +1,7 @@
 //! Cutting long lists into replies that fit.
 
+use std::io::{self, Write};
+
 use serde::Serialize;
 
 /// Bytes of entries a page may have. Half of a reply, so that what stands around the entries always fits.
@@ -32,5 +34,20 @@ pub fn page<T: Serialize>(entries: Vec<T>, offset: u64, limit: Option<u64>) -> P
 
 /// What does not serialise is cut out as if it were too large; the reply itself then tells the error.
 fn json_bytes<T: Serialize>(entry: &T) -> usize {
-    serde_json::to_vec(entry).map_or(PAGE_BYTES_MAX, |json| json.len() + 1)
+    let mut bytes = Counted(1);
+    serde_json::to_writer(&mut bytes, entry).map_or(PAGE_BYTES_MAX, |()| bytes.0)
+}
+
+/// Bytes that are only counted.
+struct Counted(usize);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -2,8 +2,8 @@
 
 use super::{
     Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, PatchReply, ReadReply, ReloadReply, ReviewReply, RunReply,
-    Status, UnmountReply, VersionReply,
+    FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, Op, PatchReply, ReadReply, ReloadReply, ReviewReply,
+    RunReply, Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub enum Response {
 }
 
 /// An answer, told apart by `op`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Reply {
     Status(Box<Status>),
@@ -52,6 +52,8 @@ pub enum ResponseError {
     Empty,
     #[error("the daemon speaks protocol version {0}, this program version {ours}", ours = super::VERSION)]
     Version(u64),
+    #[error("the answer is of an operation that this program does not know: {0}")]
+    Op(String),
     #[error("the answer says neither what was done nor what failed")]
     Neither,
 }
@@ -66,10 +68,12 @@ struct Line<'a> {
     error: Option<&'a ErrorBody>,
 }
 
+/// What tells how to read the rest.
 #[derive(Deserialize)]
 struct Head {
     v: u64,
     ok: bool,
+    op: Option<String>,
     error: Option<ErrorBody>,
 }
 
@@ -93,7 +97,10 @@ impl Response {
 
     /// The response as one line of any length, for what is printed and not sent.
     pub fn to_whole_line(&self) -> Vec<u8> {
-        self.line().unwrap_or_else(|err| refusal(ErrorCode::Io, &format!("encode the reply: {err}")))
+        match self {
+            Self::Done(reply) => reply.to_whole_line(),
+            Self::Failed(error) => Line::of_error(error),
+        }
     }
 
     pub fn parse(line: &[u8]) -> Result<Self, ResponseError> {
@@ -103,20 +110,33 @@ impl Response {
         let head: Head = serde_json::from_slice(line)?;
         match head {
             Head { v, .. } if v != super::VERSION => Err(ResponseError::Version(v)),
-            Head { ok: true, .. } => Ok(Self::done(serde_json::from_slice(line)?)),
+            Head { ok: true, op: Some(op), .. } => match Op::from_name(&op) {
+                Some(op) => Ok(Self::done(Reply::read(op, line)?)),
+                None => Err(ResponseError::Op(op)),
+            },
             Head { error: Some(error), .. } => Ok(Self::failed(error)),
             Head { error: None, .. } => Err(ResponseError::Neither),
         }
     }
+}
 
-    fn line(&self) -> serde_json::Result<Vec<u8>> {
-        let line = match self {
-            Self::Done(reply) => Line { v: super::VERSION, ok: true, reply: Some(reply), error: None },
-            Self::Failed(error) => Line { v: super::VERSION, ok: false, reply: None, error: Some(error) },
-        };
-        let mut bytes = serde_json::to_vec(&line)?;
-        bytes.push(b'\n');
-        Ok(bytes)
+impl Line<'_> {
+    fn of_reply(reply: &Reply) -> Vec<u8> {
+        Line { v: super::VERSION, ok: true, reply: Some(reply), error: None }.to_bytes()
+    }
+
+    fn of_error(error: &ErrorBody) -> Vec<u8> {
+        Line { v: super::VERSION, ok: false, reply: None, error: Some(error) }.to_bytes()
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        match serde_json::to_vec(self) {
+            Ok(mut bytes) => {
+                bytes.push(b'\n');
+                bytes
+            }
+            Err(err) => refusal(ErrorCode::Io, &format!("encode the reply: {err}")),
+        }
     }
 }
 
@@ -137,6 +157,41 @@ impl From<Result<Reply, ErrorBody>> for Response {
 }
 
 impl Reply {
+    /// As a line of any length, for what is printed and not sent.
+    pub fn to_whole_line(&self) -> Vec<u8> {
+        Line::of_reply(self)
+    }
+
+    /// The answer to `op`. What is told by a tag among the fields would be copied once more before it is read.
+    fn read(op: Op, line: &[u8]) -> serde_json::Result<Self> {
+        use serde_json::from_slice as read;
+        Ok(match op {
+            Op::Status => Self::Status(read(line)?),
+            Op::Diff => Self::Diff(read(line)?),
+            Op::Confirm => Self::Confirm(read(line)?),
+            Op::Discard => Self::Discard(read(line)?),
+            Op::Rollback => Self::Rollback(read(line)?),
+            Op::Undo => Self::Undo(read(line)?),
+            Op::Backups => Self::Backups(read(line)?),
+            Op::Log => Self::Log(read(line)?),
+            Op::Blame => Self::Blame(read(line)?),
+            Op::Events => Self::Events(read(line)?),
+            Op::External => Self::External(read(line)?),
+            Op::Fsck => Self::Fsck(read(line)?),
+            Op::Reload => Self::Reload(read(line)?),
+            Op::Read => Self::Read(read(line)?),
+            Op::Meter => Self::Meter(read(line)?),
+            Op::Patch => Self::Patch(read(line)?),
+            Op::Check => Self::Check(read(line)?),
+            Op::RequestReview => Self::RequestReview(read(line)?),
+            Op::Flush => Self::Flush(read(line)?),
+            Op::Unmount => Self::Unmount(read(line)?),
+            Op::Run => Self::Run(read(line)?),
+            Op::Leave => Self::Leave(read(line)?),
+            Op::Version => Self::Version(read(line)?),
+        })
+    }
+
     /// Where the next page begins; none when this is the last.
     pub fn next(&self) -> Option<u64> {
         match self {
