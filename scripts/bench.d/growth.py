@@ -5,6 +5,7 @@ last is confirmed, since that ends it.
 """
 
 import contextlib
+import json
 import os
 import random
 import time
@@ -110,9 +111,11 @@ def point(bench, system, files, held, rounds):
 
 
 def status(system, held):
+    """The command alone: what reads its answer afterwards is not its cost."""
     began = time.perf_counter_ns()
-    told = system.held_count()
+    said = system.call("status", "--json").stdout
     took = time.perf_counter_ns() - began
+    told = len(json.loads(said)["held"])
     if told != held:
         raise Wrong(f"{told} changes are held, not {held}: {system.note()}")
     return took
