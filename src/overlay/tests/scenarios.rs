@@ -461,26 +461,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         act: |bench| symlink(bench, "a", "b"),
         precious: &["old 99\n"],
     },
-    Scenario {
-        name: "a small edit is renamed over its file",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            bench.save("a.tmp", &small("old"));
-        },
-        act: |bench| rename(bench, "a.tmp", "a"),
-        precious: &["old 7\n", "small edit\n"],
-    },
-    Scenario {
-        name: "a small edit takes the place of its file",
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            bench.save("a.tmp", &small("old"));
-        },
-        act: |bench| rename(bench, "a.tmp", "a"),
-        precious: &["old 7\n", "small edit\n"],
-    },
+    small_edit_renamed("a small edit is renamed over its file"),
+    small_edit_renamed(TAKES_PLACE),
     Scenario {
         name: "an older file is renamed over another",
         rule: Rule::AllOrNothing,
@@ -1081,7 +1063,7 @@ impl Scenario {
 impl Scenario {
     /// A project of its own.
     pub fn scratch(&self) -> tempfile::TempDir {
-        if ON_DISK.contains(&self.name) { scratch_on_disk() } else { scratch_in_memory() }
+        if self.name == TAKES_PLACE { scratch_on_disk() } else { scratch_in_memory() }
     }
 }
 
@@ -1191,8 +1173,21 @@ fn scratch_in_memory() -> tempfile::TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
+const fn small_edit_renamed(name: &'static str) -> Scenario {
+    Scenario {
+        name,
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.save("a.tmp", &small("old"));
+        },
+        act: |bench| rename(bench, "a.tmp", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    }
+}
+
 /// What lands otherwise where content waits in memory before it is on a disk.
-const ON_DISK: [&str; 1] = ["a small edit takes the place of its file"];
+const TAKES_PLACE: &str = "a small edit takes the place of its file";
 
 /// Where content waits in memory before it is written out, as in most projects: the working copy is on a disk.
 pub(super) fn scratch_on_disk() -> tempfile::TempDir {
