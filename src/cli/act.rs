@@ -74,8 +74,9 @@ pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<E
 
 /// Whether to go on: false when nothing is held, which is tested first (SPEC §12).
 fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result<bool, Failure> {
-    let answer = client.ask(&Request::new(Op::Status))?;
-    let Reply::Status(status) = &answer else { return Err(Failure::other_answer()) };
+    let Reply::Status(status) = client.ask(&Request::new(Op::Status))? else {
+        return Err(Failure::other_answer());
+    };
     if status.held.is_empty() || chosen.yes || chosen.dry_run {
         return Ok(!status.held.is_empty());
     }

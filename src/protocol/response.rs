@@ -99,7 +99,7 @@ impl Response {
     pub fn to_whole_line(&self) -> Vec<u8> {
         match self {
             Self::Done(reply) => reply.to_whole_line(),
-            Self::Failed(error) => Line::of_error(error),
+            Self::Failed(error) => Line { v: super::VERSION, ok: false, reply: None, error: Some(error) }.to_bytes(),
         }
     }
 
@@ -121,14 +121,6 @@ impl Response {
 }
 
 impl Line<'_> {
-    fn of_reply(reply: &Reply) -> Vec<u8> {
-        Line { v: super::VERSION, ok: true, reply: Some(reply), error: None }.to_bytes()
-    }
-
-    fn of_error(error: &ErrorBody) -> Vec<u8> {
-        Line { v: super::VERSION, ok: false, reply: None, error: Some(error) }.to_bytes()
-    }
-
     fn to_bytes(&self) -> Vec<u8> {
         match serde_json::to_vec(self) {
             Ok(mut bytes) => {
@@ -159,7 +151,7 @@ impl From<Result<Reply, ErrorBody>> for Response {
 impl Reply {
     /// As a line of any length, for what is printed and not sent.
     pub fn to_whole_line(&self) -> Vec<u8> {
-        Line::of_reply(self)
+        Line { v: super::VERSION, ok: true, reply: Some(self), error: None }.to_bytes()
     }
 
     /// The answer to `op`. What is told by a tag among the fields would be copied once more before it is read.

@@ -136,7 +136,8 @@ pub(super) struct Staged {
     other: Option<Place>,
     /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
     new: Option<File>,
-    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery.
+    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] the
+    /// journal tells it.
     placed: Option<Stamp>,
 }
 
@@ -445,8 +446,8 @@ impl Applied<'_> {
 
     fn finish_swept(mut self, is_swept: bool) -> Result<Landed> {
         // Before the intent goes: a crash after that no longer repeats what was done.
-        let synced = self.work.dress_dirs().and_then(|()| self.work.sync());
-        let synced = synced.and_then(|()| if is_swept { Ok(()) } else { self.work.free_names() });
+        let free_names = || if is_swept { Ok(()) } else { self.work.free_names() };
+        let synced = self.work.dress_dirs().and_then(|()| self.work.sync()).and_then(|()| free_names());
         let (id, intent) = (self.id, &self.intent);
         let (staged, emptied) = self.work.stands();
         let store = self.work.store;
@@ -652,7 +653,11 @@ impl Staged {
                 None
             }
         };
-        Ok(Self { step, place, waiting, other, new: None, placed: None })
+        let placed = match &step.act {
+            Act::Take { new, .. } => Some(*new),
+            _ => None,
+        };
+        Ok(Self { step, place, waiting, other, new: None, placed })
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
@@ -799,7 +804,6 @@ impl Staged {
             (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
             // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
             (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
-            (_, Act::Take { new, .. }) => same_entry(meta, new),
             (_, _) => false,
         }
     }
@@ -904,12 +908,7 @@ impl Staged {
     /// What somebody has written to it, or put in its place, since it stands there is not of our making. It is told as it
     /// was made, so that the next look finds it changed.
     fn as_made(&self, there: Meta) -> Meta {
-        let made = match &self.step.act {
-            Act::Take { new, .. } => Some(*new),
-            Act::Place { .. } | Act::Supplant { .. } => self.placed,
-            _ => None,
-        };
-        match made {
+        match self.placed {
             Some(made) if !there.is_dir() && !same_entry(&there, &made) => {
                 let Stamp { device, inode, size, mtime, ctime } = made;
                 Meta { device, inode, size, mtime, ctime, ..there }

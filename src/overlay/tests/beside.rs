@@ -13,9 +13,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use super::scenarios::scratch_on_disk;
+use super::scenarios::{run_apart, scratch_on_disk};
 use super::*;
 use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart};
 
@@ -57,13 +56,10 @@ const SECOND: [Deed; 5] = [Deed::Nothing, Deed::Overwrite, Deed::Append, Deed::R
 
 #[test]
 fn what_is_written_below_at_any_moment_of_a_landing_is_kept_and_so_is_what_lands() {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "overlay::tests::beside::each_moment", "--nocapture", "--test-threads=1"]);
-    let output = command.env(ALONE, "1").stdin(Stdio::null()).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (passed, told) = run_apart("beside", "each_moment", (ALONE, "1"));
     let tried = told.lines().filter(|line| line.starts_with("beside: "));
     assert_eq!(tried.count(), ACTS.len(), "{told}");
-    assert!(output.status.success(), "{told}");
+    assert!(passed, "{told}");
 }
 
 /// Not a test by itself: what the test above starts.
@@ -142,13 +138,12 @@ impl Meeting {
         bench.view().store().record_waiting().unwrap();
         steps.relent();
         let (below, shown) = (bench.lower("a"), bench.read("a"));
-        let wrong = match bench.held().is_empty() {
+        let shown_wrong = match bench.held().is_empty() {
             true if shown != below => Some(format!("the view shows {shown:?}, below is {below:?}")),
             false if shown.as_deref() != Some(&self.act.saved()) => Some(format!("held is {shown:?}")),
             _ => None,
         };
-        let wrong = wrong.into_iter().chain(landed.err());
-        let wrong: Vec<String> = wrong.collect();
+        let wrong: Vec<String> = shown_wrong.into_iter().chain(landed.err()).collect();
         wrong.iter().for_each(|wrong| eprintln!("{self:?}: {wrong}"));
         // Not dropped, as after a kill.
         std::mem::forget(bench);

@@ -13,9 +13,8 @@
 //! itself (`Rule::EachPath`).
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario, tell};
+use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario};
 use super::*;
 use crate::sys::steps::{Ended, Steps, Trap, apart};
 
@@ -34,7 +33,7 @@ fn a_death_at_any_step_leaves_all_old_or_all_new() {
         for _ in 0..2 {
             threads.spawn(|| {
                 while let Some(scenario) = { queue.lock().pop() } {
-                    faults.lock().extend(scenario.try_apart());
+                    faults.lock().extend(scenario.try_apart("crash", SCENARIO));
                 }
             });
         }
@@ -59,17 +58,6 @@ fn asked_stride() -> Option<u64> {
 }
 
 impl Scenario {
-    /// In a process of its own. Gives what that had to say, if anything was wrong.
-    fn try_apart(&self) -> Option<String> {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "overlay::tests::crash::one_scenario", "--nocapture", "--test-threads=1"]);
-        let output = command.env(SCENARIO, self.name).stdin(Stdio::null()).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        told.lines().filter(|line| line.starts_with("crash: ")).for_each(tell);
-        let tried = told.contains("crash: ");
-        (!output.status.success() || !tried).then_some(format!("{}: {told}", self.name))
-    }
-
     /// Dies at each step, and in the recovery after each `recovery_stride`-th of these. Gives what was wrong.
     fn try_all(&self, recovery_stride: u64) -> Vec<String> {
         let (before, after) = self.rehearse();

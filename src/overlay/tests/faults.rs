@@ -10,9 +10,8 @@
 //! process of its own, in which nothing else runs, so that it can fork.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use super::scenarios::{Acted, FAULTY, Picture, Refusal, Rule, SCENARIOS, Scenario, tell};
+use super::scenarios::{Acted, FAULTY, Picture, Refusal, Rule, SCENARIOS, Scenario};
 use super::*;
 use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart};
 
@@ -93,7 +92,7 @@ fn a_fault_at_any_call_leaves_all_old_or_all_new_and_is_told() {
         for _ in 0..2 {
             threads.spawn(|| {
                 while let Some(scenario) = { queue.lock().pop() } {
-                    faults.lock().extend(scenario.try_faults_apart());
+                    faults.lock().extend(scenario.try_apart("faults", SCENARIO));
                 }
             });
         }
@@ -154,17 +153,6 @@ impl Class {
 }
 
 impl Scenario {
-    /// In a process of its own. Gives what that had to say, if anything was wrong.
-    fn try_faults_apart(&self) -> Option<String> {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "overlay::tests::faults::one_scenario", "--nocapture", "--test-threads=1"]);
-        let output = command.env(SCENARIO, self.name).stdin(Stdio::null()).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        told.lines().filter(|line| line.starts_with("faults: ")).for_each(tell);
-        let tried = told.contains("faults: ");
-        (!output.status.success() || !tried).then_some(format!("{}: {told}", self.name))
-    }
-
     /// What there is before and after the act when nothing fails.
     fn before_and_after(&self) -> (Picture, Picture) {
         let project = self.scratch();

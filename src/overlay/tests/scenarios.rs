@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::*;
 use crate::overlay::review::Review;
@@ -115,6 +116,22 @@ fn rename_with(bench: &Bench, one: &str, other: &str, flags: RenameFlags) -> Act
 
 fn rename(bench: &Bench, from: &str, to: &str) -> Acted {
     rename_with(bench, from, to, RenameFlags::empty())
+}
+
+/// What lands otherwise where content waits in memory before it is on a disk.
+const TAKES_PLACE: &str = "a small edit takes the place of its file";
+
+const fn small_edit_renamed(name: &'static str) -> Scenario {
+    Scenario {
+        name,
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.save("a.tmp", &small("old"));
+        },
+        act: |bench| rename(bench, "a.tmp", "a"),
+        precious: &["old 7\n", "small edit\n"],
+    }
 }
 
 fn exchange(bench: &Bench, one: &str, other: &str) -> Acted {
@@ -1046,6 +1063,20 @@ pub(super) const FIFTY: Scenario = Scenario {
 };
 
 impl Scenario {
+    /// A project of its own.
+    pub fn scratch(&self) -> tempfile::TempDir {
+        if self.name == TAKES_PLACE { scratch_on_disk() } else { scratch_in_memory() }
+    }
+
+    /// In a process of its own, by `one_scenario` of a module that knows it by `variable`. Gives what that had to say, if
+    /// anything was wrong.
+    pub fn try_apart(&self, module: &str, variable: &str) -> Option<String> {
+        let (passed, told) = run_apart(module, "one_scenario", (variable, self.name));
+        let counts = format!("{module}: ");
+        told.lines().filter(|line| line.starts_with(&counts)).for_each(tell);
+        (!passed || !told.contains(&counts)).then_some(format!("{}: {told}", self.name))
+    }
+
     /// Content that was there before the act and is nowhere any more.
     pub fn lost(&self, bench: &Bench, now: &Picture) -> Vec<&'static str> {
         let backups = bench.view().store().backups().unwrap();
@@ -1057,13 +1088,6 @@ impl Scenario {
         let everywhere = || now.lower.values().chain(now.view.values()).chain(&kept);
         let lost = self.precious.iter().filter(|content| !everywhere().any(|found| found.contains(**content)));
         lost.copied().collect()
-    }
-}
-
-impl Scenario {
-    /// A project of its own.
-    pub fn scratch(&self) -> tempfile::TempDir {
-        if self.name == TAKES_PLACE { scratch_on_disk() } else { scratch_in_memory() }
     }
 }
 
@@ -1173,27 +1197,20 @@ fn scratch_in_memory() -> tempfile::TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-const fn small_edit_renamed(name: &'static str) -> Scenario {
-    Scenario {
-        name,
-        rule: Rule::AllOrNothing,
-        ready: |bench| {
-            bench.put("a", &lines("old", 40));
-            bench.save("a.tmp", &small("old"));
-        },
-        act: |bench| rename(bench, "a.tmp", "a"),
-        precious: &["old 7\n", "small edit\n"],
-    }
-}
-
-/// What lands otherwise where content waits in memory before it is on a disk.
-const TAKES_PLACE: &str = "a small edit takes the place of its file";
-
 /// Where content waits in memory before it is written out, as in most projects: the working copy is on a disk.
 pub(super) fn scratch_on_disk() -> tempfile::TempDir {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
     std::fs::create_dir_all(&target).unwrap();
     tempfile::tempdir_in(target).unwrap()
+}
+
+/// Runs one test of a module beside this one in a process of its own, in which nothing else runs. Gives whether it passed,
+/// and what it said.
+pub(super) fn run_apart(module: &str, test: &str, (variable, value): (&str, &str)) -> (bool, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("overlay::tests::{module}::{test}"), "--nocapture", "--test-threads=1"]);
+    let output = command.env(variable, value).stdin(Stdio::null()).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// Past the capture of the test harness: the numbers are part of the result.
