@@ -12,7 +12,7 @@ pub(super) struct Lines<'a> {
 impl<'a> Lines<'a> {
     pub fn of(bytes: &'a [u8]) -> Self {
         let mut starts = vec![0];
-        starts.extend(bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(at, _)| at + 1));
+        starts.extend(memchr::memchr_iter(b'\n', bytes).map(|at| at + 1));
         if starts.last() != Some(&bytes.len()) {
             starts.push(bytes.len());
         }
@@ -35,9 +35,4 @@ impl<'a> Lines<'a> {
     pub fn iter(&self, lines: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
         lines.map(|index| self.line(index))
     }
-}
-
-/// How many items both sequences have in common at their beginning.
-pub(super) fn common_prefix<T: PartialEq>(old: impl Iterator<Item = T>, new: impl Iterator<Item = T>) -> usize {
-    old.zip(new).take_while(|(old, new)| old == new).count()
 }

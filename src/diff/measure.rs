@@ -1,6 +1,7 @@
 //! The facts a verdict about size is made of. Knows no limits that a user can set.
 
-use super::lines::{Lines, common_prefix};
+use super::ends::{common_prefix, common_suffix};
+use super::lines::Lines;
 use super::script::{self, Edit};
 
 /// How much a change changes. Lines end at `\n` only; a modified line is one insertion and one deletion.
@@ -52,8 +53,8 @@ fn tally(old: &Lines, new: &Lines, edits: &[Edit]) -> Measure {
 
 fn changed_bytes(old: &Lines, new: &Lines, edit: &Edit) -> u64 {
     let (old, new) = (old.span(edit.old.clone()), new.span(edit.new.clone()));
-    let start = common_prefix(old.iter(), new.iter());
-    let end = common_prefix(old[start..].iter().rev(), new[start..].iter().rev());
+    let start = common_prefix(old, new);
+    let end = common_suffix(&old[start..], &new[start..]);
     (old.len().max(new.len()) - start - end) as u64
 }
 

@@ -8,7 +8,7 @@
 //! the file as wholly changed, and [`readable`] asks `similar`, which
 //! is faster there by being less exact, or past a further bound replaces the whole.
 
-use super::lines::{Lines, common_prefix};
+use super::lines::Lines;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -63,10 +63,15 @@ pub(super) fn approximate(old: &Lines, new: &Lines) -> Vec<Edit> {
 }
 
 fn strip_common_ends(old: &Lines, new: &Lines) -> (Range<usize>, Range<usize>) {
-    let start = common_prefix(old.iter(0..old.len()), new.iter(0..new.len()));
+    let start = common_run(old.iter(0..old.len()), new.iter(0..new.len()));
     let backwards = |lines: &Lines| (start..lines.len()).rev();
-    let end = common_prefix(backwards(old).map(|at| old.line(at)), backwards(new).map(|at| new.line(at)));
+    let end = common_run(backwards(old).map(|at| old.line(at)), backwards(new).map(|at| new.line(at)));
     (start..old.len() - end, start..new.len() - end)
+}
+
+/// How many lines are the same, from the first on.
+fn common_run<'a>(old: impl Iterator<Item = &'a [u8]>, new: impl Iterator<Item = &'a [u8]>) -> usize {
+    old.zip(new).take_while(|(old, new)| old == new).count()
 }
 
 /// The lines of one side that the other has too: numbers that are equal where lines are, and where each came from.

@@ -128,7 +128,7 @@ impl Side {
     /// Lines of what there is, where they are few enough to be counted.
     pub(super) fn lines(&self) -> Option<u64> {
         let Some(bytes) = &self.bytes else { return self.counted };
-        let breaks = bytes.iter().filter(|byte| **byte == b'\n').count();
+        let breaks = memchr::memchr_iter(b'\n', bytes).count();
         Some((breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64)
     }
 

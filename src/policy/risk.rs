@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use memchr::memmem;
 
-use crate::diff::{Side, classify};
+use crate::diff::{Side, classify, common_prefix, common_suffix};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RiskSignal {
@@ -235,10 +235,10 @@ impl TokenKind {
 
 /// The new content from the first line that differs to the last.
 fn changed_lines<'a>(old: &[u8], new: &'a [u8]) -> &'a [u8] {
-    let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    let before = common_prefix(old, new);
     let start = new[..before].iter().rposition(is_newline).map_or(0, |at| at + 1);
     let (old, new) = (&old[start..], &new[start..]);
-    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let after = common_suffix(old, new);
     let kept = &new[new.len() - after..];
     let end = kept.iter().position(is_newline).map_or(new.len(), |at| new.len() - after + at);
     &new[..end]
