@@ -8,14 +8,15 @@
 //!
 //! A process may end between two looks, so every fact is an `Option`: absent means gone or not ours to see.
 
+mod known;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
-use std::io::Read;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+
+use known::Known;
 
 /// The bit of the capability to keep set-group-id bits of groups one is not in.
 const CAP_FSETID: u64 = 1 << 4;
@@ -40,9 +41,10 @@ pub const CMDLINE_BYTES_MAX: usize = 512;
 impl Program {
     /// May hang, see the head of this file. None for 0 and for who is gone.
     pub fn of(tid: u32) -> Option<Self> {
-        let pid = leader(tid)?;
-        let (exe, cmdline) = (fs::read_link(proc_path(tid, "exe")).ok(), cmdline(tid));
-        (exe.is_some() || cmdline.is_some()).then_some(Self { pid, exe, cmdline })
+        known::ask(tid, |known| {
+            let (exe, cmdline) = (known.exe(), known.cmdline());
+            (exe.is_some() || cmdline.is_some()).then_some(Self { pid: known.leader, exe, cmdline })
+        })
     }
 }
 
@@ -56,11 +58,9 @@ pub fn tgid(tid: u32) -> Option<u32> {
     status_number(tid, "Tgid:")
 }
 
-/// The same, without a look at a long file where the thread is a group's first: that is told by whether it can be polled.
+/// The same, mostly without a look at a long file.
 pub fn leader(tid: u32) -> Option<u32> {
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
-    let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok().map(|_| tid).or_else(|| tgid(tid))
+    known::ask(tid, |known| known.name().map(|_| known.leader))
 }
 
 /// Whether two threads belong to one process. Two ids that are gone are nobody's.
@@ -83,11 +83,7 @@ pub fn session(pid: u32) -> Option<u32> {
 
 /// The name the kernel keeps (`comm`), at most 15 bytes; of a thread of the kernel more.
 pub fn name(pid: u32) -> Option<OsString> {
-    let mut bytes = read_once(pid, "comm", NAME_BYTES_MAX)?;
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-    }
-    Some(OsString::from_vec(bytes))
+    known::ask(pid, Known::name)
 }
 
 /// The parent's pid; 0 for the first process of a pid namespace.
@@ -167,13 +163,6 @@ pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
     let is_it = |facts: Vec<u8>| status_words(&facts, "ino:").any(|number| number.parse() == Ok(inode));
     // One that is closed meanwhile cannot be read any more.
     Ok(descriptors.flatten().any(|entry| fs::read(entry.path()).is_ok_and(is_it)))
-}
-
-/// A command line, or the beginning of one that is too long, with an ellipsis.
-fn cmdline(tid: u32) -> Option<Vec<u8>> {
-    // One byte more tells that there is more.
-    let bytes = read_once(tid, "cmdline", CMDLINE_BYTES_MAX + 1)?;
-    Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| readable_cmdline(&bytes))
 }
 
 /// Has this process give memory back that it needs no more. Left alone, the C library keeps apart what each thread frees,
@@ -267,14 +256,6 @@ fn proc_path(pid: u32, file: &str) -> PathBuf {
 /// 0 is the kernel, or a caller from outside our pid namespace: `/proc/0` does not exist.
 fn read(pid: u32, file: &str) -> Option<Vec<u8>> {
     fs::read(proc_path(pid, file)).ok()
-}
-
-/// The same of a file that one read gives whole, or of its beginning.
-fn read_once(pid: u32, file: &str, bytes_max: usize) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; bytes_max];
-    let length = fs::File::open(proc_path(pid, file)).and_then(|mut file| file.read(&mut bytes)).ok()?;
-    bytes.truncate(length);
-    Some(bytes)
 }
 
 fn status_number(pid: u32, field: &str) -> Option<u32> {

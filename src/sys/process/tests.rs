@@ -55,6 +55,28 @@ fn a_thread_belongs_to_its_process_and_not_to_another() {
 }
 
 #[test]
+fn a_process_that_becomes_another_program_is_described_as_what_it_is() {
+    let script = "read line; exec cat -u -";
+    let mut child = Waiting::start(Command::new("sh").args(["-c", script]).stdout(Stdio::piped()));
+    let is_sh = |program: &Program| program.cmdline.as_deref() == Some(format!("sh -c {script}").as_bytes());
+    let asked = std::iter::repeat_with(|| Program::of(child.pid()).unwrap()).find(is_sh).unwrap();
+    child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    child.answer();
+    let now = Program::of(child.pid()).unwrap();
+    assert_eq!((now.pid, now.cmdline.as_deref()), (asked.pid, Some(b"cat -u -".as_slice())));
+    assert!(now.exe.unwrap().ends_with("cat") && name(child.pid()).unwrap() == "cat");
+}
+
+#[test]
+fn who_was_asked_about_and_has_ended_is_nobody() {
+    let child = Waiting::start(&mut Command::new("cat"));
+    let pid = child.pid();
+    assert_eq!(leader(pid), Some(pid));
+    drop(child);
+    assert_eq!((name(pid), leader(pid), Program::of(pid)), (None, None, None));
+}
+
+#[test]
 fn pid_zero_and_pids_that_are_gone_are_nobody() {
     for pid in [0, u32::MAX] {
         assert_eq!(tgid(pid), None);

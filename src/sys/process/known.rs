@@ -1,0 +1,114 @@
+//! Threads that were asked about before, by their files in `/proc`, which are kept open.
+//!
+//! Programs ask again and again, and to open such a file costs more than to read it. It is of that one thread for ever:
+//! whoever gets its number once it has ended, the file tells nothing any more. And what a read gives is what is true at
+//! that moment, so nothing that is kept here grows old.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::{CMDLINE_BYTES_MAX, NAME_BYTES_MAX, proc_path, readable_cmdline, tgid};
+
+/// Each takes three descriptors. As many programs as write at the same time in most views, a build's among them.
+const KEPT_MAX: usize = 16;
+
+/// The one asked last comes first.
+static KEPT: Mutex<VecDeque<Arc<Known>>> = Mutex::new(VecDeque::new());
+
+/// A thread, whether it has ended meanwhile or not.
+#[derive(Debug)]
+pub(super) struct Known {
+    tid: u32,
+    /// Of its thread group. It stays: a thread that becomes another program by itself takes that one's number, and the
+    /// files of its own are of nobody then.
+    pub leader: u32,
+    dir: OwnedFd,
+    comm: File,
+    cmdline: File,
+}
+
+/// What `question` finds out about a thread; none where it has ended.
+pub(super) fn ask<T>(tid: u32, question: impl Fn(&Known) -> Option<T>) -> Option<T> {
+    let answer = kept(tid).and_then(|known| question(&known));
+    answer.or_else(|| {
+        let known = Known::open(tid)?;
+        let answer = question(&known)?;
+        keep(known);
+        Some(answer)
+    })
+}
+
+fn kept(tid: u32) -> Option<Arc<Known>> {
+    let mut kept = KEPT.lock();
+    let at = kept.iter().position(|known| known.tid == tid)?;
+    if at > 0 {
+        let known = kept.remove(at)?;
+        kept.push_front(known);
+    }
+    kept.front().cloned()
+}
+
+/// In the place of one that had the same number.
+fn keep(known: Known) {
+    let mut kept = KEPT.lock();
+    kept.retain(|other| other.tid != known.tid);
+    kept.truncate(KEPT_MAX - 1);
+    kept.push_front(Arc::new(known));
+}
+
+impl Known {
+    fn open(tid: u32) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(proc_path(tid, ""), flags, Mode::empty()).ok()?;
+        let file = |name: &str| {
+            let file = rustix::fs::openat(&dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            file.map(File::from).ok()
+        };
+        let (comm, cmdline) = (file("comm")?, file("cmdline")?);
+        Some(Self { tid, leader: leader(tid)?, comm, cmdline, dir })
+    }
+
+    pub fn name(&self) -> Option<OsString> {
+        let mut bytes = read(&self.comm, NAME_BYTES_MAX)?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        Some(OsString::from_vec(bytes))
+    }
+
+    pub fn exe(&self) -> Option<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.dir, "exe", Vec::new()).ok()?;
+        Some(PathBuf::from(OsString::from_vec(target.into_bytes())))
+    }
+
+    /// A command line, or the beginning of one that is too long, with an ellipsis.
+    pub fn cmdline(&self) -> Option<Vec<u8>> {
+        // One byte more tells that there is more.
+        let bytes = read(&self.cmdline, CMDLINE_BYTES_MAX + 1)?;
+        Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| readable_cmdline(&bytes))
+    }
+}
+
+/// What one read gives: of such files that is the whole, or its beginning.
+fn read(file: &File, bytes_max: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; bytes_max];
+    let length = file.read_at(&mut bytes, 0).ok()?;
+    bytes.truncate(length);
+    Some(bytes)
+}
+
+/// Without a look at a long file where the thread is a group's first: that is told by whether it can be polled.
+fn leader(tid: u32) -> Option<u32> {
+    let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok().map(|_| tid).or_else(|| tgid(tid))
+}
