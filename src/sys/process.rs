@@ -169,6 +169,14 @@ pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
     Ok(descriptors.flatten().any(|entry| fs::read(entry.path()).is_ok_and(is_it)))
 }
 
+/// Whether any process but this one has, as far as that is ours to see. Looks at all descriptors that there are: for when
+/// one process has not told enough.
+pub fn others_have_open(inode: u64) -> io::Result<bool> {
+    let names = fs::read_dir("/proc")?.flatten().map(|entry| entry.file_name());
+    let mut others = names.filter_map(|name| name.to_str()?.parse().ok()).filter(|pid| *pid != std::process::id());
+    Ok(others.any(|pid| has_open(pid, inode).unwrap_or(false)))
+}
+
 /// A command line, or the beginning of one that is too long, with an ellipsis.
 fn cmdline(tid: u32) -> Option<Vec<u8>> {
     // One byte more tells that there is more.
