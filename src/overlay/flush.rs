@@ -17,6 +17,8 @@ use crate::sys::process;
 const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
 /// The same where only most signs say that it will: a child may have inherited the descriptor.
 pub(super) const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
+/// How long a judging that is under way is waited for where no program is to be asked: as long as a disk may take.
+const WAIT_FOR_JUDGING: Duration = Duration::from_secs(10);
 
 impl Overlay {
     /// Settles what nobody writes any more, waiting for writers up to `wait`.
@@ -119,12 +121,27 @@ impl Overlay {
             let still_open = MutexGuard::unlocked(&mut state, || process::has_open(opener, closing.0));
             // Where nobody can tell, nobody waits.
             if !still_open.unwrap_or(true) {
-                self.wait_while(&mut state, WAIT_FOR_CLOSE, |state| state.closing.contains_key(&closing));
+                self.wait_for_close(&mut state, closing);
             }
             // Asked once a close: another process may have it open for as long as it likes.
             state.closing.remove(&closing);
         }
-        self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.is_judged_at(node));
+        let max = if self.policy().hooks.is_empty() { WAIT_FOR_JUDGING } else { WAIT_FOR_RELEASES };
+        self.wait_while(&mut state, max, |state| state.is_judged_at(node));
+    }
+
+    /// Waits for the release of a node that its opener has closed. One that has not come in time may have been sent all the
+    /// same: on a busy machine whoever has read it may be given no processor, or wait for a state that the disk keeps locked.
+    fn wait_for_close(&self, state: &mut MutexGuard<'_, State>, closing: NodeId) {
+        let comes = |state: &State| state.closing.contains_key(&closing);
+        self.wait_while(state, WAIT_FOR_CLOSE, comes);
+        if !comes(state) {
+            return;
+        }
+        // This process has its content open, perhaps under that number, and nothing of the view.
+        if !MutexGuard::unlocked(state, || process::others_have_open(closing.0)) {
+            self.wait_while(state, WAIT_FOR_RELEASES, comes);
+        }
     }
 
     pub(super) fn wait_while(

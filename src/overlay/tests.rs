@@ -13,6 +13,7 @@ mod model;
 mod patch;
 mod programs;
 mod purge;
+mod releases;
 mod rotation;
 mod scenarios;
 mod stale;

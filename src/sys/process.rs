@@ -165,6 +165,13 @@ pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
     Ok(descriptors.flatten().any(|entry| fs::read(entry.path()).is_ok_and(is_it)))
 }
 
+/// Whether any process but this one has, as far as that is ours to see. Looks at all descriptors that there are: for when
+/// one process has not told enough.
+pub fn others_have_open(inode: u64) -> bool {
+    let mut others = all_pids().filter(|pid| *pid != std::process::id());
+    others.any(|pid| has_open(pid, inode).unwrap_or(false))
+}
+
 /// Has this process give memory back that it needs no more. Left alone, the C library keeps apart what each thread frees,
 /// eight times as much as there are processors, and after one large file all that any later one took.
 #[cfg(target_env = "gnu")]

@@ -186,3 +186,15 @@ fn a_process_has_open_what_it_has_not_closed() {
     drop(child);
     assert!(!has_open(ended, inode).unwrap());
 }
+
+#[test]
+fn what_a_child_has_open_others_have() {
+    use std::os::unix::fs::MetadataExt;
+    let file = tempfile::tempfile().unwrap();
+    let inode = file.metadata().unwrap().ino();
+    let mut child = Waiting::start(Command::new("cat").args(["-u", "-"]).stdout(Stdio::piped()).stderr(file));
+    // The command, which has the file as well, has gone, and the child is the program.
+    child.answer();
+    assert!(others_have_open(inode));
+    assert!(!others_have_open(u64::MAX));
+}

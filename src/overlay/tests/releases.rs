@@ -1,0 +1,29 @@
+//! Who asks after a close waits for what the release is going to change.
+
+use std::sync::mpsc::channel;
+use std::thread;
+
+use super::*;
+use crate::overlay::flush::WAIT_FOR_CLOSE;
+
+/// Above any that the kernel gives.
+const NO_PROCESS: u32 = 1 << 23;
+/// No file system has it, so nobody has a descriptor of it.
+const NOBODYS: NodeId = NodeId(u64::MAX);
+
+#[test]
+fn a_release_that_comes_late_is_waited_for_where_nobody_has_the_file_open_any_more() {
+    let bench = Bench::new();
+    bench.view().state.lock().closing.insert(NOBODYS, NO_PROCESS);
+    let (answer, answered) = channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            bench.view().wait_for_release(|_| Some(NOBODYS));
+            answer.send(()).unwrap();
+        });
+        assert!(answered.recv_timeout(WAIT_FOR_CLOSE * 3).is_err(), "the release has yet to come");
+        bench.view().state.lock().closing.remove(&NOBODYS);
+        drop(bench.view().release_begun(None));
+        answered.recv().unwrap();
+    });
+}
