@@ -53,7 +53,10 @@ impl Bursts {
     fn exceeds(&self, tree: u32, path: &RelPath, limit: u64, now: Instant) -> bool {
         let mut trees = self.0.lock();
         for recent in trees.values_mut() {
-            recent.touched.retain(|touched| now - touched.at < WITHIN);
+            // In the order of time. Where much is touched, not all of it is looked at with each.
+            while recent.touched.front().is_some_and(|touched| now - touched.at >= WITHIN) {
+                recent.touched.pop_front();
+            }
         }
         trees.retain(|of, recent| *of == tree || !recent.touched.is_empty());
         let recent = trees.entry(tree).or_default();

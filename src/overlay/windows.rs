@@ -5,7 +5,7 @@
 //! when the name that it landed by has gone or been replaced. An edit by somebody else ends it.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::copy_up::same_content_stamp;
 use super::side::Side;
@@ -15,7 +15,7 @@ use crate::policy::settings::Window as Setting;
 use crate::store::{AnchorState, Kept};
 use crate::sys::file::Meta;
 
-/// How many recent landings are remembered before old ones are looked through.
+/// How many landings are remembered before old ones are looked for.
 const WINDOWS_MAX: usize = 4096;
 
 #[derive(Default)]
@@ -23,6 +23,8 @@ pub(super) struct Windows {
     at: HashMap<RelPath, Window>,
     /// Those of files with several names, by inode (device, number).
     of: HashMap<(u64, u64), Window>,
+    /// How many were left when old ones were last looked for.
+    left: usize,
 }
 
 #[derive(Clone)]
@@ -195,10 +197,25 @@ impl Windows {
         if let Some(landed) = landed.filter(|landed| landed.links > 1) {
             self.of.insert(inode(&landed.stamp()), window);
         }
-        if let (Setting::Seconds(length), true) = (setting, self.at.len() + self.of.len() > WINDOWS_MAX) {
-            self.at.retain(|_, window| window.last.elapsed() <= length);
-            self.of.retain(|_, window| window.last.elapsed() <= length);
+        if let Setting::Seconds(length) = setting {
+            self.forget_old(length, last);
         }
+    }
+
+    /// Where thousands land within one window none of them is old. Looked for again when there are twice as many, they cost
+    /// each landing next to nothing.
+    fn forget_old(&mut self, length: Duration, now: Instant) {
+        if self.len() <= WINDOWS_MAX.max(2 * self.left) {
+            return;
+        }
+        let is_open = |window: &Window| now - window.last <= length;
+        self.at.retain(|_, window| is_open(window));
+        self.of.retain(|_, window| is_open(window));
+        self.left = self.len();
+    }
+
+    fn len(&self) -> usize {
+        self.at.len() + self.of.len()
     }
 
     /// A file gets a further name: what it landed by at `path` is known of both from now on.
@@ -256,4 +273,25 @@ impl Windows {
 
 fn inode(stamp: &Stamp) -> (u64, u64) {
     (stamp.device, stamp.inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_ones_are_looked_for_when_there_are_too_many_and_then_when_there_are_twice_as_many() {
+        let mut windows = Windows::default();
+        let mut note = |number: usize, length| {
+            let path = RelPath::parse(format!("f{number}").as_bytes()).unwrap();
+            windows.note(&path, None, None, Setting::Seconds(length));
+            windows.len()
+        };
+        let (hour, at_once) = (Duration::from_secs(3600), Duration::ZERO);
+        let looked = WINDOWS_MAX + 1;
+        (0..looked).for_each(|number| drop(note(number, hour)));
+        assert_eq!(note(looked, at_once), looked + 1, "none was old when they were looked at, and now nobody looks");
+        (looked + 1..2 * looked).for_each(|number| assert_eq!(note(number, hour), number + 1));
+        assert!(note(2 * looked, at_once) < looked, "those before are old");
+    }
 }
