@@ -58,6 +58,11 @@ impl View {
         self.overlay.traffic().note(request);
     }
 
+    /// Once an answer is out.
+    pub fn drop_spent(&self) {
+        self.overlay.drop_spent();
+    }
+
     pub fn stop_writing(&self, why: &str) {
         self.overlay.stop_writing(why);
     }

@@ -64,6 +64,7 @@ mod settle;
 mod shells;
 mod side;
 mod sights;
+mod spent;
 mod structure;
 mod take_over;
 #[cfg(test)]
@@ -120,6 +121,7 @@ use known::Anchors;
 use nodes::Nodes;
 use shells::Shells;
 use sights::Sights;
+use spent::Spent;
 
 use uppers::Uppers;
 use watch::Watching;
@@ -191,6 +193,7 @@ pub struct Overlay {
     runs: Runs,
     shells: Shells,
     witness: Witness,
+    spent: Spent,
     /// How many this process may have, once somebody has asked.
     descriptors: std::sync::OnceLock<u64>,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
@@ -279,6 +282,7 @@ impl Overlay {
             counters: Counters::default(),
             traffic: Traffic::default(),
             bursts: Bursts::default(),
+            spent: Spent::default(),
             goes: Goes::default(),
             runs: Runs::default(),
             shells: Shells::default(),

@@ -216,7 +216,10 @@ impl Overlay {
         if comparison.reasons.is_empty() {
             match self.land(job, &mut comparison, actor) {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
-                other => return other,
+                other => {
+                    self.spend(comparison);
+                    return other;
+                }
             }
         }
         if is_same {

@@ -15,7 +15,7 @@ use super::{Error, Overlay, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::Action;
 use crate::store::{self, Base, Below, Durability, Epilogue, Landing, NewContent, UpperRow, What, Writer};
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{FileKind, Meta};
 
 /// What is larger is judged once, as any other rename: to find out twice that it must be held would take too long.
 const BYTES_MAX: u64 = 256 << 10;
@@ -38,7 +38,10 @@ impl Overlay {
         let job = Job { takes_place: true, ..Job::to_come(row, along) };
         let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else { return Ok(false) };
         match self.land_as(&job, &mut comparison, by, |state| drop(state.renamed(from, to))) {
-            Ok(settled) => Ok(matches!(settled, Settled::Landed)),
+            Ok(settled) => {
+                self.spend(comparison);
+                Ok(matches!(settled, Settled::Landed))
+            }
             // It is done, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // Somebody changes one of them below, or something is mounted between the two, or the old content cannot be kept.
@@ -64,9 +67,8 @@ impl Overlay {
 
     fn make_anew(&self, source: &RelPath, new: &Side) -> Result<()> {
         let (Some(like), Some(meta)) = (&new.file, new.meta) else { return Err(Error::Errno(libc::EIO)) };
-        let content = file::in_memory(new.text()).doing(|| format!("make {source} anew"))?;
         let mut landing = Landing::new(&self.store, Durability::Cached);
-        landing.place(&self.lower, source, None, &NewContent::File { file: &content, like, meta })?;
+        landing.place(&self.lower, source, None, &NewContent::Bytes { bytes: new.text(), like, meta })?;
         landing.promise(Epilogue::default())?.apply()?.finish()?;
         Ok(())
     }
