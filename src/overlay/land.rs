@@ -250,7 +250,11 @@ impl Overlay {
             }
             (Some(FileKind::Regular), Some(file), _) => {
                 let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
-                self.stage_new(change, &NewContent::File { file, like: file, meta }, landing)?;
+                let content = match new.small_whole() {
+                    Some(bytes) => NewContent::Bytes { bytes, like: file, meta },
+                    None => NewContent::File { file, like: file, meta },
+                };
+                self.stage_new(change, &content, landing)?;
             }
             (Some(FileKind::Directory), ..) if present.kind == Some(FileKind::Directory) => {
                 // Somebody has made it below meanwhile.

@@ -52,7 +52,7 @@ impl Side {
     pub fn of_file(file: File) -> std::io::Result<Self> {
         file::keep_access_time(&file)?;
         let meta = Meta::of(file.as_fd())?;
-        let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_all(&file)).transpose()?;
+        let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_about(&file, meta.size)).transpose()?;
         let mode = meta.mode;
         Ok(Self {
             kind: Some(FileKind::Regular),
@@ -87,6 +87,12 @@ impl Side {
         let (kind, mode) = if kept.symlink { (FileKind::Symlink, 0o777) } else { (FileKind::Regular, mode) };
         let (size, digest) = (bytes.len() as u64, Some(kept.digest));
         Self { kind: Some(kind), size, mode, bytes: Some(bytes), digest, ..Self::default() }
+    }
+
+    /// A file's bytes where writing them makes the same file: small ones without holes.
+    pub(super) fn small_whole(&self) -> Option<&[u8]> {
+        let is_so = self.meta.is_some_and(|meta| file::is_small_and_whole(meta.size, meta.blocks));
+        self.bytes.as_deref().filter(|_| is_so && self.is_file())
     }
 
     pub(super) fn text(&self) -> &[u8] {

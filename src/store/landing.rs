@@ -15,6 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::backups::{self, Backup};
@@ -59,6 +60,8 @@ const RECORDED_LATER_BYTES_MAX: u64 = 64 << 10;
 pub enum NewContent<'a> {
     /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
     File { file: &'a File, like: &'a File, meta: Meta },
+    /// The same of these bytes.
+    Bytes { bytes: &'a [u8], like: &'a File, meta: Meta },
     /// `times`: of last access and modification; none: now.
     Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
     /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
@@ -171,7 +174,8 @@ impl<'a> Landing<'a> {
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
         let looks = match new {
             NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
-            NewContent::File { .. } | NewContent::Symlink { .. } | NewContent::Node { .. } => None,
+            NewContent::File { .. } | NewContent::Bytes { .. } => None,
+            NewContent::Symlink { .. } | NewContent::Node { .. } => None,
         };
         self.stage_new((tree, path), expect, new, |temp, inode| Act::Place { temp, inode, looks })
     }
@@ -1227,11 +1231,10 @@ fn write_temp(
 ) -> std::io::Result<Meta> {
     match new {
         NewContent::File { file, like, meta } => {
-            let temp = File::from(waiting.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR)?);
-            file::copy_content(file, &temp)?;
-            file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
-            secure(&temp)?;
-            Meta::of(temp.as_fd())
+            write_file(waiting, (like, meta), |temp| file::copy_content(file, temp), secure)
+        }
+        NewContent::Bytes { bytes, like, meta } => {
+            write_file(waiting, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
         }
         NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;
@@ -1258,6 +1261,19 @@ fn write_temp(
             waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         }
     }
+}
+
+fn write_file(
+    waiting: &Place,
+    (like, meta): (&File, &Meta),
+    fill: impl FnOnce(&File) -> std::io::Result<()>,
+    secure: impl FnOnce(&File) -> std::io::Result<()>,
+) -> std::io::Result<Meta> {
+    let temp = File::from(waiting.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR)?);
+    fill(&temp)?;
+    file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
+    secure(&temp)?;
+    Meta::of(temp.as_fd())
 }
 
 /// An unprivileged daemon cannot give files away.

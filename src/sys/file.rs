@@ -196,7 +196,12 @@ pub fn keep_access_time(file: &File) -> io::Result<()> {
 
 /// All bytes of a file, from its beginning, whatever its offset.
 pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
-    let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    read_about(file, file.metadata()?.len())
+}
+
+/// The same of a file that had `size` bytes a moment ago.
+pub fn read_about(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(size).map_err(io::Error::other)?;
     // With room for more than there should be, so that one look shows that there is not.
     let mut content = vec![0; size + 1];
     let mut done = 0;
@@ -269,6 +274,11 @@ pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
     }
 }
 
+/// Whether a file of so many bytes in so many blocks (of 512 bytes) is copied at once: it has no holes.
+pub fn is_small_and_whole(size: u64, blocks: u64) -> bool {
+    size <= SMALL_BYTES_MAX && blocks * 512 >= size
+}
+
 /// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing; a
 /// small file so at once, for sharing its blocks costs more than it saves. Holes stay holes. An error when the sizes
 /// disagree afterwards: somebody wrote meanwhile.
@@ -276,7 +286,7 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     let before = from.metadata()?;
     let size = before.len();
     let changed = || Err(io::Error::other("file changed its size while it was copied"));
-    if size <= SMALL_BYTES_MAX && before.blocks() * 512 >= size {
+    if is_small_and_whole(size, before.blocks()) {
         let content = read_all(from)?;
         to.write_all_at(&content, 0)?;
         return if content.len() as u64 == size { Ok(()) } else { changed() };

@@ -23,7 +23,7 @@ const PATH_PIECE_BYTES: usize = 4000;
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 pub struct Tree {
-    root: OwnedFd,
+    root: Arc<OwnedFd>,
     device: u64,
 }
 
@@ -60,7 +60,7 @@ impl Tree {
 
     pub fn from_root(root: OwnedFd) -> io::Result<Self> {
         let device = Meta::of(root.as_fd())?.device;
-        Ok(Self { root, device })
+        Ok(Self { root: Arc::new(root), device })
     }
 
     pub fn root(&self) -> BorrowedFd<'_> {
@@ -88,8 +88,9 @@ impl Tree {
     /// The parent directory of `path`, as a descriptor that can only be used to reach names in it.
     pub fn place(&self, path: &RelPath) -> io::Result<Place> {
         let name = path.name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        let dir = self.dir(&path.parent().unwrap_or_default())?;
-        Ok(Place { dir: dir.into(), name })
+        let parent = path.parent().unwrap_or_default();
+        let dir = if parent.is_root() { Arc::clone(&self.root) } else { Arc::new(self.dir(&parent)?) };
+        Ok(Place { dir, name })
     }
 
     /// A directory, as a descriptor that can only be used to reach names in it.
