@@ -164,6 +164,7 @@ struct TokenKind {
     alphabet: fn(u8) -> bool,
 }
 
+/// At most 32, see [`KINDS_BEGINNING_WITH`].
 const TOKEN_KINDS: [TokenKind; 24] = [
     // Amazon access key ids.
     token("AKIA", 16, is_upper_alphanumeric),
@@ -197,15 +198,15 @@ const TOKEN_KINDS: [TokenKind; 24] = [
     token("dop_v1_", 64, is_alphanumeric),
 ];
 
-/// The bytes that some kind of token begins with.
-const BEGINS_A_TOKEN: [bool; 256] = {
-    let mut begins = [false; 256];
+/// For each byte the kinds of token that begin with it, a bit each: most words are no beginning, and the others of few.
+const KINDS_BEGINNING_WITH: [u32; 256] = {
+    let mut kinds = [0; 256];
     let mut kind = 0;
     while kind < TOKEN_KINDS.len() {
-        begins[TOKEN_KINDS[kind].prefix[0] as usize] = true;
+        kinds[TOKEN_KINDS[kind].prefix[0] as usize] |= 1 << kind;
         kind += 1;
     }
-    begins
+    kinds
 };
 
 const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) -> TokenKind {
@@ -215,18 +216,26 @@ const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) 
 fn token_appears(old: &[u8], new: &[u8]) -> bool {
     // One pass over the words that may be new, since contents may be large and kinds are many.
     let changed = changed_lines(old, new);
-    let begins = |at: &usize| BEGINS_A_TOKEN[usize::from(changed[*at])] && !continues_a_word(changed, *at);
-    let word_starts = (0..changed.len()).filter(begins);
+    let kinds_at = |at: usize| KINDS_BEGINNING_WITH[usize::from(changed[at])];
+    let word_starts = (0..changed.len()).filter(|at| kinds_at(*at) != 0 && !continues_a_word(changed, *at));
     let mut tokens =
-        word_starts.flat_map(|at| TOKEN_KINDS.iter().filter_map(move |kind| kind.match_start(&changed[at..])));
+        word_starts.flat_map(|at| kinds(kinds_at(at)).filter_map(move |kind| kind.match_start(&changed[at..])));
     tokens.any(|token| !contains(old, token))
+}
+
+/// Those whose bits are set.
+fn kinds(mut bits: u32) -> impl Iterator<Item = &'static TokenKind> {
+    std::iter::from_fn(move || {
+        let kind = TOKEN_KINDS.get(usize::try_from(bits.trailing_zeros()).ok()?)?;
+        bits &= bits - 1;
+        Some(kind)
+    })
 }
 
 impl TokenKind {
     /// The token that the content begins with, if it is of this kind.
     fn match_start<'a>(&self, content: &'a [u8]) -> Option<&'a [u8]> {
-        let is_candidate = content.first() == self.prefix.first();
-        let tail = is_candidate.then(|| content.strip_prefix(self.prefix)).flatten()?;
+        let tail = content.strip_prefix(self.prefix)?;
         let length = tail.iter().take_while(|byte| (self.alphabet)(**byte)).count();
         let is_token = length >= self.tail_min && is_random(&tail[..length]);
         is_token.then(|| &content[..self.prefix.len() + length])
