@@ -312,8 +312,9 @@ impl Overlay {
         caller: &Caller,
         opened: Option<Stamp>,
     ) -> HandleId {
-        // Reading needs nobody's name.
-        let (opener, seen) = match flags.may_change() {
+        // Reading needs nobody's name, nor does what nobody judges.
+        let is_judged = flags.may_change() && matches!(target, Target::Judged(_));
+        let (opener, seen) = match is_judged {
             false => (caller.writer(), Seen::default()),
             true => (self.opener(caller), Seen::opened_by(caller.pid)),
         };
@@ -321,7 +322,7 @@ impl Overlay {
             target,
             access: flags.access,
             node,
-            is_hooks: flags.may_change() && self.is_hooks_own(&opener),
+            is_hooks: is_judged && self.is_hooks_own(&opener),
             opener,
             seen: Arc::new(seen),
             executes: flags.executes(),
