@@ -82,6 +82,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -454,7 +455,9 @@ impl Overlay {
 
     /// Content that a held change, an anchor or a window still needs.
     fn needed_content(&self) -> HashSet<Digest> {
-        let state = self.state.lock();
+        let setting = self.policy().settings.window;
+        let mut state = self.state.lock();
+        state.windows.forget_old(setting, Instant::now());
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
         let anchors = state.anchors.iter().filter_map(|(_, known)| match &known.anchor {
             AnchorState::Content(kept) => Some(kept.digest),

@@ -5,7 +5,7 @@
 //! when the name that it landed by has gone or been replaced. An edit by somebody else ends it.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::copy_up::same_content_stamp;
 use super::side::Side;
@@ -197,17 +197,16 @@ impl Windows {
         if let Some(landed) = landed.filter(|landed| landed.links > 1) {
             self.of.insert(inode(&landed.stamp()), window);
         }
-        if let Setting::Seconds(length) = setting {
-            self.forget_old(length, last);
+        // Where thousands land within one window none of them is old. Looked for again when there are twice as many, they
+        // cost each landing next to nothing.
+        if self.len() > WINDOWS_MAX.max(2 * self.left) {
+            self.forget_old(setting, last);
         }
     }
 
-    /// Where thousands land within one window none of them is old. Looked for again when there are twice as many, they cost
-    /// each landing next to nothing.
-    fn forget_old(&mut self, length: Duration, now: Instant) {
-        if self.len() <= WINDOWS_MAX.max(2 * self.left) {
-            return;
-        }
+    /// A setting without a time knows none that are old.
+    pub fn forget_old(&mut self, setting: Setting, now: Instant) {
+        let Setting::Seconds(length) = setting else { return };
         let is_open = |window: &Window| now - window.last <= length;
         self.at.retain(|_, window| is_open(window));
         self.of.retain(|_, window| is_open(window));
@@ -277,6 +276,8 @@ fn inode(stamp: &Stamp) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

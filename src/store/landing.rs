@@ -951,14 +951,14 @@ impl Staged {
     /// somebody who wrote at the very moment of a rename, and becomes a backup before it goes.
     pub fn remove_waiting(&self, store: &Store) -> Result<()> {
         let Some(waiting) = &self.waiting else { return Ok(()) };
-        let there = waiting.stat().doing(|| self.doing("examine"))?;
-        if matches!(self.step.act, Act::Take { .. }) && !self.is_expected_inode(&there) {
+        // What was placed where nothing was has left nothing.
+        let Some(there) = waiting.stat().doing(|| self.doing("examine"))? else { return Ok(()) };
+        if matches!(self.step.act, Act::Take { .. }) && !self.is_expected_inode(&Some(there)) {
             // The file that was not taken after all, or one that somebody has made under its name since.
             return Ok(());
         }
-        let is_known =
-            |meta: &Meta| self.is_made_here(meta) || self.step.expect.is_some_and(|expect| same_entry(meta, &expect));
-        if there.is_some_and(|meta| !is_known(&meta)) {
+        let is_known = self.is_made_here(&there) || self.step.expect.is_some_and(|expect| same_entry(&there, &expect));
+        if !is_known {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
