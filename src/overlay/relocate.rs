@@ -160,9 +160,15 @@ impl Overlay {
         let applied = promised.apply().map_err(looked_at_too_early)?;
         state.know(anchors);
         state.recent_moved(&from.path, &to.path);
+        let is_below = rows.is_empty();
         state.rows_changed(rows);
         let renamed = state.renamed(from, to);
-        Ok((renamed, applied.finish()?.operation))
+        let operation = match is_below {
+            true => applied.finish_soon()?,
+            // Should somebody change lower in that moment, too, what is held would be found under its old name.
+            false => applied.finish()?.operation,
+        };
+        Ok((renamed, operation))
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.

@@ -1102,7 +1102,9 @@ pub(super) fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
             let is_plain = one.waiting.as_ref().is_some_and(|waiting| matches!(is_dir(waiting), Ok(false)));
             is_plain && one.remove_waiting(store).is_ok()
         }
-        _ => false,
+        // Nothing waits.
+        [one] => matches!(one.step.act, Act::Relocate { onto: None, .. }),
+        [] | [_, _, ..] => false,
     }
 }
 
