@@ -13,6 +13,7 @@ use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
 use super::limits::Extent;
 use super::nodes::NodeId;
 use super::{Caller, Error, Overlay, Result, open_lower};
+use crate::model::RelPath;
 use crate::policy::rules::Action;
 use crate::sys::file::{self, FileKind, SET_GID, SET_UID};
 use crate::sys::{process, tree};
@@ -221,13 +222,23 @@ impl Overlay {
                 if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
                     match open_lower(&self.lower, &landed) {
                         Err(err) if tree::is_absent(&err) => {}
-                        below => sync(&below?).doing(|| format!("fsync {landed}"))?,
+                        below => {
+                            sync(&below?).doing(|| format!("fsync {landed}"))?;
+                            self.sync_name(&landed)?;
+                        }
                     }
                 }
                 sync(&open.file()).doing(|| "fsync".to_owned())?;
                 Ok(self.store.sync()?)
             }
         }
+    }
+
+    /// What a landing put at a path is there by a change of names, which the sync of a file need not make durable: btrfs was
+    /// seen to bring back what an exchange had replaced.
+    pub(super) fn sync_name(&self, path: &RelPath) -> Result<()> {
+        let synced = self.lower.place(path).and_then(|place| place.sync_dir());
+        synced.doing(|| format!("sync the directory of {path}"))
     }
 
     /// The names in a directory, as the view shows them: those that lower has, and those that are held.
