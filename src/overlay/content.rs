@@ -216,28 +216,40 @@ impl Overlay {
     pub fn fsync(&self, handle: HandleId, datasync: bool) -> Result<()> {
         let handle = self.handle(handle)?;
         let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
-        match &handle.target {
-            Target::Passed(passed) => Ok(sync(passed.readable())?),
-            Target::Judged(open) => {
-                if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
-                    match open_lower(&self.lower, &landed) {
-                        Err(err) if tree::is_absent(&err) => {}
-                        below => {
-                            sync(&below?).doing(|| format!("fsync {landed}"))?;
-                            self.sync_name(&landed)?;
-                        }
-                    }
-                }
-                sync(&open.file()).doing(|| "fsync".to_owned())?;
-                Ok(self.store.sync()?)
+        let open = match &handle.target {
+            Target::Passed(passed) => return Ok(sync(passed.readable())?),
+            Target::Judged(open) => open,
+        };
+        if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
+            match open_lower(&self.lower, &landed) {
+                Err(err) if tree::is_absent(&err) => {}
+                below => sync(&below?).doing(|| format!("fsync {landed}"))?,
             }
         }
+        sync(&open.file()).doing(|| "fsync".to_owned())?;
+        if let Some(path) = self.landed_at(open.node) {
+            self.sync_name(&path, &open.file())?;
+        }
+        Ok(self.store.sync()?)
+    }
+
+    /// Where a node is, if something has landed there.
+    fn landed_at(&self, node: NodeId) -> Option<RelPath> {
+        let state = self.state.lock();
+        state.nodes.path(node).ok().filter(|path| state.seen.contains_key(path))
     }
 
     /// What a landing put at a path is there by a change of names, which the sync of a file need not make durable: btrfs was
-    /// seen to bring back what an exchange had replaced.
-    pub(super) fn sync_name(&self, path: &RelPath) -> Result<()> {
+    /// seen to bring back what an exchange had replaced. `file` is any of that file system.
+    pub(super) fn sync_name(&self, path: &RelPath, file: &File) -> Result<()> {
         let synced = self.lower.place(path).and_then(|place| place.sync_dir());
+        let synced = match synced {
+            // Its names may be changed by who may not list them; only who may can sync them apart from all else.
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                rustix::fs::syncfs(file).map_err(io::Error::from)
+            }
+            other => other,
+        };
         synced.doing(|| format!("sync the directory of {path}"))
     }
 

@@ -238,7 +238,7 @@ impl Overlay {
         if let (true, Some(below)) = (job.synced, &present.file) {
             // What landed before was perhaps never synced, and this was.
             below.sync_all().doing(|| format!("sync {path}"))?;
-            self.sync_name(path)?;
+            self.sync_name(path, below)?;
         }
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {

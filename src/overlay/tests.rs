@@ -4,6 +4,7 @@ mod beside;
 mod bursts;
 mod check;
 mod crash;
+mod durable;
 mod faults;
 mod findings;
 mod goes;
@@ -138,11 +139,14 @@ impl Bench {
     }
 
     fn read(&self, path: &str) -> Option<String> {
-        let node = self.node(path).ok()?;
-        let handle = self.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
+        let handle = self.open_to_read(self.node(path).ok()?);
         let bytes = self.view().read(handle, 0, 1 << 20).unwrap();
         self.view().release(handle).unwrap();
         Some(String::from_utf8(bytes).unwrap())
+    }
+
+    fn open_to_read(&self, node: NodeId) -> HandleId {
+        self.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle
     }
 
     /// Truncate in place, as an editor or `>` does; creates the file where there is none.

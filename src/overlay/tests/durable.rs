@@ -1,0 +1,46 @@
+//! What an fsync asks of the disk. Each try in a process of its own, in which one sync of the project fails.
+
+use super::scenarios::run_apart;
+use super::*;
+use crate::sys::steps::{Area, Calls, Fate, Steps, Trap};
+
+/// By which a process knows what the third sync of the project answers.
+const THIRD: &str = "FETTLE_DURABLE_THIRD";
+
+#[test]
+fn an_fsync_of_what_has_landed_syncs_its_directory_whoever_asks() {
+    let (passed, told) = run_apart("durable", "the_third_sync_fails", (THIRD, &libc::EIO.to_string()));
+    assert!(passed, "{told}");
+}
+
+#[test]
+fn a_directory_that_may_not_be_read_is_synced_with_all_else() {
+    let (passed, told) = run_apart("durable", "the_third_sync_fails", (THIRD, &libc::EACCES.to_string()));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself: what those above start.
+#[test]
+fn the_third_sync_fails() {
+    let Some(errno) = std::env::var(THIRD).ok().map(|errno| errno.parse().unwrap()) else { return };
+    let bench = Bench::new();
+    bench.put("d/untouched", "old\n");
+    bench.put("d/landed", &lines(50));
+    bench.save("d/landed", &changed(50, 2));
+    assert_eq!(bench.lower("d/landed"), Some(changed(50, 2)));
+    let [untouched, landed] = ["d/untouched", "d/landed"].map(|path| bench.open_to_read(bench.node(path).unwrap()));
+
+    let area = Area::Below { dir: bench.lower_path("d"), but: None };
+    let steps =
+        Steps::watch(Trap { calls: Calls::Syncing, area, at: 3, fate: Fate::Fails(errno), reserve: None }).unwrap();
+    bench.view().fsync(untouched, false).unwrap();
+    let synced = bench.view().fsync(landed, false);
+    assert_eq!(steps.failed(), 1, "the file that is untouched, the one that has landed, its directory");
+    match errno {
+        libc::EACCES => synced.unwrap(),
+        _ => assert_eq!(
+            synced.unwrap_err().to_string(),
+            "sync the directory of d/landed: Input/output error (os error 5)"
+        ),
+    }
+}
