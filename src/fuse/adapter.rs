@@ -144,7 +144,7 @@ impl Adapter {
             let done = door.attempt(op, ask);
             readers.will_answer();
             reply.answer(done);
-            door.view.drop_spent();
+            door.view.after_answer();
         });
     }
 }
@@ -363,7 +363,7 @@ impl Filesystem for Adapter {
             let _begun = door.view.release_begun(handle);
             drop(taken);
             reply.answer(door.attempt("release", |view| view.release(handle)));
-            door.view.drop_spent();
+            door.view.after_answer();
         });
         // The worker drops its end once it has begun: that is the answer.
         wait.recv().unwrap_or(());

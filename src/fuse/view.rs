@@ -59,8 +59,8 @@ impl View {
     }
 
     /// Once an answer is out.
-    pub fn drop_spent(&self) {
-        self.overlay.drop_spent();
+    pub fn after_answer(&self) {
+        self.overlay.after_answer();
     }
 
     pub fn stop_writing(&self, why: &str) {
@@ -167,7 +167,10 @@ impl View {
         match node(ino) {
             Whose::Overlay(node) => {
                 let opened = self.overlay.open(node, OpenFlags::from_raw(flags), caller)?;
-                Ok(opened_file(opened, flags))
+                // Without writing there is nothing to settle at its close: a third of the cost of opening and closing
+                // (measured).
+                let unflushed = if may_write(flags) { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+                Ok(opened_file(opened, flags, unflushed))
             }
             Whose::Desk(node) => {
                 let handle = at_desk(self.desk.open(node, may_write(flags), caller))?;
@@ -185,11 +188,10 @@ impl View {
         flags: i32,
         caller: &Caller,
     ) -> Result<(Shown, OpenedFile)> {
-        let flags = OpenFlags::from_raw(flags);
-        let (entry, opened) = self.overlay.create(place(parent, name)?, name, mode, flags, caller)?;
+        let dir = place(parent, name)?;
+        let (entry, opened) = self.overlay.create(dir, name, mode, OpenFlags::from_raw(flags), caller)?;
         // Its close is judged however it was opened, so every flush is wanted.
-        let flags = cache_flags(&opened);
-        let opened = OpenedFile { handle: FileHandle(opened.handle.0), flags, passed: opened.passed };
+        let opened = opened_file(opened, flags, FopenFlags::empty());
         Ok((entry.attributes.into(), opened))
     }
 
@@ -379,21 +381,18 @@ fn at_desk<T>(answer: std::result::Result<T, i32>) -> Result<T> {
     answer.map_err(Error::errno)
 }
 
-fn opened_file(opened: Opened, flags: i32) -> OpenedFile {
-    let mut flags_out = cache_flags(&opened);
-    if !may_write(flags) {
-        // Nothing to settle at its close: a third of the cost of opening and closing (measured).
-        flags_out |= FopenFlags::FOPEN_NOFLUSH;
-    } else if opened.passed.is_none() {
+fn opened_file(opened: Opened, flags: i32, further: FopenFlags) -> OpenedFile {
+    let mut flags_out = further;
+    if opened.keep_cache {
+        flags_out |= FopenFlags::FOPEN_KEEP_CACHE;
+    }
+    if may_write(flags) && opened.passed.is_none() {
         // Through the page cache, who reads what he has just written may be shown what was there before: the kernel
         // drops a page that is on its way to us when it learns of another write's time, and reads it from us too early.
+        // And before the first write it would ask us for the file's capabilities, to drop them.
         flags_out |= FopenFlags::FOPEN_DIRECT_IO;
     }
     OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out, passed: opened.passed }
-}
-
-fn cache_flags(opened: &Opened) -> FopenFlags {
-    if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
 }
 
 /// Whether an open of these flags may change content; `O_TRUNC` does so without write access.

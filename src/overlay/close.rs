@@ -18,6 +18,7 @@ impl Overlay {
         let handle = self.handle(handle)?;
         let Some(open) = handle.judged() else { return Ok(()) };
         if handle.waits_for_release() {
+            self.store.record_rows()?;
             // What is asked from here on is asked of us.
             self.state.lock().closing.insert(handle.node, handle.opener.pid);
             self.forget_attributes(handle.node);

@@ -86,6 +86,7 @@ impl Overlay {
         if first {
             self.witness.look(*caller, &handle.seen);
             self.note_program(handle, open);
+            self.store.record_rows()?;
         }
         let result = change(&file);
         if first {

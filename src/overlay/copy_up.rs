@@ -10,7 +10,7 @@ use super::handles::{Backing, OpenFile};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::store::{Base, Below, NewUpper, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, NewUpper, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 use crate::sys::xattr;
 
@@ -102,7 +102,7 @@ impl Overlay {
         }
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None };
-        self.store.save_upper(&row)?;
+        self.store.save_upper_soon(&row)?;
         let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
         state.epoch += 1;
@@ -111,8 +111,23 @@ impl Overlay {
         Ok(Copied::Entered)
     }
 
-    /// A new file or symlink of upper content takes a free name of the view, or one whose deletion is held.
+    /// New upper content takes a free name of the view, or one whose deletion is held.
     pub(super) fn add_upper(&self, new: NewUpper<'_>, path: &RelPath, what: What) -> Result<UpperId> {
+        self.enter_new(new, path, what, |row| self.store.save_upper(row))
+    }
+
+    /// The same for a file that is opened with it.
+    pub(super) fn add_opened_upper(&self, new: NewUpper<'_>, path: &RelPath) -> Result<UpperId> {
+        self.enter_new(new, path, What::File, |row| self.store.save_upper_soon(row))
+    }
+
+    fn enter_new(
+        &self,
+        new: NewUpper<'_>,
+        path: &RelPath,
+        what: What,
+        save: impl FnOnce(&UpperRow) -> store::Result<()>,
+    ) -> Result<UpperId> {
         let id = new.id();
         let mut state = self.state.lock();
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
@@ -127,7 +142,7 @@ impl Overlay {
             self.store.replace_upper(hidden.id, &row)?;
             state.uppers.remove(hidden.id);
         } else {
-            self.store.save_upper(&row)?;
+            save(&row)?;
         }
         state.uppers.insert(Upper::written(row));
         let id = new.keep();

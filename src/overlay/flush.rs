@@ -59,7 +59,7 @@ impl Overlay {
             };
             outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
-        self.drop_spent();
+        self.after_answer();
         Ok(outcomes)
     }
 

@@ -16,6 +16,7 @@
 //! diff, no hash, no copy, and nothing that waits for another process. One exception stands in `store::landing`: an inode
 //! with several names is written in place.
 
+mod after_answer;
 mod anchors;
 mod ask;
 mod attributes;
@@ -64,7 +65,6 @@ mod settle;
 mod shells;
 mod side;
 mod sights;
-mod spent;
 mod structure;
 mod take_over;
 #[cfg(test)]
@@ -114,6 +114,7 @@ pub use traffic::Traffic;
 pub use undo::UndoHow;
 pub use watch::Holds;
 
+use after_answer::Spent;
 use bursts::Bursts;
 use external::{Doubts, Heralded};
 use goes::Goes;
@@ -122,8 +123,6 @@ use known::Anchors;
 use nodes::Nodes;
 use shells::Shells;
 use sights::Sights;
-use spent::Spent;
-
 use uppers::Uppers;
 use watch::Watching;
 use windows::Windows;

@@ -16,7 +16,6 @@ use super::passed::{Claimed, Passed, PassedHandle};
 use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, open_lower};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
-use crate::store::What;
 use crate::sys::OFlags;
 use crate::sys::file::FileKind;
 
@@ -346,7 +345,7 @@ impl Overlay {
         self.check_may_change(0)?;
         let upper = self.store.create_upper()?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
-        let upper_id = self.add_upper(upper.new, path, What::File)?;
+        let upper_id = self.add_opened_upper(upper.new, path)?;
         let entry = self.look_up(parent, name).inspect_err(|_| self.take_back(path, upper_id))?;
         let open = {
             let mut state = self.state.lock();

@@ -20,7 +20,7 @@ use rusqlite::Transaction;
 
 use super::database::Database;
 use super::journal::{self, Intent};
-use super::upper::UpperId;
+use super::upper::{self, UpperId, UpperRow};
 use super::{Result, Store, events};
 use crate::model::OperationId;
 
@@ -36,9 +36,12 @@ struct Fulfilment {
     unneeded: Vec<UpperId>,
 }
 
-/// Landings that are done and not recorded yet. Guarded by the database's lock.
+/// Landings that are done and not recorded yet, and entries of which nothing is written yet. Guarded by the database's
+/// lock.
 #[derive(Default)]
 pub(super) struct Waiting {
+    /// Of entries that came after all that is recorded.
+    rows: Vec<UpperRow>,
     /// In the order in which they were done.
     fulfilments: Vec<Fulfilment>,
     /// Files that were to go with what has been recorded since.
@@ -54,11 +57,13 @@ impl Waiting {
     /// As part of a transaction.
     pub fn record(&self, tx: &Transaction<'_>) -> Result<()> {
         let fulfil = |done: &Fulfilment| journal::fulfil(tx, done.intent_id, &done.intent).map(|_| ());
-        self.fulfilments.iter().try_for_each(fulfil)
+        self.fulfilments.iter().try_for_each(fulfil)?;
+        self.rows.iter().try_for_each(|row| upper::put(tx, row))
     }
 
     /// That transaction is committed.
     pub fn is_recorded(&mut self) {
+        self.rows.clear();
         self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
     }
 
@@ -104,7 +109,8 @@ impl Database {
 
     /// Writes what waits, if anything does.
     pub fn record_waiting(&mut self) -> Result<()> {
-        match self.waiting.fulfilments.is_empty() || self.halt.is_halted() {
+        let is_nothing = self.waiting.fulfilments.is_empty() && self.waiting.rows.is_empty();
+        match is_nothing || self.halt.is_halted() {
             true => Ok(()),
             false => self.write(|_| Ok(())),
         }
@@ -124,6 +130,25 @@ impl Store {
         let unneeded = self.database.lock().waiting.take_unneeded();
         unneeded.into_iter().for_each(|id| self.remove_upper_file(id));
         Ok(())
+    }
+
+    /// The row of an entry that is made or emptied and has nothing written to it: it goes with what is written next. On a
+    /// disk that is nearly full at once, so that who opens the file is refused, and not who writes to it.
+    pub fn save_upper_soon(&self, row: &UpperRow) -> Result<()> {
+        if !self.reserve.has_ample() {
+            return self.save_upper(row);
+        }
+        self.database.lock().waiting.rows.push(row.clone());
+        Ok(())
+    }
+
+    /// Before the first bytes of such an entry, and before a close of it is answered: a death finds its row from here on.
+    pub fn record_rows(&self) -> Result<()> {
+        let mut database = self.database.lock();
+        match database.waiting.rows.is_empty() {
+            true => Ok(()),
+            false => database.write(|_| Ok(())),
+        }
     }
 
     /// Whether the file of an upper entry must stay until a record is written, which then lets it go.

@@ -25,6 +25,9 @@ const RESERVE_BYTES: u64 = 4 << 20;
 /// On a disk that is nearly full it is taken again in pieces of this size, as many as there are.
 const PIECE_BYTES: u64 = 128 << 10;
 
+/// With less room than this nothing is put off that could still be refused now.
+const AMPLE_BYTES: u64 = 4 * RESERVE_BYTES;
+
 /// Guarded by itself: one lets it go at a time, so that nobody takes it again while another writes in its room.
 pub(super) struct Reserve {
     dir: OwnedFd,
@@ -37,6 +40,12 @@ impl Reserve {
         let reserve = Self { dir: state, in_use: Mutex::new(()) };
         reserve.take();
         reserve
+    }
+
+    /// Whether what is written in a moment will hardly meet a full disk. A quota does not show here.
+    pub fn has_ample(&self) -> bool {
+        let stat = rustix::fs::fstatvfs(&self.dir);
+        stat.is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= AMPLE_BYTES)
     }
 
     fn place(&self) -> io::Result<Place> {

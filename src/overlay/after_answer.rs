@@ -1,5 +1,7 @@
-//! What judging is done with. To let a file go that has just been replaced takes the kernel as long as to replace it, and
-//! whoever waits for the judging need not wait for that as well.
+//! What nobody need wait for: it is done once whoever asked has been answered, while the kernel wakes him.
+//!
+//! To let a file go that has just been replaced takes the kernel as long as to replace it. The row of a file that is only
+//! opened takes a transaction, and is not needed before there is something to lose.
 
 use parking_lot::Mutex;
 
@@ -27,7 +29,11 @@ impl Overlay {
     }
 
     /// To be called once whoever waited has been answered.
-    pub fn drop_spent(&self) {
+    pub fn after_answer(&self) {
+        if let Err(err) = self.store.record_rows() {
+            // Whoever writes to it, or closes it, is told.
+            log::debug!("record what was opened: {err}");
+        }
         let spent = std::mem::take(&mut *self.spent.0.lock());
         drop(spent);
     }
