@@ -134,6 +134,8 @@ class Workload:
         try:
             for step in steps:
                 self.do(step)
+            # What the last one promised of the view is on its way to the project until then.
+            self.history.steps.append((self.position(), "end"))
         finally:
             # Also where a step failed: the view could not be unmounted, and that would be all that is said.
             for file in self.open:
