@@ -327,7 +327,7 @@ impl Overlay {
             // Nothing but the disk is in the way any more.
             self.give_looks(path, new, present)?;
             if let (Some(ours), Some(theirs)) = (&new.file, &present.file) {
-                xattr::replace(ours.as_fd(), theirs.as_fd()).doing(|| format!("change attributes of {path}"))?;
+                xattr::copy(ours.as_fd(), theirs.as_fd()).doing(|| format!("change attributes of {path}"))?;
             }
         }
         let mut applied = promised.apply()?;

@@ -71,23 +71,16 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     Ok(split.map(|name| OsString::from_vec(name.to_vec())).collect())
 }
 
-/// The same, and takes from `to` what programs have set there and `from` has not.
-pub fn replace(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+/// Gives `to` every attribute of `from` that it may have, and takes what programs have set there and `from` has not: also a
+/// list that its directory has handed down. Capabilities fall with a write, so they are never carried over; what this
+/// process may not set (`trusted.*` and `security.*` without privilege) is left out.
+pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     let wanted = list(from)?;
     let is_programs =
         |name: &OsString| name.as_bytes().starts_with(b"user.") || name.as_bytes().starts_with(b"system.");
     let extra = list(to)?.into_iter().filter(is_programs).filter(|name| !wanted.contains(name));
     extra.into_iter().try_for_each(|name| remove(to, &name))?;
-    copy(from, to)
-}
-
-/// Gives `to` every attribute of `from` that it may have. Capabilities fall with a write, so they are never carried
-/// over; what this process may not set (`trusted.*` and `security.*` without privilege) is left out.
-pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-    for name in list(from)? {
-        if name.as_bytes() == b"security.capability" {
-            continue;
-        }
+    for name in wanted.into_iter().filter(|name| name.as_bytes() != b"security.capability") {
         let value = get(from, &name)?;
         match set(to, &name, &value, XattrFlags::empty()) {
             Err(err) if matches!(err.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}

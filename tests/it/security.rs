@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::harness::{Output, Scratch, View, lines, mounted_scratch};
+use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 /// The agent: a user who owns nothing here, without groups or capabilities.
 fn as_agent(scratch: &Scratch, view: &View, script: &str) -> Output {
@@ -106,4 +106,46 @@ fn there_is_no_way_below_for_another_user() {
         nothing_happened(&view);
     }
     assert!(Path::new(&format!("/proc/{}", view.daemon_pid())).exists());
+}
+
+/// A directory hands its default list down to what is made in it, and what lands is made in it. To nobody may that give
+/// more than he had.
+#[test]
+fn what_lands_lets_nobody_in_who_was_not() {
+    let scratch = mounted_scratch!();
+    for name in ["small", "large", "linked"] {
+        scratch.write(format!("d/{name}"), lines(100));
+        let private = fs::Permissions::from_mode(0o660);
+        fs::set_permissions(scratch.lower().join("d").join(name), private).expect("a mode");
+    }
+    fs::hard_link(scratch.lower().join("d/linked"), scratch.lower().join("d/other name")).expect("a link");
+    let handed_down =
+        scratch.command("setfacl").args(["-d", "-m", "u:1234:rwx"]).arg(scratch.lower().join("d")).status();
+    assert!(handed_down.expect("setfacl").success());
+    let view = scratch.mount();
+    let let_in = |name: &str| {
+        let listed = scratch.command("getfacl").args(["-cnp"]).arg(scratch.lower().join("d").join(name)).output();
+        String::from_utf8(listed.expect("getfacl").stdout)
+            .expect("a list")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let as_before = "user::rw- group::rw- other::---";
+    for name in ["small", "linked"] {
+        view.write(format!("d/{name}"), with_changed_lines(&lines(100), 3));
+        view.assert_landed(&format!("d/{name}"), &with_changed_lines(&lines(100), 3));
+        assert_eq!(let_in(name), as_before, "{name}");
+    }
+    view.cli(&["rollback", "d/small"]).ok();
+    assert_eq!(let_in("small"), as_before, "rolled back");
+    view.write("d/large", with_changed_lines(&lines(100), 90));
+    let confirmed = view.cli(&["confirm", "d/large", "--json"]).ok().json();
+    assert_eq!(let_in("large"), as_before, "confirmed");
+    view.cli(&["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")]).ok();
+    assert_eq!(let_in("large"), as_before, "undone");
+    // What is made in the view is given what it would be given anywhere.
+    view.write("d/new", "new\n");
+    assert!(let_in("new").contains("user:1234:rwx"), "{}", let_in("new"));
+    view.unmount();
 }
