@@ -285,14 +285,12 @@ impl Overlay {
     pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
         let fault = |err: Error| failed(path, &err);
-        let upper = self.store.create_upper().map_err(|err| fault(err.into()))?;
+        let upper = self.store.create_upper(0o600).map_err(|err| fault(err.into()))?;
         let write = || -> Result<Side> {
             let lower = open_lower(&self.lower, path)?;
             let meta = Meta::of(lower.as_fd())?;
             (&upper.file).write_all(merged)?;
-            crate::sys::file::copy_owner(&meta, upper.file.as_fd())?;
-            crate::sys::xattr::copy(lower.as_fd(), upper.file.as_fd())?;
-            crate::sys::file::set_mode(upper.file.as_fd(), meta.mode)?;
+            crate::sys::file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
         // The descriptor is all that is needed: the name goes with `upper`.

@@ -142,12 +142,13 @@ impl Overlay {
         let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.note_began();
         self.note_program(handle, open);
-        let emptied = match may_be_new && file.metadata()?.len() == 0 {
+        let meta = file::Meta::of(file.as_fd())?;
+        let emptied = match may_be_new && meta.size == 0 {
             // Made a moment ago: what it is copied from has just been left out.
             true => Ok(()),
             false => file.set_len(0),
         };
-        emptied.and_then(|()| drop_set_id(&file, caller)).doing(|| "truncate".to_owned())?;
+        emptied.and_then(|()| drop_set_id_of(&file, meta.mode, caller)).doing(|| "truncate".to_owned())?;
         self.note_room(open, &file)
     }
 
@@ -264,7 +265,10 @@ impl Overlay {
 
 /// What `O_TRUNC` does to the mode. At every other change of content the kernel asks for it; here it leaves all to us.
 pub(super) fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
-    let mode = file::Meta::of(file.as_fd())?.mode;
+    drop_set_id_of(file, file::Meta::of(file.as_fd())?.mode, caller)
+}
+
+fn drop_set_id_of(file: &File, mode: u32, caller: &Caller) -> io::Result<()> {
     // Without the group's execute bit it is no lent group but a mark for mandatory locks.
     let lends_group = mode & 0o2010 == 0o2010;
     let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };

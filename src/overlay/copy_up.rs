@@ -12,7 +12,6 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{self, Base, Below, NewUpper, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
-use crate::sys::xattr;
 
 /// What a copy-up needs of the old content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +68,7 @@ impl Overlay {
             Keep::Content => meta.blocks.saturating_mul(512),
             Keep::Nothing => 0,
         })?;
-        let upper = self.store.create_upper()?;
+        let upper = self.store.create_upper(meta.mode)?;
         let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
         copied.doing(|| "copy up".to_owned())?;
         let file = Arc::new(upper.file);
@@ -239,11 +238,7 @@ pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_se
             file::copy_content(from, to)?;
             file::copy_metadata(from.as_fd(), &meta, to.as_fd())
         }
-        Keep::Nothing => {
-            file::copy_owner(&meta, to.as_fd())?;
-            xattr::copy(from.as_fd(), to.as_fd())?;
-            file::set_mode(to.as_fd(), mode)
-        }
+        Keep::Nothing => file::copy_looks(from.as_fd(), &meta, to.as_fd()),
     }
 }
 

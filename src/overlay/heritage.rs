@@ -72,8 +72,12 @@ impl Heritage {
 
     /// The same, by descriptor.
     pub fn give_opened(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
-        self.give(|| file::set_owner(fd, Some(self.uid), Some(self.gid)))?;
-        file::set_mode(fd, self.mode)
+        let made = Meta::of(fd)?;
+        let is_whose = (made.uid, made.gid) == (self.uid, self.gid);
+        if !is_whose {
+            self.give(|| file::set_owner(fd, Some(self.uid), Some(self.gid)))?;
+        }
+        if is_whose && made.mode == self.mode { Ok(()) } else { file::set_mode(fd, self.mode) }
     }
 
     /// For what was made elsewhere and comes to stand in that directory.

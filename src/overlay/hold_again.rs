@@ -212,7 +212,7 @@ impl Overlay {
             place.sync_dir()?;
             return Ok(Content { new, file: None });
         }
-        let upper = self.store.create_upper()?;
+        let upper = self.store.create_upper(version.mode)?;
         let fd = upper.file.as_fd();
         file::copy_content(content, &upper.file)?;
         file::set_owner(fd, owner.0, owner.1)?;

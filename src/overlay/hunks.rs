@@ -301,7 +301,7 @@ impl Overlay {
     fn write_left(&self, split: &Split<'_>, text: &[u8]) -> Result<UpperFile<'_>> {
         let path = &split.change.row.names[0];
         let doing = || format!("write what stays of {path}");
-        let upper = self.store.create_upper()?;
+        let upper = self.store.create_upper(split.new.mode)?;
         (&upper.file).write_all(text).doing(doing)?;
         if let (Some(whole), Some(meta)) = (&split.new.file, split.new.meta) {
             let now = file::Meta::of(upper.file.as_fd()).doing(doing)?;

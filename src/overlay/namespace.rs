@@ -309,7 +309,7 @@ impl Overlay {
             let target = self.store.upper_place(id)?.read_symlink()?;
             return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
         }
-        let (file, upper) = (self.store.open_upper(id)?, self.store.create_upper()?);
+        let (file, upper) = (self.store.open_upper(id)?, self.store.create_upper(meta.mode)?);
         crate::sys::file::copy_content(&file, &upper.file)?;
         crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
         Ok((upper.new, What::File))
@@ -326,7 +326,7 @@ impl Overlay {
             return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
         }
         let file = super::open_lower(&self.lower, source).doing(doing)?;
-        let upper = self.store.create_upper()?;
+        let upper = self.store.create_upper(meta.mode)?;
         crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
         // As with a copy-up: privileges do not travel with content.
         let mode = if self.grants.suid { meta.mode } else { meta.mode & 0o1777 };

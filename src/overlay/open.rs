@@ -343,7 +343,7 @@ impl Overlay {
     fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
         let NewFile { parent, name, path, heritage, flags, caller } = *new;
         self.check_may_change(0)?;
-        let upper = self.store.create_upper()?;
+        let upper = self.store.create_upper(heritage.mode)?;
         heritage.give_upper(upper.file.as_fd()).doing(|| format!("give {path} an owner"))?;
         let upper_id = self.add_opened_upper(upper.new, path)?;
         let entry = self.look_up(parent, name).inspect_err(|_| self.take_back(path, upper_id))?;

@@ -262,7 +262,7 @@ impl<'a> Writing<'a> {
                 Some(_) => self.overlay.check_room_in(&like, Extent { offset: 0, length })?,
                 None => self.overlay.check_may_change(length)?,
             }
-            let upper = self.overlay.store.create_upper()?;
+            let upper = self.overlay.store.create_upper(self.was.mode)?;
             let doing = || format!("stage {path}");
             copy_file(&like, &self.was, &upper.file, Keep::Nothing, self.overlay.grants.suid).doing(doing)?;
             upper.file.write_all_at(&self.rewrite.content, 0).doing(doing)?;

@@ -276,7 +276,7 @@ impl Overlay {
 
     /// A file of ours without a name, from which the landing copies.
     fn dressed_side(&self, content: &File, like: Option<&File>, looks: &Version) -> Result<Side> {
-        let upper = self.store.create_upper()?;
+        let upper = self.store.create_upper(looks.mode)?;
         let dress = || -> Result<Side> {
             file::copy_content(content, &upper.file)?;
             let meta = Meta { uid: looks.uid, gid: looks.gid, ..Meta::of(upper.file.as_fd())? };

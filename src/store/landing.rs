@@ -30,7 +30,7 @@ use crate::protocol::EventName;
 use crate::sys::cache;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{self, Dirs, Place, Tree, is_absent};
-use crate::sys::{Mode, OFlags, RenameFlags, xattr};
+use crate::sys::{Mode, OFlags, RenameFlags};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1249,10 +1249,8 @@ fn write_temp(
         NewContent::Dir { like, meta } => {
             waiting.make_dir(Mode::RWXU)?;
             let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
-            file::copy_owner(meta, temp.as_fd())?;
-            xattr::copy(like.as_fd(), temp.as_fd())?;
             // It looks as it shall once all is in it.
-            file::set_mode(temp.as_fd(), meta.mode | 0o700)?;
+            file::copy_looks(like.as_fd(), &Meta { mode: meta.mode | 0o700, ..*meta }, temp.as_fd())?;
             Meta::of(temp.as_fd())
         }
         NewContent::Node { looks } => {
@@ -1271,7 +1269,7 @@ fn write_file(
     fill: impl FnOnce(&File) -> std::io::Result<()>,
     secure: impl FnOnce(&File) -> std::io::Result<()>,
 ) -> std::io::Result<Meta> {
-    let temp = File::from(waiting.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR)?);
+    let temp = File::from(waiting.create(OFlags::RDWR, file::mode_at_first(meta.mode))?);
     fill(&temp)?;
     file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
     secure(&temp)?;

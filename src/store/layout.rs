@@ -26,7 +26,7 @@ use super::upper::UpperId;
 use super::{Context, Error, Result};
 use crate::model::RelPath;
 use crate::sys::RenameFlags;
-use crate::sys::file::Meta;
+use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
@@ -147,9 +147,9 @@ impl StateDirs {
         }
     }
 
-    pub fn create_stage_file(&self, id: UpperId) -> Result<File> {
+    pub fn create_stage_file(&self, id: UpperId, mode: u32) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = fs::openat(&self.stage, id.to_string(), flags, PRIVATE_FILE).map_err(io::Error::from);
+        let file = fs::openat(&self.stage, id.to_string(), flags, file::mode_at_first(mode)).map_err(io::Error::from);
         let file = file.doing(|| format!("make upper file {id} in {}", self.description))?;
         Ok(File::from(file))
     }

@@ -459,7 +459,7 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
 #[test]
 fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
-    let upper = bench.store().create_upper().unwrap().new.keep();
+    let upper = bench.store().create_upper(0o600).unwrap().new.keep();
     let base = Base::of(Below::Nothing);
     let row = UpperRow { id: upper, names: vec![path("a")], what: What::File, base, held: None };
     bench.store().save_upper(&row).unwrap();
@@ -479,7 +479,7 @@ fn upper_files_that_come_or_go_are_no_orphans_and_those_that_stay_for_nothing_ar
         let (faults, _) = bench.store().check(&bench.lower, &Scope::default()).unwrap();
         faults.into_iter().map(|fault| fault.about).collect::<Vec<_>>()
     };
-    let new = bench.store().create_upper().unwrap().new;
+    let new = bench.store().create_upper(0o600).unwrap().new;
     assert_eq!(orphans(), [""; 0], "no row tells of it yet");
     let id = new.keep();
     assert_eq!(orphans(), [format!("stage/{id}")]);
@@ -495,7 +495,7 @@ fn upper_files_that_come_or_go_are_no_orphans_and_those_that_stay_for_nothing_ar
     assert_eq!(orphans(), [""; 0], "another thread is about to remove it");
     unneeded.into_iter().for_each(|id| bench.store().remove_upper_file(id));
     assert!(!bench.path(&format!(".fettle/stage/{id}")).exists());
-    drop(bench.store().create_upper().unwrap());
+    drop(bench.store().create_upper(0o600).unwrap());
     assert!(bench.store().in_passing.lock().is_empty());
 }
 

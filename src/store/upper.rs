@@ -216,10 +216,10 @@ pub struct UpperRow {
 }
 
 impl Store {
-    /// A new file of upper content, empty and private.
-    pub fn create_upper(&self) -> Result<UpperFile<'_>> {
+    /// A new file of upper content, empty, that is going to have `mode`.
+    pub fn create_upper(&self, mode: u32) -> Result<UpperFile<'_>> {
         let new = self.new_upper();
-        let file = self.dirs.create_stage_file(new.id)?;
+        let file = self.dirs.create_stage_file(new.id, mode)?;
         Ok(UpperFile { new, file })
     }
 

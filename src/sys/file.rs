@@ -167,6 +167,11 @@ pub fn to_timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) }
 }
 
+/// What to make a file with that is going to have `mode`: until then it is ours to fill, and lends nobody's rights.
+pub fn mode_at_first(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o777 | 0o600)
+}
+
 /// Works on `O_PATH` descriptors too, which `fchmod` refuses.
 pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     let mode = Mode::from_raw_mode(mode);
@@ -376,18 +381,30 @@ fn copy_range_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Resul
 /// Gives `to` the owner, mode, extended attributes (ACLs among them) and times of `from`.
 /// What the caller may not give (another owner, a `trusted` attribute) is left out, as `cp -p` does.
 pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
-    copy_owner(meta, to)?;
-    xattr::copy(from, to)?;
-    set_mode(to, meta.mode)?;
+    copy_looks(from, meta, to)?;
     set_times(to, to_timespec(meta.atime), to_timespec(meta.mtime))
 }
 
-/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.
-pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+/// Owner, attributes and mode. What was made a moment ago mostly has them, and each call that gives them costs a change of
+/// the inode.
+pub fn copy_looks(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    let mode = Meta::of(to)?.mode;
+    let changed = copy_owner(meta, to)? | xattr::copy(from, to)?;
+    // Last: an owner takes set-id bits away, and a list changes the bits of the group.
+    if changed || mode != meta.mode { set_mode(to, meta.mode) } else { Ok(()) }
+}
+
+/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid. Whether there was
+/// anything to give.
+pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
     let now = Meta::of(to)?;
     if (now.uid, now.gid) == (meta.uid, meta.gid) {
-        return Ok(());
+        return Ok(false);
     }
+    give_owner(meta, to).map(|()| true)
+}
+
+fn give_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     match set_owner(to, Some(meta.uid), Some(meta.gid)) {
         Err(err) if err.raw_os_error() == Some(libc::EPERM) => match set_owner(to, None, Some(meta.gid)) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),

@@ -73,12 +73,14 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
 
 /// Gives `to` every attribute of `from` that it may have, and takes what programs have set there and `from` has not: also a
 /// list that its directory has handed down. Capabilities fall with a write, so they are never carried over; what this
-/// process may not set (`trusted.*` and `security.*` without privilege) is left out.
-pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+/// process may not set (`trusted.*` and `security.*` without privilege) is left out. Whether either has any.
+pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<bool> {
     let wanted = list(from)?;
     let is_programs =
         |name: &OsString| name.as_bytes().starts_with(b"user.") || name.as_bytes().starts_with(b"system.");
-    let extra = list(to)?.into_iter().filter(is_programs).filter(|name| !wanted.contains(name));
+    let had = list(to)?;
+    let any = !(wanted.is_empty() && had.is_empty());
+    let extra = had.into_iter().filter(is_programs).filter(|name| !wanted.contains(name));
     extra.into_iter().try_for_each(|name| remove(to, &name))?;
     for name in wanted.into_iter().filter(|name| name.as_bytes() != b"security.capability") {
         let value = get(from, &name)?;
@@ -87,5 +89,5 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
             other => other?,
         }
     }
-    Ok(())
+    Ok(any)
 }
