@@ -104,6 +104,10 @@ pub(super) enum Act {
         /// Of a directory, once what lands in it is there: it may let nothing in then, and each name moves its times.
         #[serde(default)]
         looks: Option<Looks>,
+        /// Of a file that has no name before, not even the temporary one: with us goes what keeps its number from being given
+        /// to another.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nameless: Option<Stamp>,
     },
     /// The file at `from`, which is `new`, takes the path. What was there waits under the name that it had.
     Take { from: RelPath, new: Stamp },

@@ -77,7 +77,8 @@ pub struct StepOutcome {
     pub meta: Option<Meta>,
 }
 
-/// Steps being prepared. Nothing of lower has changed but for temporary names.
+/// Steps being prepared. Nothing of lower has changed but for temporary names. A new file that nobody syncs has none: it
+/// cannot be left over, and to name it costs half of a rename.
 pub struct Landing<'a> {
     work: Work<'a>,
     is_vital: bool,
@@ -135,6 +136,8 @@ pub(super) struct Staged {
     /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name, and [`Act::Take`] the name that
     /// its file comes from.
     waiting: Option<Place>,
+    /// What a [`Act::Place`] has made without a name, which it gets when it is applied; none at recovery.
+    nameless: Option<File>,
     /// The second path of a step that names two.
     other: Option<Place>,
     /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
@@ -177,13 +180,16 @@ impl<'a> Landing<'a> {
             NewContent::File { .. } | NewContent::Bytes { .. } => None,
             NewContent::Symlink { .. } | NewContent::Node { .. } => None,
         };
-        self.stage_new((tree, path), expect, new, |temp, inode| Act::Place { temp, inode, looks })
+        self.stage_new((tree, path), expect, new, |temp, made| {
+            let nameless = made.nameless.as_ref().map(|_| made.meta.stamp());
+            Act::Place { temp, inode: made.meta.inode, looks, nameless }
+        })
     }
 
     /// The same where a directory is, which goes. What is in it must go by steps after this one, or by [`Self::remove_dir`]:
     /// whatever else is there makes it a conflict. All in one, so that a path that was a directory is never free.
     pub fn supplant(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &NewContent<'_>) -> Result<Meta> {
-        self.stage_new((tree, path), Some(expect), new, |temp, inode| Act::Supplant { temp, inode })
+        self.stage_new((tree, path), Some(expect), new, |temp, made| Act::Supplant { temp, inode: made.meta.inode })
     }
 
     fn stage_new(
@@ -191,7 +197,7 @@ impl<'a> Landing<'a> {
         (tree, path): (&Tree, &RelPath),
         expect: Option<Stamp>,
         new: &NewContent<'_>,
-        act: impl FnOnce(Temp, u64) -> Act,
+        act: impl FnOnce(Temp, &MadeEntry) -> Act,
     ) -> Result<Meta> {
         let place = place_among(&self.work.staged, &mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
@@ -199,16 +205,19 @@ impl<'a> Landing<'a> {
         let temp = new_temp();
         let waiting = place.sibling(&temp.0);
         let secure = |temp: &File| self.work.durability.secure(temp, expect.is_some());
-        let meta = match write_temp(&waiting, new, secure) {
-            Ok(meta) => meta,
+        // Of what is synced there may be ten thousand at once: each would be an open descriptor.
+        let needs_name = expect.is_some() || self.work.durability == Durability::Synced;
+        let made = match make_entry(&waiting, new, needs_name, secure) {
+            Ok(made) => made,
             Err(cause) => {
                 discard_temp(&waiting)?;
                 return Err(cause).doing(|| format!("write {path}"));
             }
         };
-        self.work.push(Step { path: path.clone(), expect, act: act(temp, meta.inode) }, place);
+        self.work.push(Step { path: path.clone(), expect, act: act(temp, &made) }, place);
+        let MadeEntry { meta, nameless } = made;
         let staged = self.work.last();
-        (staged.waiting, staged.placed) = (Some(waiting), Some(meta.stamp()));
+        (staged.waiting, staged.placed, staged.nameless) = (Some(waiting), Some(meta.stamp()), nameless);
         Ok(meta)
     }
 
@@ -339,15 +348,22 @@ impl<'a> Landing<'a> {
     /// What is going to stand at a path, as far as it stands somewhere already.
     pub fn meta_of(&self, path: &RelPath) -> Result<Option<Meta>> {
         let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
-        let place = staged.waiting.as_ref().unwrap_or(&staged.place);
-        place.stat().doing(|| staged.doing("examine"))
+        let meta = match (&staged.nameless, &staged.waiting) {
+            (Some(file), _) => meta_when_named(file).map(Some),
+            (None, waiting) => waiting.as_ref().unwrap_or(&staged.place).stat(),
+        };
+        meta.doing(|| staged.doing("examine"))
     }
 
     /// What is going to stand at a path, for reading, where this landing made it.
     pub fn open_new(&self, path: &RelPath) -> Result<Option<File>> {
         let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
-        let Some(waiting) = &staged.waiting else { return Ok(None) };
-        waiting.open(OFlags::RDONLY).map(File::from).map(Some).doing(|| staged.doing("open"))
+        let opened = match (&staged.nameless, &staged.waiting) {
+            (Some(file), _) => file::reopen(file.as_fd(), OFlags::RDONLY),
+            (None, Some(waiting)) => waiting.open(OFlags::RDONLY).map(File::from),
+            (None, None) => return Ok(None),
+        };
+        opened.map(Some).doing(|| staged.doing("open"))
     }
 
     /// Keeps content that this landing replaces, under a name of its own.
@@ -492,7 +508,7 @@ impl Work<'_> {
     }
 
     fn push(&mut self, step: Step, place: Place) {
-        self.staged.push(Staged { step, place, waiting: None, other: None, new: None, placed: None });
+        self.staged.push(Staged { step, place, waiting: None, nameless: None, other: None, new: None, placed: None });
     }
 
     fn last(&mut self) -> &mut Staged {
@@ -659,9 +675,10 @@ impl Staged {
         };
         let placed = match &step.act {
             Act::Take { new, .. } => Some(*new),
+            Act::Place { nameless, .. } => *nameless,
             _ => None,
         };
-        Ok(Self { step, place, waiting, other, new: None, placed })
+        Ok(Self { step, place, waiting, nameless: None, other, new: None, placed })
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
@@ -735,7 +752,11 @@ impl Staged {
         let waiting = self.waiting();
         let doing = || self.doing("replace");
         let Some(expect) = self.step.expect else {
-            return match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+            let named = match &self.nameless {
+                Some(file) => self.place.name_file(file),
+                None => waiting.rename(&self.place, RenameFlags::NOREPLACE),
+            };
+            return match named {
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
                 other => other.doing(doing),
             };
@@ -985,6 +1006,7 @@ impl Staged {
             _ => false,
         };
         let done = match &self.step.act {
+            Act::Place { nameless: Some(made), .. } => here.is_some_and(|meta| same_entry(&meta, made)),
             Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Take { new, .. } => is_inode(&here, new),
             Act::Remove { .. } => here.is_none(),
@@ -1093,6 +1115,8 @@ pub(super) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
 /// not all, so that notes must tell.
 pub(super) fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
     match staged {
+        // What never had a temporary name has left none.
+        [one] if one.nameless.is_some() => true,
         [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. }) => {
             one.remove_waiting(store).is_ok()
         }
@@ -1226,17 +1250,24 @@ fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
     Ok(place.stat()?.is_some_and(|meta| same_entry(&meta, expect)))
 }
 
-fn write_temp(
+/// What is made to be placed: under its temporary name, or without one.
+struct MadeEntry {
+    meta: Meta,
+    nameless: Option<File>,
+}
+
+fn make_entry(
     waiting: &Place,
     new: &NewContent<'_>,
+    needs_name: bool,
     secure: impl FnOnce(&File) -> std::io::Result<()>,
-) -> std::io::Result<Meta> {
+) -> std::io::Result<MadeEntry> {
     match new {
         NewContent::File { file, like, meta } => {
-            write_file(waiting, (like, meta), |temp| file::copy_content(file, temp), secure)
+            write_file(waiting, needs_name, (like, meta), |temp| file::copy_content(file, temp), secure)
         }
         NewContent::Bytes { bytes, like, meta } => {
-            write_file(waiting, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
+            write_file(waiting, needs_name, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
         }
         NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;
@@ -1244,36 +1275,53 @@ fn write_temp(
             if let Some((access, modification)) = times {
                 waiting.set_times(file::to_timespec(*access), file::to_timespec(*modification))?;
             }
-            waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+            MadeEntry::at(waiting)
         }
         NewContent::Dir { like, meta } => {
             waiting.make_dir(Mode::RWXU)?;
             let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
             // It looks as it shall once all is in it.
             file::copy_looks(like.as_fd(), &Meta { mode: meta.mode | 0o700, ..*meta }, temp.as_fd())?;
-            Meta::of(temp.as_fd())
+            MadeEntry::at(waiting)
         }
         NewContent::Node { looks } => {
             waiting.make_node(looks.kind, Mode::RUSR | Mode::WUSR, looks.device)?;
             give_owner(waiting, looks.uid, looks.gid)?;
             waiting.set_mode(looks.mode)?;
             waiting.set_times(file::to_timespec(looks.atime), file::to_timespec(looks.mtime))?;
-            waiting.stat()?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+            MadeEntry::at(waiting)
         }
+    }
+}
+
+impl MadeEntry {
+    fn at(waiting: &Place) -> std::io::Result<Self> {
+        let meta = waiting.stat()?.ok_or(std::io::ErrorKind::NotFound)?;
+        Ok(Self { meta, nameless: None })
     }
 }
 
 fn write_file(
     waiting: &Place,
+    needs_name: bool,
     (like, meta): (&File, &Meta),
     fill: impl FnOnce(&File) -> std::io::Result<()>,
     secure: impl FnOnce(&File) -> std::io::Result<()>,
-) -> std::io::Result<Meta> {
-    let temp = File::from(waiting.create(OFlags::RDWR, file::mode_at_first(meta.mode))?);
-    fill(&temp)?;
-    file::copy_metadata(like.as_fd(), meta, temp.as_fd())?;
-    secure(&temp)?;
-    Meta::of(temp.as_fd())
+) -> std::io::Result<MadeEntry> {
+    let mode = file::mode_at_first(meta.mode);
+    let nameless = if needs_name { None } else { waiting.create_nameless(mode)? };
+    let is_nameless = nameless.is_some();
+    let made = nameless.map_or_else(|| waiting.create(OFlags::RDWR, mode).map(File::from), Ok)?;
+    fill(&made)?;
+    file::copy_metadata(like.as_fd(), meta, made.as_fd())?;
+    secure(&made)?;
+    Ok(MadeEntry { meta: meta_when_named(&made)?, nameless: is_nameless.then_some(made) })
+}
+
+/// Of a file that may have no name yet, as it is going to be with one.
+fn meta_when_named(file: &File) -> std::io::Result<Meta> {
+    let meta = Meta::of(file.as_fd())?;
+    Ok(Meta { links: meta.links.max(1), ..meta })
 }
 
 /// An unprivileged daemon cannot give files away.

@@ -412,19 +412,22 @@ fn what_is_kept_after_the_clock_has_jumped_back_is_the_newest() {
     assert_eq!(contents(&bench), ["latest\n", "after it\n"]);
 }
 
+/// What is synced has a temporary name; what is not has none that could be left over.
 #[test]
 fn a_temporary_name_that_no_intent_tells_of_is_swept() {
-    let mut bench = Bench::new();
-    std::fs::create_dir(bench.path("d")).unwrap();
-    std::fs::write(bench.path("new"), "new\n").unwrap();
-    let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
-    let mut landing = Landing::new(bench.store(), Durability::Cached);
-    let new = NewContent::File { file: &file, like: &file, meta };
-    landing.place(&bench.lower, &path("d/a"), None, &new).unwrap();
-    std::mem::forget(landing);
-    assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 1);
-    assert_eq!(bench.recover().unwrap().swept, 1);
-    assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 0);
+    for (durability, names) in [(Durability::Synced, 1), (Durability::Cached, 0)] {
+        let mut bench = Bench::new();
+        std::fs::create_dir(bench.path("d")).unwrap();
+        std::fs::write(bench.path("new"), "new\n").unwrap();
+        let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
+        let mut landing = Landing::new(bench.store(), durability);
+        let new = NewContent::File { file: &file, like: &file, meta };
+        landing.place(&bench.lower, &path("d/a"), None, &new).unwrap();
+        std::mem::forget(landing);
+        assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), names, "{durability:?}");
+        assert_eq!(bench.recover().unwrap().swept, names, "{durability:?}");
+        assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 0, "{durability:?}");
+    }
 }
 
 #[test]

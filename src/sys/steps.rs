@@ -162,7 +162,9 @@ impl Calls {
         let reflinks = (libc::SYS_ioctl, 1, Look::Is(libc::FICLONE as u32));
         match self {
             Self::Changing | Self::Growing => {
-                vec![(libc::SYS_openat, 2, Look::Has((libc::O_CREAT | libc::O_TRUNC) as u32)), reflinks]
+                // Without the bit that directories are opened with, too.
+                let nameless = libc::O_TMPFILE & !libc::O_DIRECTORY;
+                vec![(libc::SYS_openat, 2, Look::Has((libc::O_CREAT | libc::O_TRUNC | nameless) as u32)), reflinks]
             }
             Self::Reading => vec![reflinks],
             Self::Syncing => Vec::new(),

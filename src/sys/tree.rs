@@ -5,13 +5,15 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps};
+use rustix::io::Errno;
 
 use super::file::{FileKind, Meta};
 use crate::model::RelPath;
@@ -149,8 +151,8 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<O
     loop {
         match fs::openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), BENEATH) {
             // A rename anywhere raced with the walk; the kernel asks to try again.
-            Err(rustix::io::Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => continue,
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => continue,
+            Err(Errno::INTR) => continue,
             result => return Ok(result?),
         }
     }
@@ -221,6 +223,26 @@ impl Place {
     pub fn create(&self, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(fs::openat(&self.dir, &self.name, flags, mode)?)
+    }
+
+    /// Makes a file in the directory that has no name yet. None where the file system knows no such.
+    pub fn create_nameless(&self, mode: Mode) -> io::Result<Option<File>> {
+        match fs::openat(&self.dir, ".", OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+            made => Ok(Some(File::from(made?))),
+        }
+    }
+
+    /// Gives it this one, which must be free.
+    pub fn name_file(&self, nameless: &File) -> io::Result<()> {
+        match fs::linkat(nameless, "", &self.dir, &self.name, AtFlags::EMPTY_PATH) {
+            // Without CAP_DAC_READ_SEARCH kernels before 6.10 want to be asked by a path.
+            Err(Errno::NOENT) => {
+                let itself = format!("/proc/self/fd/{}", nameless.as_raw_fd());
+                Ok(fs::linkat(fs::CWD, itself, &self.dir, &self.name, AtFlags::SYMLINK_FOLLOW)?)
+            }
+            named => Ok(named?),
+        }
     }
 
     pub fn make_dir(&self, mode: Mode) -> io::Result<()> {
