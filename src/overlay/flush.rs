@@ -14,7 +14,7 @@ use crate::store::{UpperId, Writer};
 use crate::sys::process;
 
 /// How long a release that the kernel is about to send is waited for.
-const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
+pub(super) const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
 /// The same where only most signs say that it will: a child may have inherited the descriptor.
 pub(super) const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
 /// How long a judging that is under way is waited for where no program is to be asked: as long as a disk may take.

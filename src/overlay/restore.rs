@@ -9,7 +9,10 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
+
 use super::error::Context;
+use super::flush::WAIT_FOR_RELEASES;
 use super::land::{Replacement, content_effect};
 use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
@@ -22,6 +25,7 @@ use crate::store::{
     UpperId, UpperRow, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::process;
 
 /// A refusal names so many paths beside the first.
 const OTHERS_NAMED: usize = 10;
@@ -404,10 +408,16 @@ impl Overlay {
         }
     }
 
-    /// Whoever has it open for writing would go on showing what he wrote.
+    /// Whoever has it open for writing would go on showing what he wrote. Who has just closed it has not: the release comes
+    /// after his `close` has returned.
     pub(super) fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
-        let writer = self.state.lock().open_unheld(path);
-        writer.map_or(Ok(()), |pid| Err(super::review::busy_open(path, pid)))
+        let mut state = self.state.lock();
+        if let (Some(pid), Some(node)) = (state.open_unheld(path), state.nodes.at(path))
+            && let Ok(false) = MutexGuard::unlocked(&mut state, || process::has_open(pid, node.0))
+        {
+            self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.open_unheld(path).is_some());
+        }
+        state.open_unheld(path).map_or(Ok(()), |pid| Err(super::review::busy_open(path, pid)))
     }
 }
 

@@ -477,6 +477,28 @@ fn what_somebody_has_open_for_writing_is_not_undone_under_him() {
     bench.close(handle);
 }
 
+/// `close` returns before the release comes, on a busy machine long before.
+#[test]
+fn who_has_just_closed_it_is_in_no_undos_way() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    // Above any pid that the kernel gives, so that nobody has it open.
+    let who = Caller { pid: 1 << 23, ..ME };
+    let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+    let handle = bench.view().open(bench.node("a").unwrap(), flags, &who).unwrap().handle;
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.view().flush(handle, &who).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+    let (answer, answered) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| answer.send(bench.view().undo(bench.latest().id, &UndoHow::default())).unwrap());
+        assert_eq!(answered.recv_timeout(Duration::from_millis(200)).map_err(|_| "waits"), Err("waits"));
+        bench.view().release(handle).unwrap();
+        answered.recv().unwrap().unwrap();
+    });
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+}
+
 #[test]
 fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
     let mut bench = Bench::new();
