@@ -34,7 +34,7 @@ pub use reply::{
     RunReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
-pub use response::{Reply, Response, ResponseError};
+pub use response::{Reply, Response, ResponseError, is_whole};
 pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Run, Status, Writer, WritingNow};
 
 /// The version of the protocol that this program speaks (`"v":1`).
