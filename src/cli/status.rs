@@ -1,6 +1,6 @@
 //! `fettlefs status`: what is held, what changed outside, and what to do next.
 
-use super::desk::Length;
+use super::desk::{Format, Length};
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::age;
@@ -21,6 +21,10 @@ pub struct Arguments {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { all: arguments.trace_ops, ..Request::new(Op::Status) };
+    if desk.format == Format::Json && !arguments.exit_code {
+        desk.print_bytes(&desk.client()?.ask_line(&request)?)?;
+        return Ok(Exit::Done);
+    }
     let answer = desk.client()?.ask(&request)?;
     let Reply::Status(status) = &answer else { return Err(Failure::other_answer()) };
     let exit = match arguments.exit_code && !status.held.is_empty() {

@@ -1,13 +1,16 @@
 //! One question and its answer, pages joined.
 
 use super::{DeadMount, Place, Reach, find, reach};
-use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError};
+use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole};
 use crate::sys::mount::is_death;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// As much as the kernel asks of a mount at once: a long answer in few round trips.
 const ANSWER_PIECE_BYTES: usize = 1 << 20;
+
+/// What is asked for first. All that is asked for is made ready by the kernel, and most answers are short.
+const ANSWER_BEGIN_BYTES: usize = 1 << 16;
 
 /// Answers with no mount present, from the state directory and under its lock (SPEC §3). Supplied by who composes
 /// the program, for the client knows no store.
@@ -18,6 +21,13 @@ pub struct Client {
     place: Place,
     reach: Reach,
     offline: Offline,
+}
+
+/// What came back, of one page.
+enum Answer {
+    /// A line, whatever it says.
+    Said(Vec<u8>),
+    Made(Response),
 }
 
 /// Why a question got no answer.
@@ -67,9 +77,22 @@ impl Client {
 
     /// Asks, and goes on asking until the last page, unless the request limits itself.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ErrorBody> {
-        let mut reply = self.ask_page(request)?;
+        let first = self.exchange(request)?;
+        self.joined(first, request)
+    }
+
+    /// The same as one line, to be printed. Most answers are one page, which is what the daemon said; it is not read for that.
+    pub fn ask_line(&mut self, request: &Request) -> Result<Vec<u8>, ErrorBody> {
+        match self.exchange(request)? {
+            Answer::Said(line) if is_whole(&line, request.op) => Ok(line),
+            first => Ok(self.joined(first, request)?.to_whole_line()),
+        }
+    }
+
+    fn joined(&mut self, first: Answer, request: &Request) -> Result<Reply, ErrorBody> {
+        let mut reply = first.read()?;
         while let Some(offset) = reply.next().filter(|next| request.limit.is_none() && *next > request.offset) {
-            reply.append(self.ask_page(&Request { offset, ..request.clone() })?);
+            reply.append(self.exchange(&Request { offset, ..request.clone() })?.read()?);
             // A page that does not get on would be asked for without end.
             if reply.next().is_some_and(|next| next <= offset) {
                 return Err(ErrorBody::new(ErrorCode::Io, "the daemon repeats a page"));
@@ -78,14 +101,7 @@ impl Client {
         Ok(reply)
     }
 
-    fn ask_page(&mut self, request: &Request) -> Result<Reply, ErrorBody> {
-        match self.exchange(request)? {
-            Response::Done(reply) => Ok(*reply),
-            Response::Failed(error) => Err(*error),
-        }
-    }
-
-    fn exchange(&mut self, request: &Request) -> Result<Response, ErrorBody> {
+    fn exchange(&mut self, request: &Request) -> Result<Answer, ErrorBody> {
         let line = request.to_line()?;
         let path = self.place.root.clone();
         let failed = |cause: io::Error| match is_death(&cause) {
@@ -94,12 +110,25 @@ impl Client {
             false => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
-            Reach::Offline => return Ok((self.offline)(&self.place, request)),
+            Reach::Offline => return Ok(Answer::Made((self.offline)(&self.place, request))),
             Reach::Stale(dead) => return Err(ClientError::Stale(dead.clone()).into()),
             Reach::View(control) => converse_once(control, &line).map_err(failed)?,
             Reach::Socket(socket) => converse_line(socket, &line).map_err(failed)?,
         };
-        Ok(decode(&answer)?)
+        Ok(Answer::Said(line_of(answer)?))
+    }
+}
+
+impl Answer {
+    fn read(self) -> Result<Reply, ErrorBody> {
+        let response = match self {
+            Self::Said(line) => Response::parse(&line).map_err(ClientError::Answer)?,
+            Self::Made(response) => response,
+        };
+        match response {
+            Response::Done(reply) => Ok(*reply),
+            Response::Failed(error) => Err(*error),
+        }
     }
 }
 
@@ -126,11 +155,16 @@ fn converse_line(mut socket: &std::os::unix::net::UnixStream, line: &[u8]) -> io
 /// To its end, or as far as `is_whole`; no more than what is too long.
 fn read_answer(from: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
-    let mut piece = vec![0; ANSWER_PIECE_BYTES];
+    let mut asked = ANSWER_BEGIN_BYTES;
     while !is_whole(&answer) && answer.len() <= REPLY_BYTES_MAX {
-        match from.read(&mut piece) {
+        let had = answer.len();
+        answer.resize(had + asked, 0);
+        let read = from.read(&mut answer[had..]);
+        answer.truncate(had + read.as_ref().map_or(0, |count| *count));
+        match read {
             Ok(0) => break,
-            Ok(count) => answer.extend_from_slice(&piece[..count]),
+            Ok(count) if count == asked => asked = ANSWER_PIECE_BYTES,
+            Ok(_) => {}
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
             Err(err) => return Err(err),
         }
@@ -138,10 +172,10 @@ fn read_answer(from: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> io::Re
     Ok(answer)
 }
 
-fn decode(answer: &[u8]) -> Result<Response, ClientError> {
-    match answer {
+fn line_of(answer: Vec<u8>) -> Result<Vec<u8>, ClientError> {
+    match answer.as_slice() {
         long if long.len() > REPLY_BYTES_MAX => Err(ClientError::AnswerTooLong),
-        [.., b'\n'] | [] => Ok(Response::parse(answer)?),
+        [.., b'\n'] | [] => Ok(answer),
         _ => Err(ClientError::AnswerCut),
     }
 }

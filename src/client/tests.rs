@@ -126,6 +126,30 @@ fn pages_are_asked_for_until_the_last_through_a_socket_of_any_depth() {
 }
 
 #[test]
+fn an_answer_of_one_page_is_passed_on_as_it_was_said() {
+    let said = |more: &str| format!("{{\"v\":1,\"ok\":true,\"op\":\"log\",\"events\":[]{more}}}\n").into_bytes();
+    // Nothing that this program would say: what it reads and says anew does not have it.
+    let one = said(",\"later\":\"\u{e9}\"");
+    for (answers, want) in [
+        (vec![one.clone()], Ok(one)),
+        (vec![said(",\"next\":2"), said("")], Ok(said(""))),
+        (vec![said("").repeat(2)], Err(ErrorCode::Io)),
+        (vec![[&said("")[..said("").len() - 2], b",\"later\":\"\xff\"}\n"].concat()], Ok(said(""))),
+        (
+            vec![b"{\"v\":1,\"ok\":false,\"error\":{\"code\":\"busy\",\"message\":\"\"}}\n".to_vec()],
+            Err(ErrorCode::Busy),
+        ),
+        (vec![b"{\"v\":2,\"ok\":true,\"op\":\"log\"}\n".to_vec()], Err(ErrorCode::UnsupportedVersion)),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let asked = daemon(&project(scratch.path()), answers);
+        let mut client = Client::open(scratch.path(), nobody).unwrap();
+        assert_eq!(client.ask_line(&Request::new(Op::Log)).map_err(|err| err.code), want);
+        asked.join().unwrap();
+    }
+}
+
+#[test]
 fn an_answer_that_is_none_is_an_error_and_not_a_result() {
     for (answer, code) in [
         (&b"{\"v\":1,\"ok\":tr"[..], ErrorCode::Io),

@@ -9,25 +9,33 @@ use crate::diff::{FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::overlay::{self, Policy, RuleSource, SideContent};
 use crate::protocol::{
-    Also, Backup, ChangeDiff, Counters, Counts, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
+    Also, Backup, ChangeDiff, Counters, Counts, Cut, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
     ProjectPath, Run, Status, Writer,
 };
 use crate::store::{self, UpperRow, What};
 
 /// A row of which it is known that it is held.
+#[derive(Clone)]
 pub struct HeldRow {
-    pub row: UpperRow,
-    pub held: store::Held,
+    /// Invariant: it is held.
+    row: UpperRow,
 }
 
 impl HeldRow {
     fn of(row: UpperRow) -> Option<Self> {
-        let held = row.held.clone()?;
-        Some(Self { row, held })
+        row.held.is_some().then_some(Self { row })
+    }
+
+    pub fn row(&self) -> &UpperRow {
+        &self.row
+    }
+
+    pub fn held(&self) -> &store::Held {
+        self.row.held.as_ref().expect("`of` makes one only of what is held")
     }
 
     pub fn id(&self) -> &ChangeId {
-        &self.held.id
+        &self.held().id
     }
 }
 
@@ -57,21 +65,27 @@ pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
 
 pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
     let in_head = !project.overlay.in_head([&row.row]).is_empty();
-    let told = described(project, row)?;
+    let told = described(project, row.clone())?;
     let externally_modified = is_external(project, &told.path)?;
     Ok(Held { in_head, externally_modified, ..told })
 }
 
 /// All but whether git has it and whether somebody else has changed it below: that is asked once for many, or known already.
-fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held, ErrorBody> {
-    let (path, also) = row.names.split_first().ok_or_else(|| internal("a held change without a name"))?;
+fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorBody> {
+    let structure = structure(project, &row);
+    let held = row.held.ok_or_else(|| internal("a held change that is not held"))?;
+    let expired = project.overlay.is_expired(&held).is_some();
+    let mut names = row.names.into_iter();
+    let wrote = held.writer;
+    let by = wrote.as_ref().map(writer);
+    let store::Writer { session, opened_by, written_by, .. } = wrote.unwrap_or_default();
     Ok(Held {
-        id: held.id.clone(),
-        path: path.clone(),
+        id: held.id,
+        path: names.next().ok_or_else(|| internal("a held change without a name"))?,
         kind: held.kind,
-        also: Also(also.to_vec()),
+        also: Also(names.collect()),
         reason: *held.reasons.first().ok_or_else(|| internal("a held change without a reason"))?,
-        detail: structure(project, row).or_else(|| held.detail.clone()),
+        detail: structure.or(held.detail),
         insertions: held.insertions,
         deletions: held.deletions,
         old_lines: held.old_lines,
@@ -80,13 +94,13 @@ fn described(project: &Project, HeldRow { row, held }: &HeldRow) -> Result<Held,
         base_sha256: row.base.digest(),
         new_sha256: held.new,
         externally_modified: false,
-        expired: project.overlay.is_expired(held).is_some(),
+        expired,
         operation: held.operation.map(|operation| operation.to_string()),
-        writer: held.writer.as_ref().map(writer),
-        session: held.writer.as_ref().and_then(|writer| writer.session.clone()),
-        since_session: held.since_session.clone(),
-        opened_by: held.writer.as_ref().and_then(|writer| writer.opened_by.clone()),
-        written_by: held.writer.as_ref().and_then(|writer| writer.written_by.clone()),
+        writer: by,
+        session,
+        since_session: held.since_session,
+        opened_by,
+        written_by,
         created: time(held.created),
         in_head: false,
     })
@@ -113,25 +127,27 @@ fn time(millis: i64) -> jiff::Timestamp {
 }
 
 pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
-    all_described(project, &held_rows(project), |path| is_external(project, path))
+    told_of(project, held_rows(project), &mut Cut::none(), |path| is_external(project, path))
 }
 
 fn is_external(project: &Project, path: &RelPath) -> Result<bool, ErrorBody> {
     Ok(project.overlay.externally(path).map_err(failed)?.is_some())
 }
 
-fn all_described(
+/// What of `rows` is on the page.
+fn told_of(
     project: &Project,
-    rows: &[HeldRow],
+    rows: Vec<HeldRow>,
+    page: &mut Cut,
     is_external: impl Fn(&RelPath) -> Result<bool, ErrorBody>,
 ) -> Result<Vec<Held>, ErrorBody> {
-    let in_head = project.overlay.in_head(rows.iter().map(|row| &row.row));
-    let told = |row: &HeldRow| {
+    let in_head = project.overlay.in_head(rows.iter().skip(page.skipped()).map(HeldRow::row));
+    page.part_made(rows, |row| {
+        let in_head = in_head.contains(&row.row.id);
         let told = described(project, row)?;
         let externally_modified = is_external(&told.path)?;
-        Ok(Held { in_head: in_head.contains(&row.row.id), externally_modified, ..told })
-    };
-    rows.iter().map(told).collect()
+        Ok(Held { in_head, externally_modified, ..told })
+    })
 }
 
 /// A held change with its diff against what lower has.
@@ -150,10 +166,10 @@ fn file_side(side: &SideContent) -> FileSide<'_> {
     FileSide { content: &side.content, mode: side.mode }
 }
 
-pub fn backup(backup: &store::Backup) -> Backup {
+pub fn backup(backup: store::Backup) -> Backup {
     Backup {
-        name: backup.name.clone(),
-        path: backup.path.clone(),
+        name: backup.name,
+        path: backup.path,
         kind: backup.kind,
         size: backup.size,
         sha256: backup.digest,
@@ -177,13 +193,18 @@ fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>,
     Ok(told.collect())
 }
 
-pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
+/// All of it but for the lists, of which it has what is on the page.
+pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
     let rows = held_rows(project);
     let external = external_beside(project, &rows)?;
     let changed: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
-    let held = all_described(project, &rows, |path| Ok(changed.contains(path)))?;
-    let backups = overlay.store().backups().map_err(failed)?;
+    let held_count = rows.len() as u64;
+    let held = told_of(project, rows, &mut page, |path| Ok(changed.contains(path)))?;
+    let external = page.part(external);
+    let backups = if page.is_full() { Vec::new() } else { overlay.store().backups().map_err(failed)? };
+    let backups = page.part_made(backups, |kept| Ok::<_, ErrorBody>(backup(kept)))?;
+    let writers = page.part(overlay.unjudged());
     let mounted = project.mounted.as_ref();
     Ok(Status {
         schema: Status::SCHEMA.to_owned(),
@@ -193,17 +214,17 @@ pub fn status(project: &Project, asker: &Asker) -> Result<Status, ErrorBody> {
         pid: mounted.map(|_| std::process::id()),
         session: mounted.map(|_| overlay.session().to_owned()),
         seq: overlay.store().last_seq().map_err(failed)?,
-        counters: Counters { landed: overlay.landed(), held: held.len() as u64, denied: overlay.refused() },
+        counters: Counters { landed: overlay.landed(), held: held_count, denied: overlay.refused() },
         requests: Default::default(),
         held,
         external,
-        backups: backups.iter().map(backup).collect(),
-        writers: overlay.unjudged(),
+        backups,
+        writers,
         runs: overlay.runs().live().into_iter().map(run).collect(),
         passthrough: mounted.is_some() && overlay.passes_through(),
         readonly: overlay.fault(),
         notices: notices(project).chain(standing_below(project, asker)).collect(),
-        next: None,
+        next: page.next(),
     })
 }
 

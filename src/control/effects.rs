@@ -62,7 +62,7 @@ fn told(effects: &BTreeMap<RelPath, Event>, project: &Project) -> String {
         return String::new();
     }
     let held = held_rows(project);
-    let id_at = |path: &RelPath| held.iter().find(|row| row.row.names.contains(path)).map(|row| row.id().as_str());
+    let id_at = |path: &RelPath| held.iter().find(|row| row.row().names.contains(path)).map(|row| row.id().as_str());
     let lines: Vec<_> = effects.iter().filter_map(|(path, last)| line(path, last, id_at(path))).collect();
     let mut text: String = lines.iter().take(PATHS_MAX).map(|line| format!("[fettlefs] {line}\n")).collect();
     if lines.len() > PATHS_MAX {

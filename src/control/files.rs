@@ -7,7 +7,7 @@ use super::desk::VirtualMeta;
 use super::effects;
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, ChangeKind, Timestamp};
-use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
+use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, Cut, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
 use crate::store::{self, now_millis};
 
 /// One entry, told apart by what it is and not by where the kernel keeps it.
@@ -131,10 +131,10 @@ fn size_and_time(item: &Item, project: &Project) -> Result<(u64, i64), i32> {
         Item::ShellFile(ShellFile::Bash) => Ok((effects::BASH.len() as u64, now_millis())),
         Item::ShellFile(ShellFile::Zsh) => Ok((effects::ZSH.len() as u64, now_millis())),
         Item::Notice => Ok((NOTICE.len() as u64, now_millis())),
-        Item::Change(id) => Ok((0, held(project, id)?.held.created)),
+        Item::Change(id) => Ok((0, held(project, id)?.held().created)),
         Item::Part(id, part) => {
             let row = part_of(project, id, *part)?;
-            Ok((part_size(project, &row, *part), row.held.created))
+            Ok((part_size(project, &row, *part), row.held().created))
         }
         Item::Backup(name) => backup(project, name).map(|backup| (backup.size, backup.created)),
     }
@@ -142,7 +142,7 @@ fn size_and_time(item: &Item, project: &Project) -> Result<(u64, i64), i32> {
 
 fn part_size(project: &Project, row: &HeldRow, part: Part) -> u64 {
     match part {
-        Part::New => project.overlay.store().upper_meta(row.row.id).map_or(0, |meta| meta.size),
+        Part::New => project.overlay.store().upper_meta(row.row().id).map_or(0, |meta| meta.size),
         Part::Old | Part::Diff | Part::Meta => 0,
     }
 }
@@ -161,7 +161,7 @@ pub fn children(item: &Item, project: &Project) -> Result<Vec<(OsString, Item)>,
             .map(|row| (OsString::from(row.id().as_str()), Item::Change(row.id().clone())))
             .collect()),
         Item::Change(id) => {
-            let kind = held(project, id)?.held.kind;
+            let kind = held(project, id)?.held().kind;
             let parts = Part::ALL.iter().filter(|(part, _)| part.is_of(kind));
             Ok(parts.map(|(part, name)| (OsString::from(name), Item::Part(id.clone(), *part))).collect())
         }
@@ -198,7 +198,7 @@ pub fn content(item: &Item, project: &Project, asker: &Asker) -> Result<Vec<u8>,
 
 fn status(project: &Project, asker: &Asker) -> Result<Vec<u8>, i32> {
     project.overlay.settle_pending();
-    let status = answers::status(project, asker).map_err(|err| refused("read status.json", &err))?;
+    let status = answers::status(project, asker, Cut::none()).map_err(|err| refused("read status.json", &err))?;
     json_line(&status)
 }
 
@@ -221,13 +221,13 @@ fn shell_file(file: ShellFile, project: &Project, asker: &Asker) -> Result<Vec<u
 
 fn part_content(project: &Project, asker: &Asker, id: &ChangeId, part: Part) -> Result<Vec<u8>, i32> {
     let row = part_of(project, id, part)?;
-    if part != Part::Meta && !rights::may_read(asker, project, &row.row) {
+    if part != Part::Meta && !rights::may_read(asker, project, row.row()) {
         return Err(libc::EACCES);
     }
     let failed = |err: ErrorBody| refused("read a held change", &err);
     match part {
         Part::Old | Part::New => {
-            let sides = project.overlay.sides(&row.row).map_err(failed)?;
+            let sides = project.overlay.sides(row.row()).map_err(failed)?;
             let side = if part == Part::Old { sides.old } else { sides.new };
             side.map(|side| side.content).ok_or(libc::ENOENT)
         }
@@ -257,7 +257,7 @@ fn held(project: &Project, id: &ChangeId) -> Result<HeldRow, i32> {
 }
 
 fn part_of(project: &Project, id: &ChangeId, part: Part) -> Result<HeldRow, i32> {
-    held(project, id).and_then(|row| if part.is_of(row.held.kind) { Ok(row) } else { Err(libc::ENOENT) })
+    held(project, id).and_then(|row| if part.is_of(row.held().kind) { Ok(row) } else { Err(libc::ENOENT) })
 }
 
 fn backup(project: &Project, name: &str) -> Result<store::Backup, i32> {

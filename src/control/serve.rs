@@ -11,7 +11,7 @@ use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, CheckPhase, DiffReply, ErrorBody, ErrorCode, Event, EventName, EventsReply,
+    Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffReply, ErrorBody, ErrorCode, Event, EventName, EventsReply,
     ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request,
     Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
@@ -99,11 +99,11 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 
 fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
-    let mut status = answers::status(project, asker)?;
+    let mut status = answers::status(project, asker, Cut::new(request.offset, request.limit))?;
     if request.all {
         status.requests = project.overlay.traffic().counts();
     }
-    Ok(Reply::Status(Box::new(status.page(request.offset, request.limit))))
+    Ok(Reply::Status(Box::new(status)))
 }
 
 /// Who may confirm what is shown has had his fresh look with it (SPEC §8).
@@ -112,11 +112,11 @@ fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     let named = !request.targets.is_empty();
     let mut changes = Vec::new();
     for row in chosen(request, project, Unnamed::All)? {
-        if rights::may_read(asker, project, &row.row) {
+        if rights::may_read(asker, project, row.row()) {
             changes.push(looked_at(&row, asker, project)?);
         } else if named {
-            let message = format!("{}: you may not read this file", row.held.id);
-            return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.held.id.as_str()));
+            let message = format!("{}: you may not read this file", row.id());
+            return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.id().as_str()));
         }
     }
     Ok(Reply::Diff(DiffReply { changes, next: None }.page(request.offset, request.limit)))
@@ -177,7 +177,7 @@ fn note_review_requested(request: &Request, chosen: &[HeldRow], asker: &Asker, p
     let event = EventDraft::new(EventName::ReviewRequested).with(|event| {
         event.session = Some(project.overlay.session().to_owned());
         if let [row] = chosen {
-            (event.id, event.path) = (Some(row.id().to_string()), row.row.names.first().cloned());
+            (event.id, event.path) = (Some(row.id().to_string()), row.row().names.first().cloned());
         }
         event.message = Some(message);
         (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
@@ -236,9 +236,10 @@ fn parted<'a>(request: &Request, chosen: &'a [HeldRow]) -> Result<Option<&'a Cha
 
 /// A person confirms what was looked at a moment ago, or looks again.
 fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Result<()> {
-    let expired: Vec<_> = chosen.iter().filter_map(|row| Some((row, project.overlay.is_expired(&row.held)?))).collect();
+    let expired: Vec<_> =
+        chosen.iter().filter_map(|row| Some((row, project.overlay.is_expired(row.held())?))).collect();
     if !request.dry_run {
-        project.overlay.tell_expired(expired.iter().map(|(row, _)| &row.row));
+        project.overlay.tell_expired(expired.iter().map(|(row, _)| row.row()));
     }
     match expired.first() {
         None => Ok(()),
@@ -248,9 +249,9 @@ fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Resu
         }
         Some((row, minutes)) => {
             let plural = if *minutes == 1 { "" } else { "s" };
-            let message = format!("{} expired {minutes} minute{plural} ago", row.held.id);
-            let body = ErrorBody::new(ErrorCode::Expired, message).about(row.held.id.as_str());
-            Err(ErrorBody { path: row.row.names.first().cloned(), ..body })
+            let message = format!("{} expired {minutes} minute{plural} ago", row.id());
+            let body = ErrorBody::new(ErrorCode::Expired, message).about(row.id().as_str());
+            Err(ErrorBody { path: row.row().names.first().cloned(), ..body })
         }
     }
 }
@@ -433,8 +434,9 @@ fn backups(request: &Request, project: &Project) -> Result<Reply> {
         names.as_ref().is_none_or(|glob| request.name.as_ref() == Some(&backup.name) || glob.is_match(&backup.name))
     };
     let all = project.overlay.store().backups().map_err(failed)?;
-    let wanted =
-        all.iter().filter(|backup| is_named(backup) && filter.wants(Some(&backup.path), |name| name == backup.name));
+    let wanted = all
+        .into_iter()
+        .filter(|backup| is_named(backup) && filter.wants(Some(&backup.path), |name| name == backup.name));
     let page = page(wanted.map(answers::backup).collect(), request.offset, request.limit);
     Ok(Reply::Backups(BackupsReply { backups: page.entries, next: page.next }))
 }

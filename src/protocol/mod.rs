@@ -25,7 +25,7 @@ pub use check::{CheckPhase, CheckReply, ReviewReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
 pub use event::{Event, EventName, Program, tells_of_removal};
 pub use op::Op;
-pub use page::{Page, page};
+pub use page::{Cut, Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};
 pub use reading::{Meter, MeterCounts, MeterReply, ReadForm, ReadReply};
 pub use reply::{
@@ -34,7 +34,7 @@ pub use reply::{
     RunReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
-pub use response::{Reply, Response, ResponseError};
+pub use response::{Reply, Response, ResponseError, is_whole};
 pub use status::{Also, Backup, Counters, External, ExternalKind, Held, Run, Status, Writer, WritingNow};
 
 /// The version of the protocol that this program speaks (`"v":1`).

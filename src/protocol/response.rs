@@ -74,6 +74,7 @@ struct Head {
     v: u64,
     ok: bool,
     op: Option<String>,
+    next: Option<u64>,
     error: Option<ErrorBody>,
 }
 
@@ -118,6 +119,16 @@ impl Response {
             Head { error: None, .. } => Err(ResponseError::Neither),
         }
     }
+}
+
+/// Whether a line is an answer to `op` of which no page follows: to be passed on as it
+/// is, without a look at all that is in it.
+pub fn is_whole(line: &[u8], op: Op) -> bool {
+    // What serde passes over it does not check.
+    let head = std::str::from_utf8(line).ok().and_then(|line| serde_json::from_str::<Head>(line).ok());
+    head.is_some_and(|head| {
+        (head.v, head.ok, head.next) == (super::VERSION, true, None) && head.op.as_deref() == Some(op.name())
+    })
 }
 
 impl Line<'_> {

@@ -179,37 +179,6 @@ impl ExternalKind {
 
 impl Status {
     pub const SCHEMA: &str = "fettlefs.status/1";
-
-    /// The page that begins at entry `offset`: one count through all four lists.
-    pub fn page(self, offset: u64, limit: Option<u64>) -> Self {
-        let mut entries = Vec::new();
-        entries.extend(self.held.into_iter().map(|held| Entry::Held(Box::new(held))));
-        entries.extend(self.external.into_iter().map(Entry::External));
-        entries.extend(self.backups.into_iter().map(Entry::Backup));
-        entries.extend(self.writers.into_iter().map(Entry::Writer));
-        let cut = super::page(entries, offset, limit);
-        let empty = Self { held: vec![], external: vec![], backups: vec![], writers: vec![], next: cut.next, ..self };
-        cut.entries.into_iter().fold(empty, Self::with)
-    }
-
-    fn with(mut self, entry: Entry) -> Self {
-        match entry {
-            Entry::Held(held) => self.held.push(*held),
-            Entry::External(external) => self.external.push(external),
-            Entry::Backup(backup) => self.backups.push(backup),
-            Entry::Writer(writer) => self.writers.push(writer),
-        }
-        self
-    }
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Entry {
-    Held(Box<Held>),
-    External(External),
-    Backup(Backup),
-    Writer(WritingNow),
 }
 
 #[derive(Serialize, Deserialize)]

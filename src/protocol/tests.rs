@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
 use serde_json::json;
+use std::convert::Infallible;
 
 fn path(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).expect(text)
@@ -279,11 +280,21 @@ fn a_reply_longer_than_8_mib_becomes_an_error_that_says_so() {
 
 #[test]
 fn pages_of_status_join_to_the_whole() {
-    let mut joined = Reply::Status(Box::new(status().page(0, Some(2))));
-    while let Some(next) = joined.next() {
-        joined.append(Reply::Status(Box::new(status().page(next, Some(2)))));
+    let page = |offset, limit| {
+        let (mut cut, whole) = (Cut::new(offset, Some(limit)), status());
+        let held = cut.part(whole.held);
+        let external = cut.part(whole.external);
+        let backups = cut.part(whole.backups);
+        let writers = cut.part(whole.writers);
+        Reply::Status(Box::new(Status { held, external, backups, writers, next: cut.next(), ..status() }))
+    };
+    for limit in 1..10 {
+        let mut joined = page(0, limit);
+        while let Some(next) = joined.next() {
+            joined.append(page(next, limit));
+        }
+        assert_eq!(joined, Reply::Status(Box::new(status())), "limit {limit}");
     }
-    assert_eq!(joined, Reply::Status(Box::new(status())));
 }
 
 #[test]
@@ -317,6 +328,25 @@ fn a_page_is_bounded_in_bytes_and_always_gets_on() {
     }
     assert_eq!(sizes, [1, 1, 1]);
     assert_eq!(page(vec![1], u64::MAX, None), Page { entries: vec![], next: None });
+}
+
+#[test]
+fn nothing_is_made_that_comes_before_the_page_or_long_after_it() {
+    let mut made = Vec::new();
+    let mut make = |number: u32| {
+        made.push(number);
+        Ok::<_, Infallible>(number)
+    };
+    let mut cut = Cut::new(3, Some(2));
+    assert_eq!(cut.skipped(), 3);
+    assert_eq!(cut.part_made(vec![0, 1], &mut make), Ok(vec![]));
+    assert_eq!(cut.skipped(), 1);
+    assert_eq!(cut.part_made(vec![2, 3, 4], &mut make), Ok(vec![3, 4]));
+    assert_eq!((cut.is_full(), cut.next()), (false, None), "nothing may follow");
+    assert_eq!(cut.part_made(vec![5, 6, 7], &mut make), Ok(vec![]));
+    assert_eq!((cut.is_full(), cut.next()), (true, Some(5)));
+    assert_eq!(cut.part_made(vec![8], &mut make), Ok(vec![]));
+    assert_eq!(made, [3, 4, 5], "5 tells that it did not fit");
 }
 
 #[test]

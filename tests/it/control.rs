@@ -11,7 +11,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::cli::{NEW, OLD, id_of, small};
+use crate::cli::{EDITED, NEW, OLD, id_of, small, work};
 use crate::harness::{View, eventually, mounted_scratch};
 
 const VERSION: &str = "{\"v\":1,\"op\":\"version\"}\n";
@@ -72,6 +72,44 @@ fn a_descriptor_is_a_conversation_of_its_own_and_can_be_used_again() {
     eventually("the answer is there", || first.write(VERSION.as_bytes()).is_ok());
     assert_eq!(answer(&first)["op"], "version");
     assert_well(&view);
+}
+
+/// A page is made of what it tells and not of the whole, and what is decided meanwhile is not in the next.
+#[test]
+fn pages_of_status_are_the_whole_piece_by_piece() {
+    const LISTS: [&str; 4] = ["held", "external", "backups", "writers"];
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    view.sh(&format!("printf '{EDITED}' > c.txt; printf '{EDITED}' > d.txt")).ok();
+    view.assert_landed("d.txt", EDITED);
+    scratch.write("c.txt", "theirs\n");
+    let control = open(&view);
+    let page = |offset: u64, limit: u64| {
+        ask(&control, format!("{{\"v\":1,\"op\":\"status\",\"offset\":{offset},\"limit\":{limit}}}\n"))
+    };
+    let lists = |answer: &Value| LISTS.map(|list| answer[list].as_array().expect("a list").clone());
+    let whole = ask(&control, STATUS);
+    let counts = lists(&whole).map(|list| list.len());
+    assert!(counts[0] >= 2 && counts[1] == 1 && counts[2] >= 2, "{whole}");
+    for limit in 1..=counts.iter().sum::<usize>() as u64 {
+        let mut joined = LISTS.map(|_| Vec::new());
+        let mut next = Some(0);
+        while let Some(offset) = next {
+            let page = page(offset, limit);
+            assert_eq!(page["counters"], whole["counters"], "of all, whatever the page has");
+            lists(&page).into_iter().zip(&mut joined).for_each(|(list, joined)| joined.extend(list));
+            next = page["next"].as_u64();
+        }
+        assert_eq!(joined, lists(&whole), "limit {limit}");
+    }
+    let first = page(0, 1);
+    view.cli(&["discard", first["held"][0]["id"].as_str().expect("an id")]).ok();
+    let second = page(first["next"].as_u64().expect("there is more"), 1);
+    assert_eq!(second["held"].as_array().map(Vec::len), Some(counts[0].saturating_sub(2).min(1)), "{second}");
+    assert_eq!(second["counters"]["held"], counts[0] as u64 - 1);
+    let printed = view.cli(&["status", "--json"]).ok().json();
+    assert_eq!(lists(&printed), lists(&ask(&control, STATUS)));
 }
 
 #[test]
