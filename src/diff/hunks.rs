@@ -59,8 +59,11 @@ fn apply<'a>(old: &Lines, new: &Lines, edits: impl Iterator<Item = &'a Edit>) ->
 
 pub(super) fn hunks_of(old: &Lines, new: &Lines) -> Vec<Hunk> {
     let edits = script::readable(old, new);
-    let near = |above: &Edit, below: &Edit| below.old.start - above.old.end <= 2 * CONTEXT_LINES;
-    edits.chunk_by(near).zip(1..).map(|(edits, number)| hunk(old.len(), number, edits)).collect()
+    in_hunks(&edits).zip(1..).map(|(edits, number)| hunk(old.len(), number, edits)).collect()
+}
+
+pub(super) fn in_hunks(edits: &[Edit]) -> impl Iterator<Item = &[Edit]> {
+    edits.chunk_by(|above, below| below.old.start - above.old.end <= 2 * CONTEXT_LINES)
 }
 
 /// Both sides have the same number of unchanged lines around the edits, so the old side's context serves for both.

@@ -1,6 +1,7 @@
 //! The facts a verdict about size is made of. Knows no limits that a user can set.
 
 use super::ends::{common_prefix, common_suffix};
+use super::hunks::in_hunks;
 use super::lines::Lines;
 use super::script::{self, Edit};
 
@@ -16,6 +17,8 @@ pub struct Measure {
     pub changed_bytes: u64,
     /// Bytes of the old content, as the line ratio is over old lines.
     pub total_bytes: u64,
+    /// In how many parts a person can decide. Unknown where the search gave up: what is shown then is found otherwise.
+    pub hunks: Option<u64>,
     /// The search gave up: the file counts as wholly changed, though it may share lines.
     pub bounded: bool,
 }
@@ -35,7 +38,11 @@ pub fn measure(old: &[u8], new: &[u8]) -> Measure {
     let (old_lines, new_lines) = (Lines::of(old), Lines::of(new));
     match script::exact(&old_lines, &new_lines) {
         Some(edits) => tally(&old_lines, &new_lines, &edits),
-        None => Measure { bounded: true, ..tally(&old_lines, &new_lines, &script::whole(&old_lines, &new_lines)) },
+        None => Measure {
+            bounded: true,
+            hunks: None,
+            ..tally(&old_lines, &new_lines, &script::whole(&old_lines, &new_lines))
+        },
     }
 }
 
@@ -47,6 +54,7 @@ fn tally(old: &Lines, new: &Lines, edits: &[Edit]) -> Measure {
         new_lines: new.len() as u64,
         changed_bytes: edits.iter().map(|edit| changed_bytes(old, new, edit)).sum(),
         total_bytes: old.span(0..old.len()).len() as u64,
+        hunks: Some(in_hunks(edits).count() as u64),
         bounded: false,
     }
 }

@@ -9,7 +9,7 @@
 //! is faster there by being less exact, or past a further bound replaces the whole.
 
 use super::lines::Lines;
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 use std::ops::Range;
 
 /// A run of old lines that makes way for a run of new ones, as indices from 0. One of them may be empty, not both.

@@ -317,6 +317,7 @@ proptest! {
         let measure = measure(&old, &new);
         prop_assert_eq!(edits().map(|edit| edit.new.len() as u64).sum::<u64>(), measure.insertions);
         prop_assert_eq!(edits().map(|edit| edit.old.len() as u64).sum::<u64>(), measure.deletions);
+        prop_assert_eq!(measure.hunks, Some(hunks.len() as u64));
         prop_assert_eq!(&apply_all(&old, &new), &new);
         prop_assert_eq!(apply_hunks(&old, &new, &[]), Ok(old));
     }

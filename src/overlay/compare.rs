@@ -219,7 +219,8 @@ impl Comparison {
     }
 
     pub(super) fn hunk_count(&self) -> u64 {
-        self.measure.map_or(0, |_| diff::hunks(self.old.text(), self.new.text()).len() as u64)
+        let found_otherwise = || diff::hunks(self.old.text(), self.new.text()).len() as u64;
+        self.measure.map_or(0, |measure| measure.hunks.unwrap_or_else(found_otherwise))
     }
 
     pub(super) fn below(&self) -> Below {

@@ -23,6 +23,7 @@ fn measured(changed: u64, old_lines: u64) -> Facts {
         new_lines: old_lines + changed,
         changed_bytes: 0,
         total_bytes: 0,
+        hunks: Some(1),
         bounded: false,
     };
     Facts { measure: Some(measure), ..Facts::of(Some(b"old"), Some(b"new")) }
