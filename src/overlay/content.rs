@@ -246,6 +246,8 @@ impl Overlay {
     pub(super) fn sync_name(&self, path: &RelPath, file: &File) -> Result<()> {
         let synced = self.lower.place(path).and_then(|place| place.sync_dir());
         let synced = match synced {
+            // Its name has gone, with all of its directory.
+            Err(err) if tree::is_absent(&err) => Ok(()),
             // Its names may be changed by who may not list them; only who may can sync them apart from all else.
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
                 rustix::fs::syncfs(file).map_err(io::Error::from)

@@ -21,7 +21,7 @@ use rusqlite::Transaction;
 use super::database::Database;
 use super::journal::{self, Intent};
 use super::upper::{self, UpperId, UpperRow};
-use super::{Result, Store, events};
+use super::{Error, Result, Store, events};
 use crate::model::OperationId;
 
 /// How long it waits for more before it is recorded by itself: longer than the pauses in one burst of saves, of which each
@@ -145,9 +145,10 @@ impl Store {
     /// Before the first bytes of such an entry, and before a close of it is answered: a death finds its row from here on.
     pub fn record_rows(&self) -> Result<()> {
         let mut database = self.database.lock();
-        match database.waiting.rows.is_empty() {
-            true => Ok(()),
-            false => database.write(|_| Ok(())),
+        match (database.waiting.rows.is_empty(), self.halted()) {
+            (true, _) => Ok(()),
+            (false, Some(why)) => Err(Error::Halted(why)),
+            (false, None) => database.write(|_| Ok(())),
         }
     }
 

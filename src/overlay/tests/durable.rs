@@ -44,3 +44,14 @@ fn the_third_sync_fails() {
         ),
     }
 }
+
+#[test]
+fn what_has_no_directory_any_more_is_synced_without_it() {
+    let bench = Bench::new();
+    bench.put("d/a", &lines(50));
+    bench.save("d/a", &changed(50, 2));
+    let handle = bench.open_to_read(bench.node("d/a").unwrap());
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    bench.view().fsync(handle, false).unwrap();
+    bench.view().release(handle).unwrap();
+}
