@@ -10,14 +10,14 @@ use crate::overlay::{Attributes, Error, Holds, Result, SetTime};
 use crate::sys::file::{FileKind, Meta};
 
 /// How long the kernel may answer from memory what nobody would notice to change: what changes below shows within a
-/// second (SPEC §2).
-pub const BRIEF_TTL: Duration = Duration::from_secs(1);
+/// second (SPEC §2). A little less: the kernel counts from the answer on, in ticks of its own, and rounds up.
+pub const BRIEF_TTL: Duration = Duration::from_millis(950);
 /// The same of what is watched. A longer one would save next to nothing more, and this bounds what a change may do that
 /// no event tells of: a store through a mapping of lower, say.
 pub const TOLD_TTL: Duration = Duration::from_secs(60);
 /// The same of names that are missing, where lower is watched. No longer: the kernel does not tell which it remembers, so
 /// that when events are lost, all of them must lapse by themselves.
-pub const MISSING_TTL: Duration = Duration::from_secs(1);
+pub const MISSING_TTL: Duration = BRIEF_TTL;
 /// What the desk shows changes with every request, and is asked for rarely.
 pub const DESK_TTL: Duration = Duration::ZERO;
 
