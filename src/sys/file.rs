@@ -388,30 +388,30 @@ pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> i
 /// Owner, attributes and mode. What was made a moment ago mostly has them, and each call that gives them costs a change of
 /// the inode.
 pub fn copy_looks(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
-    let mode = Meta::of(to)?.mode;
-    let changed = copy_owner(meta, to)? | xattr::copy(from, to)?;
+    let now = Meta::of(to)?;
+    let changed = give_owner(meta, &now, to)? | xattr::copy(from, to)?;
     // Last: an owner takes set-id bits away, and a list changes the bits of the group.
-    if changed || mode != meta.mode { set_mode(to, meta.mode) } else { Ok(()) }
+    if changed || now.mode != meta.mode { set_mode(to, meta.mode) } else { Ok(()) }
 }
 
-/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid. Whether there was
-/// anything to give.
-pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
-    let now = Meta::of(to)?;
+/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.
+pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    give_owner(meta, &Meta::of(to)?, to).map(|_| ())
+}
+
+/// The same to what is `now` so. Whether there was anything to give.
+fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
     if (now.uid, now.gid) == (meta.uid, meta.gid) {
         return Ok(false);
     }
-    give_owner(meta, to).map(|()| true)
-}
-
-fn give_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
-    match set_owner(to, Some(meta.uid), Some(meta.gid)) {
+    let given = match set_owner(to, Some(meta.uid), Some(meta.gid)) {
         Err(err) if err.raw_os_error() == Some(libc::EPERM) => match set_owner(to, None, Some(meta.gid)) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
             other => other,
         },
         other => other,
-    }
+    };
+    given.map(|()| true)
 }
 
 /// Whether the file system lies on top of another, as overlayfs and FUSE may.
