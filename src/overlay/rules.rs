@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::{Caller, Error, Overlay};
 use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
-use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_paths};
+use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_dirs};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
 use crate::protocol::EventName;
@@ -290,7 +290,7 @@ impl GitView {
 /// What git tracks; empty in a repository that has nothing yet, none where it cannot be told.
 fn read_index(lower: &Tree) -> Result<Option<TrackedSet>, PolicyError> {
     match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
-        Some(index) => Ok(tracked_paths(&index).ok()),
+        Some(index) => Ok(tracked_dirs(&index).ok()),
         None if is_unborn(lower) => Ok(Some(TrackedSet::default())),
         None => Ok(None),
     }

@@ -1,4 +1,4 @@
-//! git's index, read only for the paths in it: gitformat-index(5), versions 2 to 4, SHA-1 and SHA-256.
+//! git's index, read only for where it tracks something: gitformat-index(5), versions 2 to 4, SHA-1 and SHA-256.
 //!
 //! Written by anybody, so every length is checked and nothing panics. What does not list every tracked file by itself
 //! (a split index, sparse directories) is an error: the caller then judges everything.
@@ -11,6 +11,7 @@ const STAT_BYTES: usize = 40;
 const MODE_AT: usize = 24;
 const MODE_TYPE: u32 = 0o170_000;
 const MODE_DIRECTORY: u32 = 0o040_000;
+const MODE_SUBMODULE: u32 = 0o160_000;
 const FLAG_EXTENDED: u16 = 0x4000;
 /// The name's length in the flags; this value means "that long or longer".
 const NAME_LENGTH_MASK: u16 = 0x0fff;
@@ -30,35 +31,37 @@ pub enum IndexError {
     Sparse,
 }
 
-/// The paths git tracks.
+/// Where git tracks something. Only directories are asked about, and of these a tree has far fewer than files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackedSet {
-    /// Invariant: sorted, so that what lies in a directory stands right after it.
-    paths: Vec<RelPath>,
+    /// Submodules, and each directory with a tracked file right in it. Invariant: sorted, so that what lies in a
+    /// directory stands right after it.
+    dirs: Vec<RelPath>,
 }
 
 impl TrackedSet {
-    /// Whether `dir` itself (a submodule) or anything below it is tracked.
+    /// Whether `dir` is a submodule or holds anything tracked, at any depth.
     pub fn any_within(&self, dir: &RelPath) -> bool {
-        let at = self.paths.partition_point(|path| path < dir);
-        self.paths.get(at).is_some_and(|path| path.is_within(dir))
+        let at = self.dirs.partition_point(|tracked| tracked < dir);
+        self.dirs.get(at).is_some_and(|tracked| tracked.is_within(dir))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.paths.is_empty()
+        self.dirs.is_empty()
     }
 }
 
-/// The paths in the index `index`. The format does not say which hash it uses, so the one with which it reads cleanly
-/// from end to end is it.
-pub fn tracked_paths(index: &[u8]) -> Result<TrackedSet, IndexError> {
-    let mut paths = match Reader::paths(index, Hash::Sha1) {
-        Err(IndexError::Malformed) => Reader::paths(index, Hash::Sha256)?,
+/// Where the index `index` tracks something. The format does not say which hash it uses, so the one with which it reads
+/// cleanly from end to end is it.
+pub fn tracked_dirs(index: &[u8]) -> Result<TrackedSet, IndexError> {
+    let mut dirs = match Reader::dirs(index, Hash::Sha1) {
+        Err(IndexError::Malformed) => Reader::dirs(index, Hash::Sha256)?,
         other => other?,
     };
-    paths.sort();
-    paths.dedup();
-    Ok(TrackedSet { paths })
+    dirs.sort();
+    dirs.dedup();
+    dirs.shrink_to_fit();
+    Ok(TrackedSet { dirs })
 }
 
 #[derive(Clone, Copy)]
@@ -76,6 +79,11 @@ impl Hash {
     }
 }
 
+struct Entry {
+    name: Vec<u8>,
+    mode: u32,
+}
+
 struct Reader<'a> {
     rest: &'a [u8],
     version: u32,
@@ -83,7 +91,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn paths(index: &'a [u8], hash: Hash) -> Result<Vec<RelPath>, IndexError> {
+    fn dirs(index: &'a [u8], hash: Hash) -> Result<Vec<RelPath>, IndexError> {
         let body = index.strip_prefix(b"DIRC").ok_or(IndexError::NotAnIndex)?;
         let mut reader = Self { rest: body, version: 0, hash };
         reader.version = reader.u32()?;
@@ -91,28 +99,37 @@ impl<'a> Reader<'a> {
             return Err(IndexError::Version(reader.version));
         }
         let count = reader.u32()?;
-        let paths = reader.entries(count)?;
+        let dirs = reader.entries(count)?;
         reader.extensions()?;
-        Ok(paths)
+        Ok(dirs)
     }
 
+    /// Where each entry is, but once for those that follow one another in a directory.
     fn entries(&mut self, count: u32) -> Result<Vec<RelPath>, IndexError> {
         // Not reserved by `count`, which may lie.
-        let (mut paths, mut name) = (Vec::new(), Vec::new());
+        let (mut dirs, mut before) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let next = self.entry(&name)?;
+            let Entry { name, mode } = self.entry(&before)?;
             // git keeps them sorted by bytes; anything else is not what it seems.
-            if next < name {
+            if name < before {
                 return Err(IndexError::Malformed);
             }
-            paths.push(RelPath::parse(&next).map_err(|_| IndexError::Malformed)?);
-            name = next;
+            if mode & MODE_TYPE == MODE_DIRECTORY {
+                return Err(IndexError::Sparse);
+            }
+            let path = RelPath::parse(&name).map_err(|_| IndexError::Malformed)?;
+            let is_submodule = mode & MODE_TYPE == MODE_SUBMODULE;
+            let dir = if is_submodule { path } else { path.parent().ok_or(IndexError::Malformed)? };
+            if dirs.last() != Some(&dir) {
+                dirs.push(dir);
+            }
+            before = name;
         }
-        Ok(paths)
+        Ok(dirs)
     }
 
-    /// One entry's name; `before` is the name of the one before it.
-    fn entry(&mut self, before: &[u8]) -> Result<Vec<u8>, IndexError> {
+    /// `before` is the name of the entry before it.
+    fn entry(&mut self, before: &[u8]) -> Result<Entry, IndexError> {
         let start = self.rest.len();
         let stat = self.take(STAT_BYTES)?;
         self.take(self.hash.bytes())?;
@@ -125,10 +142,7 @@ impl<'a> Reader<'a> {
         }
         let name = if self.version == 4 { self.compressed_name(before)? } else { self.padded_name(start)? };
         check_length(&name, flags)?;
-        match mode_type(stat) {
-            MODE_DIRECTORY => Err(IndexError::Sparse),
-            _ => Ok(name),
-        }
+        Ok(Entry { name, mode: mode(stat) })
     }
 
     /// Up to version 3 an entry ends with one to eight NULs, so that its length is a multiple of eight.
@@ -199,9 +213,8 @@ fn check_length(name: &[u8], flags: u16) -> Result<(), IndexError> {
     if fits && !name.is_empty() { Ok(()) } else { Err(IndexError::Malformed) }
 }
 
-fn mode_type(stat: &[u8]) -> u32 {
-    let mode = stat[MODE_AT..MODE_AT + 4].iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
-    mode & MODE_TYPE
+fn mode(stat: &[u8]) -> u32 {
+    stat[MODE_AT..MODE_AT + 4].iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
 /// A block that must be understood. What is not even a name means that the place was wrong.

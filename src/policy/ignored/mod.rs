@@ -8,7 +8,7 @@ mod index;
 #[cfg(test)]
 mod tests;
 
-pub use index::{IndexError, TrackedSet, tracked_paths};
+pub use index::{IndexError, TrackedSet, tracked_dirs};
 
 use std::ffi::OsStr;
 use std::path::Path;

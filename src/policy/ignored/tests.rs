@@ -24,9 +24,16 @@ impl Repository {
         command
     }
 
-    fn git(&self, arguments: &[&str]) {
+    fn git(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Puts what is not there into the index.
+    fn add_entry(&self, mode: &str, path: &str) {
+        let empty = self.git(&["hash-object", "-w", "/dev/null"]);
+        self.git(&["update-index", "--add", "--cacheinfo", &format!("{mode},{},{path}", empty.trim())]);
     }
 
     fn write(&self, file: &str, text: &[u8]) {
@@ -183,20 +190,27 @@ fn repository_with_files(init: &[&str]) -> Repository {
     repository
 }
 
+fn repository_with_submodule(init: &[&str]) -> Repository {
+    let repository = repository_with_files(init);
+    repository.add_entry("160000", "sub");
+    repository
+}
+
 fn check_tracked(index: &[u8], version: u8) {
     assert_eq!(index[7], version);
-    let tracked = tracked_paths(index).unwrap();
-    for dir in ["", "a", "a/b", "a-b", "long", "long/name/of", "z"] {
+    let tracked = tracked_dirs(index).unwrap();
+    for dir in ["", "a", "a/b", "a-b", "long", "long/name/of", "sub"] {
         assert!(tracked.any_within(&path(dir)), "{dir}");
     }
-    for dir in ["a/b/c", "a/c", "b", "long/name/o", "zz", "target"] {
+    // Of `z` git tracks a file: as a directory it holds nothing that is tracked.
+    for dir in ["a/b/c", "a/c", "b", "long/name/o", "sub/x", "z", "zz", "target"] {
         assert!(!tracked.any_within(&path(dir)), "{dir}");
     }
 }
 
 #[test]
 fn every_version_of_the_index_is_read() {
-    let repository = repository_with_files(&[]);
+    let repository = repository_with_submodule(&[]);
     for version in [2, 4] {
         repository.git(&["update-index", "--index-version", &version.to_string()]);
         check_tracked(&repository.index(), version);
@@ -206,14 +220,14 @@ fn every_version_of_the_index_is_read() {
     for version in [3, 4] {
         repository.git(&["update-index", "--index-version", &version.to_string()]);
         check_tracked(&repository.index(), version);
-        assert!(tracked_paths(&repository.index()).unwrap().any_within(&path("intent")));
+        assert!(tracked_dirs(&repository.index()).unwrap().any_within(&path("intent")));
     }
 }
 
 #[test]
 fn an_index_with_longer_hashes_is_read() {
     for version in ["2", "4"] {
-        let repository = repository_with_files(&["--object-format=sha256"]);
+        let repository = repository_with_submodule(&["--object-format=sha256"]);
         repository.git(&["update-index", "--index-version", version]);
         check_tracked(&repository.index(), version.parse().unwrap());
     }
@@ -223,23 +237,22 @@ fn an_index_with_longer_hashes_is_read() {
 fn names_longer_than_their_length_field_are_read() {
     let repository = Repository::new(&[]);
     let deep = vec!["d".repeat(250); 20].join("/");
-    let entry = format!("100644,e69de29bb2d1d6434b8b29ae775ad8c2e48c5391,{deep}");
-    repository.git(&["update-index", "--add", "--cacheinfo", &entry]);
-    assert!(tracked_paths(&repository.index()).unwrap().any_within(&path(&"d".repeat(250))));
+    repository.add_entry("100644", &deep);
+    assert!(tracked_dirs(&repository.index()).unwrap().any_within(&path(&"d".repeat(250))));
 }
 
 #[test]
 fn an_index_that_does_not_name_every_file_is_refused() {
     let split = repository_with_files(&[]);
     split.git(&["update-index", "--split-index"]);
-    assert!(tracked_paths(&split.index()).is_err());
+    assert!(tracked_dirs(&split.index()).is_err());
     let empty_split = [b"DIRC\0\0\0\x02\0\0\0\0link\0\0\0\0".as_slice(), &[0; 20]].concat();
-    assert_eq!(tracked_paths(&empty_split), Err(IndexError::Extension("link".to_owned())));
+    assert_eq!(tracked_dirs(&empty_split), Err(IndexError::Extension("link".to_owned())));
 
     let sparse = repository_with_files(&[]);
     sparse.git(&["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]);
     sparse.git(&["sparse-checkout", "set", "--cone", "--sparse-index", "a"]);
-    assert!(matches!(tracked_paths(&sparse.index()), Err(IndexError::Sparse | IndexError::Extension(_))));
+    assert!(matches!(tracked_dirs(&sparse.index()), Err(IndexError::Sparse | IndexError::Extension(_))));
 }
 
 #[test]
@@ -249,14 +262,14 @@ fn a_damaged_index_is_an_error_and_never_a_panic() {
         repository.git(&["update-index", "--index-version", version]);
         let index = repository.index();
         for length in 0..index.len() {
-            assert!(tracked_paths(&index[..length]).is_err(), "cut at {length}");
+            assert!(tracked_dirs(&index[..length]).is_err(), "cut at {length}");
         }
         for at in 0..index.len() {
             for value in [0, 0xff, index[at] ^ 0x40] {
                 let mut damaged = index.clone();
                 damaged[at] = value;
                 // Only that it returns: a flipped bit in a hash or a time is no damage here.
-                drop(tracked_paths(&damaged));
+                drop(tracked_dirs(&damaged));
             }
         }
     }
@@ -265,13 +278,13 @@ fn a_damaged_index_is_an_error_and_never_a_panic() {
         (b"DIRC\0\0\0\x09\0\0\0\0", IndexError::Version(9)),
         (b"DIRC\0\0\0\x02\xff\xff\xff\xff", IndexError::Malformed),
     ] {
-        assert_eq!(tracked_paths(bytes), Err(want));
+        assert_eq!(tracked_dirs(bytes), Err(want));
     }
 }
 
 #[test]
 fn an_empty_index_tracks_nothing() {
     let index = [b"DIRC\0\0\0\x02\0\0\0\0".as_slice(), &[0; 20]].concat();
-    let tracked = tracked_paths(&index).unwrap();
+    let tracked = tracked_dirs(&index).unwrap();
     assert!(tracked.is_empty() && !tracked.any_within(&RelPath::root()));
 }
