@@ -224,8 +224,7 @@ impl State {
             return;
         }
         self.nodes.set_lower(node, Some(copy.key()));
-        if let Ok(found) = self.nodes.get(node)
-            && let Some(open) = &found.open
+        if let Some(open) = self.nodes.open_on(node)
             && open.upper().is_none()
             && !open.backing().is_orphan()
         {

@@ -65,7 +65,7 @@ impl Overlay {
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
         let (path, passed) = {
             let state = self.state.lock();
-            (state.nodes.path(node), state.nodes.get(node)?.passed.clone())
+            (state.nodes.path(node), state.nodes.get(node)?.passed().cloned())
         };
         if let Some(passed) = passed {
             // The kernel writes past us: only the inode itself knows its size and times.
@@ -329,7 +329,7 @@ impl Overlay {
             // The kernel asks at each write; copy-up and creation leave none, and nobody may set one.
             return Err(Error::Errno(libc::ENODATA));
         }
-        let passed = self.state.lock().nodes.get(node)?.passed.clone();
+        let passed = self.state.lock().nodes.get(node)?.passed().cloned();
         if let Some(passed) = passed {
             // Asked for `security.capability` before each write, also before those that the kernel does by itself.
             return Ok(xattr::get(passed.file().as_fd(), name)?);
@@ -346,7 +346,7 @@ impl Overlay {
 
     fn is_written_in_upper(&self, node: NodeId) -> Result<bool> {
         let state = self.state.lock();
-        let open = state.nodes.get(node)?.open.as_ref();
+        let open = state.nodes.get(node)?.open();
         Ok(open.is_some_and(|open| matches!(*open.backing(), Backing::Upper(..) | Backing::Orphan(_))))
     }
 

@@ -218,7 +218,7 @@ impl Overlay {
     fn bind_lifted(&self, state: &mut State, row: &UpperRow) {
         let Some(node) = state.nodes.at(&row.names[0]) else { return };
         state.nodes.set_lower(node, None);
-        let open = state.nodes.get(node).ok().and_then(|node| node.open.as_ref());
+        let open = state.nodes.open_on(node);
         if let Some(open) = open.filter(|open| open.upper() != Some(row.id) && !open.backing().is_orphan())
             && let Ok(file) = self.store.open_upper(row.id)
         {

@@ -110,7 +110,7 @@ impl Overlay {
         if last {
             let mut state = self.state.lock();
             if open.is_unused() {
-                state.nodes.set_open(open.node, None);
+                state.nodes.close(open.node);
             }
         }
         Ok(())

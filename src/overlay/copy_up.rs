@@ -204,7 +204,7 @@ impl Overlay {
             return Ok(());
         }
         let path = upper.row.names[0].clone();
-        let open = state.nodes.at(&path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+        let open = state.nodes.open_at(&path).cloned();
         if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
             if open.writers() > 0 {
                 return Ok(());

@@ -35,8 +35,7 @@ impl GivenAway<'_> {
         let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
         {
             let mut state = self.overlay.state.lock();
-            let node = state.nodes.at(&change.row.names[0]);
-            let is_open = node.is_some_and(|node| state.nodes.get(node).is_ok_and(|node| node.open.is_some()));
+            let is_open = state.nodes.open_at(&change.row.names[0]).is_some();
             match state.uppers.get_mut(id) {
                 Some(upper) if !is_open => upper.given_away = true,
                 Some(_) | None => return Err(full.into()),
@@ -281,7 +280,7 @@ impl Overlay {
         }
         let node = state.nodes.at(path);
         if let Some(node) = node {
-            let open = state.nodes.get(node).ok().and_then(|node| node.open.clone());
+            let open = state.nodes.open_on(node).cloned();
             if let Some(open) = open.filter(|open| open.upper() == Some(row.id)) {
                 // Opened since, to be read: it can be opened now as well.
                 let now = || open_lower(&self.lower, path).ok().map(Arc::new);

@@ -350,7 +350,7 @@ impl State {
     /// What is open on a node, whoever opened it.
     pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
         let node = self.nodes.get(node).ok()?;
-        let judged = node.open.as_ref().map(|open| open.file());
-        judged.or_else(|| node.passed.as_ref().map(|passed| passed.file().clone()))
+        let judged = node.open().map(|open| open.file());
+        judged.or_else(|| node.passed().map(|passed| passed.file().clone()))
     }
 }

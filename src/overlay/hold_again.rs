@@ -308,7 +308,7 @@ impl State {
     fn read_on_in(&mut self, path: &RelPath, id: UpperId, file: Option<File>) {
         let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
         self.nodes.set_lower(node, None);
-        let open = self.nodes.get(node).ok().and_then(|node| node.open.as_ref());
+        let open = self.nodes.open_on(node);
         if let Some(open) = open.filter(|open| !open.backing().is_orphan()) {
             open.set_backing(Backing::Upper(id, Arc::new(file)));
         }

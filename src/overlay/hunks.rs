@@ -329,9 +329,7 @@ impl State {
         self.uppers.remove(change.row.id);
         let id = upper.new.keep();
         self.uppers.insert(Upper { dirty: false, synced: true, busy: true, ..Upper::written(rest) });
-        let node = self.nodes.at(&path).and_then(|node| self.nodes.get(node).ok());
-        if let Some(open) = node.and_then(|node| node.open.as_ref()).filter(|open| open.upper() == Some(change.row.id))
-        {
+        if let Some(open) = self.nodes.open_at(&path).filter(|open| open.upper() == Some(change.row.id)) {
             open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
         }
     }

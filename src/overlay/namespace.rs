@@ -651,7 +651,7 @@ impl State {
     /// The view has an entry no more; who has it open keeps its content.
     pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
         use super::handles::Backing;
-        let open = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok()?.open.clone());
+        let open = self.nodes.open_at(path).cloned();
         if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
             open.set_backing(Backing::Orphan(open.file()));
         }

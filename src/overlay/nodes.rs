@@ -53,6 +53,8 @@ const TOLD_REPLACED_MAX: usize = 4096;
 pub(super) struct Node {
     id: NodeId,
     pub kind: FileKind,
+    /// Its lower inode leads to it.
+    found_by_lower: bool,
     /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
     pub written_past: bool,
     /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
@@ -62,10 +64,7 @@ pub(super) struct Node {
     children: u32,
     /// The lower inode it stands for, while it does.
     lower: Option<Lower>,
-    /// Shared by all handles on it.
-    pub open: Option<Arc<OpenFile>>,
-    /// The same for what nobody judges. Invariant: never both.
-    pub passed: Option<Arc<Passed>>,
+    in_use: Option<Box<InUse>>,
     /// Lower when the kernel last began to cache content of it.
     cached: Option<Cached>,
     /// The attributes that the kernel may answer from memory.
@@ -73,6 +72,14 @@ pub(super) struct Node {
     /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
     shown: Option<ContentPrint>,
     rare: Option<Box<Rare>>,
+}
+
+/// What all handles on a node share. It is behind a pointer of its own, for most nodes are not open.
+#[derive(Debug)]
+enum InUse {
+    Judged(Arc<OpenFile>),
+    /// Nobody judges it.
+    Passed(Arc<Passed>),
 }
 
 /// What most nodes never have.
@@ -152,13 +159,13 @@ impl Node {
         Self {
             id,
             kind,
+            found_by_lower: false,
             written_past: false,
             names: Names::default(),
             lookups: 0,
             children: 0,
             lower: lower.map(Lower::of),
-            open: None,
-            passed: None,
+            in_use: None,
             cached: None,
             told: Told::Nothing,
             shown: None,
@@ -200,8 +207,28 @@ impl Node {
         self.lower.map(Lower::key)
     }
 
+    fn is_found_by(&self, key: InodeKey) -> bool {
+        self.found_by_lower && self.lower() == Some(key)
+    }
+
+    /// What is open on it and judged.
+    pub fn open(&self) -> Option<&Arc<OpenFile>> {
+        match self.in_use.as_deref() {
+            Some(InUse::Judged(open)) => Some(open),
+            Some(InUse::Passed(_)) | None => None,
+        }
+    }
+
+    /// What is open on it and not judged.
+    pub fn passed(&self) -> Option<&Arc<Passed>> {
+        match self.in_use.as_deref() {
+            Some(InUse::Passed(passed)) => Some(passed),
+            Some(InUse::Judged(_)) | None => None,
+        }
+    }
+
     fn is_open(&self) -> bool {
-        self.open.is_some() || self.passed.is_some()
+        self.in_use.is_some()
     }
 }
 
@@ -319,6 +346,16 @@ impl Nodes {
     /// The node at `path`, if the kernel knows it.
     pub fn at(&self, path: &RelPath) -> Option<NodeId> {
         path.components().try_fold(ROOT, |node, name| self.child(node, name))
+    }
+
+    /// What is open on a node and judged.
+    pub fn open_on(&self, id: NodeId) -> Option<&Arc<OpenFile>> {
+        self.nodes.get(id)?.open()
+    }
+
+    /// The same by path.
+    pub fn open_at(&self, path: &RelPath) -> Option<&Arc<OpenFile>> {
+        self.open_on(self.at(path)?)
     }
 
     /// The node for what `parent`/`name` is now, made where there is none. `lower` is none for an upper entry.
@@ -646,18 +683,29 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
-    pub fn set_open(&mut self, id: NodeId, open: Option<Arc<OpenFile>>) {
+    /// It is open from here on, and judged.
+    pub fn open(&mut self, id: NodeId, open: Arc<OpenFile>) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.open = open;
+            node.in_use = Some(Box::new(InUse::Judged(open)));
         }
-        self.drop_if_unneeded(id);
     }
 
-    /// What the kernel cached of the content is of no use once it reads lower itself.
-    pub fn set_passed(&mut self, id: NodeId, passed: Option<Arc<Passed>>) {
+    /// It is open from here on, and not judged. What the kernel cached of the content is of no use once it reads lower
+    /// itself.
+    pub fn pass(&mut self, id: NodeId, passed: Arc<Passed>) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.passed = passed;
+            node.in_use = Some(Box::new(InUse::Passed(passed)));
             node.cached = None;
+        }
+    }
+
+    /// The last handle on it has gone.
+    pub fn close(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            if node.passed().is_some() {
+                node.cached = None;
+            }
+            node.in_use = None;
         }
         self.drop_if_unneeded(id);
     }

@@ -240,7 +240,7 @@ impl Overlay {
     ) -> Result<Option<Arc<OpenFile>>> {
         let names = {
             let mut state = self.state.lock();
-            if let Some(open) = &state.nodes.get(node)?.open {
+            if let Some(open) = state.nodes.get(node)?.open() {
                 open.claim(access);
                 return Ok(Some(open.clone()));
             }
@@ -259,11 +259,15 @@ impl Overlay {
         };
         let mut state = self.state.lock();
         let moved_on = state.epoch != epoch;
-        let found = state.nodes.get_mut(node)?;
-        let open = match &found.open {
-            Some(open) => open.clone(),
-            None if moved_on || found.passed.is_some() => return Ok(None),
-            None => found.open.insert(OpenFile::new(node, backing)).clone(),
+        let found = state.nodes.get(node)?;
+        let open = match found.open().cloned() {
+            Some(open) => open,
+            None if moved_on || found.passed().is_some() => return Ok(None),
+            None => {
+                let open = OpenFile::new(node, backing);
+                state.nodes.open(node, open.clone());
+                open
+            }
         };
         open.claim(access);
         Ok(Some(open))
@@ -352,7 +356,7 @@ impl Overlay {
             let open = OpenFile::new(entry.node, Backing::Upper(upper_id, Arc::new(upper.file)));
             open.dirty.store(true, Ordering::SeqCst);
             open.claim(flags.access);
-            state.nodes.set_open(entry.node, Some(open.clone()));
+            state.nodes.open(entry.node, open.clone());
             open
         };
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);

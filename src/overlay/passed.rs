@@ -248,7 +248,7 @@ impl Overlay {
             return Ok(Claimed::MovedOn);
         }
         let passed = Passed::new(Arc::new(file), meta.key());
-        state.nodes.set_passed(node, Some(passed.clone()));
+        state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
     }
 
@@ -266,7 +266,7 @@ impl Overlay {
             return Ok(Claimed::MovedOn);
         }
         let passed = Passed::new(Arc::new(file), key);
-        state.nodes.set_passed(node, Some(passed.clone()));
+        state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
     }
 
@@ -284,8 +284,8 @@ impl Overlay {
     /// left: what the kernel wants to open is another node by now.
     pub(super) fn claim_left(&self, node: NodeId, access: Access) -> Result<Claimed> {
         let mut state = self.state.lock();
-        let found = state.nodes.get_mut(node)?;
-        Ok(match (&found.open, &found.passed, found.left()) {
+        let found = state.nodes.get(node)?;
+        Ok(match (found.open(), found.passed(), found.left()) {
             (Some(open), ..) => {
                 open.claim(access);
                 Claimed::Judged(open.clone())
@@ -297,12 +297,14 @@ impl Overlay {
             }
             (None, None, Some(Left::Passed(file, key))) => {
                 let passed = Passed::new(file.clone(), *key);
-                Claimed::Passed(found.passed.insert(passed).clone())
+                state.nodes.pass(node, passed.clone());
+                Claimed::Passed(passed)
             }
             (None, None, Some(Left::Judged(file))) => {
                 let open = OpenFile::new(node, Backing::Lower(file.clone()));
                 open.claim(access);
-                Claimed::Judged(found.open.insert(open).clone())
+                state.nodes.open(node, open.clone());
+                Claimed::Judged(open)
             }
             (None, None, None) => Claimed::MovedOn,
         })
@@ -312,7 +314,7 @@ impl Overlay {
     pub(super) fn let_go(&self, node: NodeId, passed: &Passed) {
         let mut state = self.state.lock();
         if passed.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
-            state.nodes.set_passed(node, None);
+            state.nodes.close(node);
         }
     }
 
@@ -372,7 +374,7 @@ impl State {
     /// One more handle on what the node has open already.
     fn claim_open(&mut self, node: NodeId, key: InodeKey, access: Access) -> Result<Option<Claimed>> {
         let found = self.nodes.get(node)?;
-        Ok(match (&found.open, &found.passed) {
+        Ok(match (found.open(), found.passed()) {
             (Some(open), _) => {
                 open.claim(access);
                 Some(Claimed::Judged(open.clone()))
@@ -390,7 +392,7 @@ impl State {
     /// Takes its names from a node that passes: they stand for another from now on, and who has it open keeps it.
     pub(super) fn part_if_passed(&mut self, node: NodeId) -> bool {
         let Ok(found) = self.nodes.get(node) else { return false };
-        let Some(passed) = &found.passed else { return false };
+        let Some(passed) = found.passed() else { return false };
         passed.parted.store(true, Ordering::SeqCst);
         for (parent, name) in self.nodes.names(node) {
             self.nodes.unname(parent, &name);

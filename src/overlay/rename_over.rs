@@ -246,8 +246,7 @@ impl Overlay {
     /// Who has the source open reads and writes what is at the target now.
     pub(super) fn rebind(&self, path: &RelPath, id: UpperId) {
         let state = self.state.lock();
-        let is_orphan = |node| state.nodes.get(node).ok()?.open.as_ref().map(|open| open.backing().is_orphan());
-        if state.nodes.at(path).and_then(is_orphan) != Some(true) {
+        if !state.nodes.open_at(path).is_some_and(|open| open.backing().is_orphan()) {
             drop(state);
             self.bind(path, id);
         }
@@ -259,9 +258,7 @@ impl Overlay {
         let mut state = self.state.lock();
         let Some(node) = state.nodes.at(path) else { return };
         state.nodes.set_lower(node, None);
-        if let Ok(found) = state.nodes.get(node)
-            && let Some(open) = &found.open
-        {
+        if let Some(open) = state.nodes.open_on(node) {
             open.set_backing(Backing::Upper(id, Arc::new(file)));
         }
     }

@@ -241,7 +241,7 @@ impl Overlay {
             };
             let busy = state.uppers.get(upper_id).is_some_and(|upper| upper.busy);
             if !busy && writer.is_none() {
-                let open = state.nodes.at(&path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+                let open = state.nodes.open_at(&path).cloned();
                 let open = open.filter(|open| open.upper() == Some(upper_id));
                 let upper = state.uppers.get_mut(upper_id).ok_or_else(|| unknown(id))?;
                 let held = upper.row.held.clone().ok_or_else(|| unknown(id))?;

@@ -175,7 +175,7 @@ impl Overlay {
 
     /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
     pub(super) fn read_on(&self, state: &State, path: &RelPath) {
-        let open = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+        let open = state.nodes.open_at(path).cloned();
         let Some(open) = open.filter(|open| matches!(*open.backing(), Backing::Lower(_))) else { return };
         if let Ok(lower) = open_lower(&self.lower, path) {
             open.set_backing(Backing::Lower(Arc::new(lower)));

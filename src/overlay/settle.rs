@@ -147,7 +147,7 @@ impl Overlay {
             return None;
         }
         let path = state.uppers.get(id)?.row.names[0].clone();
-        let open = state.nodes.at(&path).and_then(|node| state.nodes.get(node).ok()?.open.clone());
+        let open = state.nodes.open_at(&path).cloned();
         let open = open.filter(|open| open.upper() == Some(id));
         let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
@@ -395,7 +395,7 @@ impl State {
     /// Nobody wrote to an entry since it was taken: neither through what was open then, nor through what was opened
     /// since.
     pub(super) fn is_still(&self, id: UpperId, path: &RelPath, open: Option<&Arc<OpenFile>>, version: u64) -> bool {
-        let now = self.nodes.at(path).and_then(|node| self.nodes.get(node).ok()?.open.as_ref());
+        let now = self.nodes.open_at(path);
         let now = now.filter(|now| now.upper() == Some(id) && open.is_none_or(|then| !Arc::ptr_eq(then, now)));
         open.is_none_or(|open| open.is_still(version)) && now.is_none_or(|now| now.is_still(0))
     }

@@ -422,7 +422,7 @@ impl State {
             }
             let known = self.nodes.note_shown(node, &now.stamp());
             // What the kernel writes by itself its programs do, and are told of.
-            let own = self.nodes.get(node).is_ok_and(|node| node.written_past || node.passed.is_some());
+            let own = self.nodes.get(node).is_ok_and(|node| node.written_past || node.passed().is_some());
             if cached || (!own && !now.is_dir() && known.is_some_and(is_other)) {
                 return Differs::Content(node, if cached { Cached::Some } else { Cached::Nothing });
             }

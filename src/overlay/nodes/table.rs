@@ -6,7 +6,8 @@
 //! 1. `by_id` has the slot of every node, `free` all other slots.
 //! 2. `by_name` has a node once for each of its names, and no two nodes have one name.
 //! 3. A node's `children` is how many nodes have a name in it.
-//! 4. `by_lower` has at most one node for a key, and its `lower` is that key.
+//! 4. Of the nodes with one `lower` at most one is `found_by_lower`: by its number, where that is the lower inode's as
+//!    nearly all have it, else by `by_lower`, which has no others.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
@@ -71,13 +72,16 @@ impl Table {
 
     /// The node that stands for a lower inode.
     pub fn of_lower(&self, key: InodeKey) -> Option<NodeId> {
+        if self.get(NodeId(key.inode)).is_some_and(|node| node.is_found_by(key)) {
+            return Some(NodeId(key.inode));
+        }
         let slot = self.by_lower.find(self.hasher.hash_one(key), |slot| is_lower(&self.slots, *slot, key))?;
         Some(at(&self.slots, *slot)?.id)
     }
 
     /// The keys by which nodes are found.
     pub fn lower_keys(&self) -> impl Iterator<Item = InodeKey> {
-        self.by_lower.iter().filter_map(|slot| at(&self.slots, *slot)?.lower())
+        self.iter().filter(|node| node.found_by_lower).filter_map(Node::lower)
     }
 
     /// Adds a node that has no name yet, whose number is free. What stood for its lower inode does so no more.
@@ -151,21 +155,29 @@ impl Table {
 
     /// From now on it is this node that its lower inode leads to.
     pub fn find_by_lower(&mut self, id: NodeId) {
+        let Some(key) = self.get(id).and_then(Node::lower) else { return };
+        match self.of_lower(key) {
+            Some(other) if other == id => return,
+            Some(other) => self.lose_by_lower(other),
+            None => {}
+        }
         let Some(slot) = self.slot(id) else { return };
         let Self { slots, by_lower, hasher, .. } = self;
-        let Some(key) = at(slots, slot).and_then(Node::lower) else { return };
-        let hash = hasher.hash_one(key);
-        match by_lower.find_mut(hash, |other| is_lower(slots, *other, key)) {
-            Some(other) => *other = slot,
-            None => drop(by_lower.insert_unique(hash, slot, |slot| lower_hash(slots, hasher, *slot))),
+        if let Some(node) = slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            node.found_by_lower = true;
+        }
+        if id != NodeId(key.inode) {
+            by_lower.insert_unique(hasher.hash_one(key), slot, |slot| lower_hash(slots, hasher, *slot));
         }
     }
 
     /// Its lower inode leads to it no more. That of another node, which has the same, goes on.
     pub fn lose_by_lower(&mut self, id: NodeId) {
-        let Some(slot) = self.slot(id) else { return };
-        let Some(key) = at(&self.slots, slot).and_then(Node::lower) else { return };
-        if let Ok(found) = self.by_lower.find_entry(self.hasher.hash_one(key), |found| *found == slot) {
+        let Some(node) = self.get_mut(id) else { return };
+        let was_found = std::mem::take(&mut node.found_by_lower);
+        let Some(key) = node.lower().filter(|key| was_found && id != NodeId(key.inode)) else { return };
+        let Self { slots, by_lower, hasher, .. } = self;
+        if let Ok(found) = by_lower.find_entry(hasher.hash_one(key), |slot| is_id(slots, *slot, id)) {
             found.remove();
         }
     }
@@ -270,8 +282,8 @@ mod tests {
 
     /// There may be a million: another field for each of them is worth a thought.
     #[test]
-    fn a_node_takes_136_bytes() {
-        assert_eq!(size_of::<Option<Node>>(), 136);
+    fn a_node_takes_128_bytes() {
+        assert_eq!(size_of::<Option<Node>>(), 128);
     }
 
     #[test]
