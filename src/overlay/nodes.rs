@@ -66,7 +66,7 @@ pub(super) struct Node {
     lower: Option<Lower>,
     in_use: Option<Box<InUse>>,
     /// Lower when the kernel last began to cache content of it.
-    cached: Option<Cached>,
+    cached: Option<Print>,
     /// The attributes that the kernel may answer from memory.
     told: Told,
     /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
@@ -76,10 +76,23 @@ pub(super) struct Node {
 
 /// What all handles on a node share. It is behind a pointer of its own, for most nodes are not open.
 #[derive(Debug)]
-enum InUse {
+struct InUse {
+    file: FileInUse,
+    /// The content that the kernel caches of it.
+    cached: Option<ContentPrint>,
+}
+
+#[derive(Debug)]
+enum FileInUse {
     Judged(Arc<OpenFile>),
     /// Nobody judges it.
     Passed(Arc<Passed>),
+}
+
+impl InUse {
+    fn of(file: FileInUse) -> Box<Self> {
+        Box::new(Self { file, cached: None })
+    }
 }
 
 /// What most nodes never have.
@@ -94,13 +107,6 @@ struct Rare {
     removed: Option<Box<Meta>>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     left: Option<Box<Left>>,
-}
-
-/// Content that the kernel caches: whether it is just that, and whether it is the same but for its ctime.
-#[derive(Clone, Copy, Debug)]
-struct Cached {
-    whole: Print,
-    content: ContentPrint,
 }
 
 /// Programs do not see that a file lands, and git reads again whatever has another ctime than it noted: they go on seeing
@@ -213,17 +219,17 @@ impl Node {
 
     /// What is open on it and judged.
     pub fn open(&self) -> Option<&Arc<OpenFile>> {
-        match self.in_use.as_deref() {
-            Some(InUse::Judged(open)) => Some(open),
-            Some(InUse::Passed(_)) | None => None,
+        match &self.in_use.as_ref()?.file {
+            FileInUse::Judged(open) => Some(open),
+            FileInUse::Passed(_) => None,
         }
     }
 
     /// What is open on it and not judged.
     pub fn passed(&self) -> Option<&Arc<Passed>> {
-        match self.in_use.as_deref() {
-            Some(InUse::Passed(passed)) => Some(passed),
-            Some(InUse::Judged(_)) | None => None,
+        match &self.in_use.as_ref()?.file {
+            FileInUse::Passed(passed) => Some(passed),
+            FileInUse::Judged(_) => None,
         }
     }
 
@@ -520,14 +526,17 @@ impl Nodes {
 
     /// Notes of which content the kernel's cache is from now on; gives whether it was of this, if it was of any.
     pub fn set_cached(&mut self, id: NodeId, stamp: &Stamp) -> Option<bool> {
-        let now = Cached { whole: Print::of(stamp), content: ContentPrint::of(stamp) };
-        let known = self.nodes.get_mut(id)?.cached.replace(now)?;
-        Some(known.whole == now.whole)
+        let node = self.nodes.get_mut(id)?;
+        if let Some(in_use) = &mut node.in_use {
+            in_use.cached = Some(ContentPrint::of(stamp));
+        }
+        let now = Print::of(stamp);
+        Some(node.cached.replace(now)? == now)
     }
 
     /// Lower as the kernel's cache of the content has it, for a file that somebody has open.
     pub fn open_content(&self, id: NodeId) -> Option<ContentPrint> {
-        Some(self.nodes.get(id).filter(|node| node.is_open())?.cached?.content)
+        self.nodes.get(id)?.in_use.as_ref()?.cached
     }
 
     /// Its name stands for something else below.
@@ -686,7 +695,7 @@ impl Nodes {
     /// It is open from here on, and judged.
     pub fn open(&mut self, id: NodeId, open: Arc<OpenFile>) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.in_use = Some(Box::new(InUse::Judged(open)));
+            node.in_use = Some(InUse::of(FileInUse::Judged(open)));
         }
     }
 
@@ -694,7 +703,7 @@ impl Nodes {
     /// itself.
     pub fn pass(&mut self, id: NodeId, passed: Arc<Passed>) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.in_use = Some(Box::new(InUse::Passed(passed)));
+            node.in_use = Some(InUse::of(FileInUse::Passed(passed)));
             node.cached = None;
         }
     }

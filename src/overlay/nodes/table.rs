@@ -4,7 +4,8 @@
 //!
 //! Invariants:
 //! 1. `by_id` has the slot of every node, `free` all other slots.
-//! 2. `by_name` has a node once for each of its names, and no two nodes have one name.
+//! 2. `by_name` has each node that has one name, `by_names` each other one once for each of its names, and no two nodes
+//!    have one name.
 //! 3. A node's `children` is how many nodes have a name in it.
 //! 4. Of the nodes with one `lower` at most one is `found_by_lower`: by its number, where that is the lower inode's as
 //!    nearly all have it, else by `by_lower`, which has no others.
@@ -15,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 
 use super::lower::Lower;
-use super::names::Name;
+use super::names::{Name, Names};
 use super::{Node, NodeId};
 use crate::sys::file::InodeKey;
 
@@ -25,9 +26,9 @@ type Slot = u32;
 /// Fewer slots than these are not worth giving back.
 const COMPACT_SLOTS_MIN: usize = 4096;
 
-/// A name of the node at `slot`. The hash is kept, for a node has several and does not tell which of them this is.
+/// A name of the node at `slot`. The hash is kept, for the node has several and does not tell which of them this is.
 struct Named {
-    hash: u32,
+    hash: u64,
     slot: Slot,
 }
 
@@ -36,7 +37,8 @@ pub(super) struct Table {
     slots: Vec<Option<Node>>,
     free: Vec<Slot>,
     by_id: HashTable<Slot>,
-    by_name: HashTable<Named>,
+    by_name: HashTable<Slot>,
+    by_names: HashTable<Named>,
     by_lower: HashTable<Slot>,
     hasher: RandomState,
 }
@@ -65,9 +67,7 @@ impl Table {
 
     /// The node that has a name.
     pub fn child(&self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
-        let hash = self.name_hash(parent, name);
-        let named = self.by_name.find(spread(hash), |named| is_named(&self.slots, named, hash, parent, name))?;
-        Some(at(&self.slots, named.slot)?.id)
+        Some(at(&self.slots, self.named(parent, name)?)?.id)
     }
 
     /// The node that stands for a lower inode.
@@ -119,11 +119,7 @@ impl Table {
     /// Gives a node a name that nobody has.
     pub fn add_name(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         let Some(slot) = self.slot(id) else { return };
-        let hash = self.name_hash(parent, name);
-        if let Some(node) = self.get_mut(id) {
-            node.names.push(parent, name);
-        }
-        self.by_name.insert_unique(spread(hash), Named { hash, slot }, |named| spread(named.hash));
+        self.change_names(slot, |names| names.push(parent, name));
         if let Some(above) = self.get_mut(parent) {
             above.children += 1;
         }
@@ -131,17 +127,52 @@ impl Table {
 
     /// Takes a name from whoever has it, and gives who that was.
     pub fn remove_name(&mut self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
-        let hash = self.name_hash(parent, name);
-        let Self { slots, by_name, .. } = self;
-        let found = by_name.find_entry(spread(hash), |named| is_named(slots, named, hash, parent, name));
-        let (Named { slot, .. }, _) = found.ok()?.remove();
-        let node = slots.get_mut(slot as usize)?.as_mut()?;
-        node.names.remove(parent, name);
-        let id = node.id;
+        let slot = self.named(parent, name)?;
+        self.change_names(slot, |names| names.remove(parent, name));
         if let Some(above) = self.get_mut(parent) {
             above.children -= 1;
         }
-        Some(id)
+        Some(at(&self.slots, slot)?.id)
+    }
+
+    fn change_names(&mut self, slot: Slot, change: impl FnOnce(&mut Names)) {
+        self.lose_by_names(slot);
+        if let Some(node) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
+            change(&mut node.names);
+        }
+        self.find_by_names(slot);
+    }
+
+    /// Its names lead to it.
+    fn find_by_names(&mut self, slot: Slot) {
+        let Self { slots, by_name, by_names, hasher, .. } = self;
+        match at(slots, slot).map_or(&[][..], |node| &node.names) {
+            [] => {}
+            [only] => drop(by_name.insert_unique(name_hash(hasher, only.parent, &only.name), slot, |slot| {
+                only_name_hash(slots, hasher, *slot)
+            })),
+            several => several.iter().for_each(|name| {
+                let hash = name_hash(hasher, name.parent, &name.name);
+                by_names.insert_unique(hash, Named { hash, slot }, |named| named.hash);
+            }),
+        }
+    }
+
+    /// Its names lead to it no more.
+    fn lose_by_names(&mut self, slot: Slot) {
+        let Self { slots, by_name, by_names, hasher, .. } = self;
+        let names = at(slots, slot).map_or(&[][..], |node| &node.names);
+        for Name { parent, name } in names {
+            let hash = name_hash(hasher, *parent, name);
+            match names.len() {
+                1 => drop(by_name.find_entry(hash, |found| *found == slot).map(|found| found.remove())),
+                _ => drop(
+                    by_names
+                        .find_entry(hash, |found| found.slot == slot && found.hash == hash)
+                        .map(|found| found.remove()),
+                ),
+            }
+        }
     }
 
     /// A node stands for another lower inode, and is found by it.
@@ -186,16 +217,22 @@ impl Table {
         self.by_id.find(self.hasher.hash_one(id), |slot| is_id(&self.slots, *slot, id)).copied()
     }
 
-    fn name_hash(&self, parent: NodeId, name: &OsStr) -> u32 {
-        (self.hasher.hash_one((parent, name)) >> 32) as u32
+    /// Where the node lies that has a name.
+    fn named(&self, parent: NodeId, name: &OsStr) -> Option<Slot> {
+        let hash = name_hash(&self.hasher, parent, name);
+        let has_name =
+            |slot: Slot| at(&self.slots, slot).is_some_and(|node| node.names.position(parent, name).is_some());
+        let only = self.by_name.find(hash, |slot| has_name(*slot)).copied();
+        only.or_else(|| Some(self.by_names.find(hash, |named| named.hash == hash && has_name(named.slot))?.slot))
     }
 
     /// Gives back the room of nodes that are gone, once most are.
     fn compact(&mut self) {
-        let Self { slots, free, by_id, by_name, by_lower, hasher } = self;
+        let Self { slots, free, by_id, by_name, by_names, by_lower, hasher } = self;
         let mut moved: Vec<Slot> = vec![0; slots.len()];
         (0..).zip(by_id.iter_mut()).for_each(|(new, slot)| moved[std::mem::replace(slot, new) as usize] = new);
-        by_name.iter_mut().for_each(|named| named.slot = moved[named.slot as usize]);
+        by_name.iter_mut().for_each(|slot| *slot = moved[*slot as usize]);
+        by_names.iter_mut().for_each(|named| named.slot = moved[named.slot as usize]);
         by_lower.iter_mut().for_each(|slot| *slot = moved[*slot as usize]);
         let mut kept: Vec<Option<Node>> = Vec::new();
         kept.resize_with(by_id.len(), || None);
@@ -203,7 +240,8 @@ impl Table {
         nodes.for_each(|(node, new)| kept[new as usize] = node);
         (*slots, *free) = (kept, Vec::new());
         by_id.shrink_to_fit(|slot| id_hash(slots, hasher, *slot));
-        by_name.shrink_to_fit(|named| spread(named.hash));
+        by_name.shrink_to_fit(|slot| only_name_hash(slots, hasher, *slot));
+        by_names.shrink_to_fit(|named| named.hash);
         by_lower.shrink_to_fit(|slot| lower_hash(slots, hasher, *slot));
     }
 }
@@ -220,10 +258,6 @@ fn is_lower(slots: &[Option<Node>], slot: Slot, key: InodeKey) -> bool {
     at(slots, slot).is_some_and(|node| node.lower() == Some(key))
 }
 
-fn is_named(slots: &[Option<Node>], named: &Named, hash: u32, parent: NodeId, name: &OsStr) -> bool {
-    named.hash == hash && at(slots, named.slot).is_some_and(|node| node.names.position(parent, name).is_some())
-}
-
 fn id_hash(slots: &[Option<Node>], hasher: &RandomState, slot: Slot) -> u64 {
     at(slots, slot).map_or(0, |node| hasher.hash_one(node.id))
 }
@@ -232,9 +266,14 @@ fn lower_hash(slots: &[Option<Node>], hasher: &RandomState, slot: Slot) -> u64 {
     at(slots, slot).and_then(Node::lower).map_or(0, |key| hasher.hash_one(key))
 }
 
-/// A table looks at the highest bits and at the lowest.
-fn spread(hash: u32) -> u64 {
-    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+fn name_hash(hasher: &RandomState, parent: NodeId, name: &OsStr) -> u64 {
+    hasher.hash_one((parent, name))
+}
+
+/// Of a node that has one name.
+fn only_name_hash(slots: &[Option<Node>], hasher: &RandomState, slot: Slot) -> u64 {
+    let name = at(slots, slot).and_then(|node| node.names.first());
+    name.map_or(0, |name| name_hash(hasher, name.parent, &name.name))
 }
 
 #[cfg(test)]
@@ -266,8 +305,15 @@ mod tests {
         let (first, all) = (10_u64, 20_000_u64);
         let mut table = table(first..all);
         let stays = |inode: u64| inode.is_multiple_of(7);
+        let linked = |inode: u64| inode.is_multiple_of(3);
+        for inode in (first..all).filter(|inode| linked(*inode)) {
+            table.add_name(NodeId(inode), ROOT, format!("g{inode}").as_ref());
+        }
+        let (other_number, below) = (NodeId(1 << 51), key(1));
+        table.insert(Node::new(other_number, FileKind::Regular, Some(below)));
         for inode in (first..all).filter(|inode| !stays(*inode)) {
-            assert_eq!(table.remove(NodeId(inode)), [ROOT]);
+            let names = if linked(inode) { 2 } else { 1 };
+            assert_eq!(table.remove(NodeId(inode)), vec![ROOT; names]);
         }
         assert!(table.slots.len() < 3 * table.len() && table.by_name.capacity() < 4 * table.len());
         (all..all + 1000).for_each(|inode| add(&mut table, inode));
@@ -276,14 +322,18 @@ mod tests {
             let by_name = table.child(ROOT, format!("f{inode}").as_ref());
             let by_id = table.get(NodeId(inode)).map(|node| node.id);
             assert_eq!([by_name, by_id, table.of_lower(key(inode))], [found; 3]);
+            let other_name = table.child(ROOT, format!("g{inode}").as_ref());
+            assert_eq!(other_name, found.filter(|_| inode < all && linked(inode)));
         }
-        assert_eq!(table.get(ROOT).map(|root| root.children as usize), Some(table.len() - 1));
+        assert_eq!(table.of_lower(below), Some(other_number));
+        let names: usize = table.iter().map(|node| node.names.len()).sum();
+        assert_eq!(table.get(ROOT).map(|root| root.children as usize), Some(names));
     }
 
     /// There may be a million: another field for each of them is worth a thought.
     #[test]
-    fn a_node_takes_128_bytes() {
-        assert_eq!(size_of::<Option<Node>>(), 128);
+    fn a_node_takes_120_bytes() {
+        assert_eq!(size_of::<Option<Node>>(), 120);
     }
 
     #[test]
