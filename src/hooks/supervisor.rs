@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::process::children;
-use crate::sys::spawn::{close_others_on_exec, die_with_parent, unblock_signals};
+use crate::sys::spawn::{close_others_on_exec, die_with_parent, receive_signals};
 
 /// Whether this program was started as a supervisor: by its name, which no person types.
 const NAME: &str = "fettlefs-hook";
@@ -243,7 +243,7 @@ fn stand_apart() -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     close_others_on_exec()?;
-    unblock_signals()?;
+    receive_signals()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let current = limit.current.map_or(DESCRIPTORS, |current| current.min(DESCRIPTORS));

@@ -42,9 +42,36 @@ pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is started from here on can be sent every signal. A daemon blocks those it waits for, and a program that is run
-/// would go on blocking them.
-pub fn unblock_signals() -> io::Result<()> {
+/// What is started from here on can be sent every signal. A daemon blocks those it waits for, and what was started in the
+/// background of a script ignores Ctrl-C: a program that is run would go on doing so.
+pub fn receive_signals() -> io::Result<()> {
+    (1..=SIGNAL_LAST).filter(|signal| *signal != libc::SIGPIPE).try_for_each(no_longer_ignore)?;
+    unblock_signals()
+}
+
+/// Of those that have a name. A broken pipe we ignore ourselves, and the library gives each child the default.
+const SIGNAL_LAST: libc::c_int = 31;
+
+fn no_longer_ignore(signal: libc::c_int) -> io::Result<()> {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: with no new action given, the present one is written to `action`, if the call succeeds.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it succeeded.
+    let mut action = unsafe { action.assume_init() };
+    if action.sa_sigaction != libc::SIG_IGN {
+        return Ok(());
+    }
+    action.sa_sigaction = libc::SIG_DFL;
+    // SAFETY: the action is the one that was there but for its handler, which is none of ours.
+    match unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn unblock_signals() -> io::Result<()> {
     let mut none = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` initialises the set, and the old mask is not asked for.
     let error = unsafe {

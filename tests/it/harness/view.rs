@@ -21,11 +21,18 @@ pub struct Mounting<'s> {
     flags: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     mountpoint: Option<PathBuf>,
+    wrapper: Vec<&'static str>,
 }
 
 impl<'s> Mounting<'s> {
     pub(super) fn of(scratch: &'s Scratch) -> Self {
-        Self { scratch, flags: Vec::new(), env: Vec::new(), mountpoint: None }
+        Self { scratch, flags: Vec::new(), env: Vec::new(), mountpoint: None, wrapper: Vec::new() }
+    }
+
+    /// As `&` in a script starts a program.
+    pub fn in_background_of_script(mut self) -> Self {
+        self.wrapper = vec!["env", "--ignore-signal=INT", "--ignore-signal=QUIT"];
+        self
     }
 
     pub fn flag(mut self, flag: impl Into<OsString>) -> Self {
@@ -64,8 +71,10 @@ impl<'s> Mounting<'s> {
             "no /dev/fuse: this test needs a real mount. Load it (`modprobe fuse`, or `--device /dev/fuse` for a \
              container), or set FETTLE_TEST_SKIP_FUSE=1 to go without"
         );
-        let mut command = self.scratch.fettlefs();
-        command.current_dir(self.scratch.root()).arg("mount");
+        let program = self.scratch.fettlefs().get_program().to_owned();
+        let mut words = self.wrapper.iter().map(OsString::from).chain([program]);
+        let mut command = self.scratch.command(words.next().expect("at least the program"));
+        command.args(words).current_dir(self.scratch.root()).arg("mount");
         // Before the test's own: of two words that contradict each other the later one counts.
         if let Some(options) = std::env::var_os(OPTIONS_VARIABLE) {
             command.arg("-o").arg(options);

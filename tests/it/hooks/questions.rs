@@ -112,7 +112,7 @@ print(json.dumps({{'decision': 'land'}}))
     let command = format!("[{hook:?}, 'one', 'two words', '$HOME;*']");
     let mounting =
         scratch.mounting().env("FETTLE_HOOKS_PRE_WRITE", command).env("SECRET", "x").env("LD_LIBRARY_PATH", "");
-    let view = mounting.start();
+    let view = mounting.in_background_of_script().start();
     view.sh("echo x > a").ok();
     view.assert_landed("a", "x\n");
     let told: Value = serde_json::from_slice(&fs::read(&out).expect("it ran")).expect("JSON");
