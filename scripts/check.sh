@@ -192,4 +192,6 @@ say "cargo test"
 # Death at every step (scripts/crashpoints) is among them: src/overlay/tests/crash.rs tells its counts.
 # Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
 # Most of them wait for programs and for the disk: twice as many as cores at a time.
-cargo test --locked --no-fail-fast --lib --test it -- --test-threads=$(($(nproc) * 2))
+# Who starts this in the background of a script ignores Ctrl-C, and every program of a test would: bash cannot even trap it.
+env --default-signal=INT --default-signal=QUIT \
+    cargo test --locked --no-fail-fast --lib --test it -- --test-threads=$(($(nproc) * 2))

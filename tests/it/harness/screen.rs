@@ -38,9 +38,8 @@ impl Screen {
         let name = ptsname(&terminal, Vec::new()).expect("a terminal has a name");
         let name = name.to_str().expect("terminals have plain names").to_owned();
         let open = || File::options().read(true).write(true).open(&name).expect("the program's side");
-        // Tests may run in the background of a script, where Ctrl-C is ignored by whatever does not say otherwise.
-        let mut started = Command::new("env");
-        started.args(["--default-signal", "setsid", "-c"]).arg(command.get_program()).args(command.get_args());
+        let mut started = Command::new("setsid");
+        started.arg("-c").arg(command.get_program()).args(command.get_args());
         started.current_dir(command.get_current_dir().expect("it is said where it runs"));
         started.env("TERM", "xterm-256color");
         for (name, value) in command.get_envs() {

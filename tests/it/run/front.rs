@@ -57,8 +57,6 @@ def until(fd, word, seen=b""):
 def start(script):
     pid, fd = pty.fork()
     if pid == 0:
-        # These tests may run in the background of a script, where it is ignored.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(program, [program, "-C", project, "run", "--", "bash", "-c", script])
     return pid, fd
 pid, fd = start("trap 'echo interrupted; exit 5' INT; echo ready; while :; do read -t 0.1 x; done")
