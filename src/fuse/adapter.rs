@@ -88,33 +88,35 @@ impl Adapter {
     }
 
     /// For requests that are answered from memory or by one call below.
-    fn now<T>(&self, reply: impl Answer<T>, op: &'static str, ask: impl FnOnce(&View) -> Result<T>) {
-        let _turn = self.readers.serve(Asker::Program);
+    fn now<T>(&self, req: &Request, reply: impl Answer<T>, op: &'static str, ask: impl FnOnce(&View) -> Result<T>) {
+        let _turn = self.readers.serve(asker(req));
         let done = self.door.attempt(op, ask);
-        self.readers.will_answer();
+        self.readers.will_answer(asker(req));
         reply.answer(done);
     }
 
     /// For requests that may wait for a copy, a diff, an fsync or a permission program.
     fn lasting<T>(
         &self,
+        req: &Request,
         reply: impl Answer<T>,
         op: &'static str,
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
-        self.on(&self.lasting, reply, op, ask);
+        self.on(req, &self.lasting, reply, op, ask);
     }
 
     /// For requests that last, and by which names of directories come or go.
     fn naming<T, const N: usize>(
         &self,
+        req: &Request,
         dirs: [INodeNo; N],
         reply: impl Answer<T>,
         op: &'static str,
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
         let changes = self.door.listings.changes();
-        self.lasting(reply, op, move |view| {
+        self.lasting(req, reply, op, move |view| {
             let done = ask(view);
             dirs.iter().for_each(|dir| changes.note(dir.0));
             done
@@ -124,29 +126,36 @@ impl Adapter {
     /// For requests that may wait for a person.
     fn at_desk<T>(
         &self,
+        req: &Request,
         reply: impl Answer<T>,
         op: &'static str,
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
-        self.on(&self.at_desk, reply, op, ask);
+        self.on(req, &self.at_desk, reply, op, ask);
     }
 
     fn on<T>(
         &self,
+        req: &Request,
         workers: &Workers,
         reply: impl Answer<T>,
         op: &'static str,
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
-        let _turn = self.readers.serve(Asker::Program);
+        let asker = asker(req);
+        let _turn = self.readers.serve(asker);
         let (door, readers) = (self.door.clone(), self.readers.clone());
         workers.off_path(move || {
             let done = door.attempt(op, ask);
-            readers.will_answer();
+            readers.will_answer(asker);
             reply.answer(done);
             door.view.after_answer();
         });
     }
+}
+
+fn asker(req: &Request) -> Asker {
+    Asker::Program { thread: req.pid() }
 }
 
 fn caller(req: &Request) -> Caller {
@@ -180,8 +189,8 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.now(reply, "lookup", |view| view.lookup(parent, name));
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.now(req, reply, "lookup", |view| view.lookup(parent, name));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -194,8 +203,8 @@ impl Filesystem for Adapter {
         self.door.attempt("forget", forget).unwrap_or(());
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.now(reply, "getattr", |view| view.attributes(ino));
+    fn getattr(&self, req: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.now(req, reply, "getattr", |view| view.attributes(ino));
     }
 
     fn setattr(
@@ -217,15 +226,15 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         if self.herald.is_own(req.pid()) {
-            return self.now(reply, "setattr", |view| view.attributes_unchanged(ino));
+            return self.now(req, reply, "setattr", |view| view.attributes_unchanged(ino));
         }
         let (atime, mtime) = (attr::set_time(atime), attr::set_time(mtime));
         let (set, caller) = (SetAttributes { mode, uid, gid, size, atime, mtime }, caller(req));
-        self.lasting(reply, "setattr", move |view| view.set_attributes(ino, handle, &set, &caller));
+        self.lasting(req, reply, "setattr", move |view| view.set_attributes(ino, handle, &set, &caller));
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.now(reply, "readlink", |view| Ok(view.read_symlink(ino)?.into_vec()));
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.now(req, reply, "readlink", |view| Ok(view.read_symlink(ino)?.into_vec()));
     }
 
     fn mknod(
@@ -239,27 +248,27 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.naming([parent], reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
+        self.naming(req, [parent], reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.naming([parent], reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
+        self.naming(req, [parent], reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.naming([parent], reply, "unlink", move |view| view.unlink(parent, &name, &caller));
+        self.naming(req, [parent], reply, "unlink", move |view| view.unlink(parent, &name, &caller));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.naming([parent], reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
+        self.naming(req, [parent], reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, target, caller) = (name.to_owned(), target.as_os_str().to_owned(), caller(req));
-        self.naming([parent], reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
+        self.naming(req, [parent], reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
     }
 
     fn rename(
@@ -274,23 +283,23 @@ impl Filesystem for Adapter {
     ) {
         let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(req));
         let flags = sys::RenameFlags::from_bits_retain(flags.bits());
-        self.naming([parent, new_parent], reply, "rename", move |view| {
+        self.naming(req, [parent, new_parent], reply, "rename", move |view| {
             view.rename((parent, &name), (new_parent, &new_name), flags, &caller)
         });
     }
 
     fn link(&self, req: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         let (new_name, caller) = (new_name.to_owned(), caller(req));
-        self.naming([new_parent], reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
+        self.naming(req, [new_parent], reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, OpenFlags(flags): OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
         let ask = move |view: &View| view.open(ino, flags, &caller);
         match node(ino) {
-            Whose::Overlay(_) if may_write(flags) => self.lasting(reply, "open", ask),
-            Whose::Overlay(_) => self.now(reply, "open", ask),
-            Whose::Desk(_) => self.at_desk(reply, "open", ask),
+            Whose::Overlay(_) if may_write(flags) => self.lasting(req, reply, "open", ask),
+            Whose::Overlay(_) => self.now(req, reply, "open", ask),
+            Whose::Desk(_) => self.at_desk(req, reply, "open", ask),
         }
     }
 
@@ -309,8 +318,8 @@ impl Filesystem for Adapter {
         let caller = caller(req);
         let ask = move |view: &View| view.read(handle, offset, size, &caller);
         match open_file(handle) {
-            Whose::Overlay(_) => self.now(reply, "read", ask),
-            Whose::Desk(_) => self.at_desk(reply, "read", ask),
+            Whose::Overlay(_) => self.now(req, reply, "read", ask),
+            Whose::Desk(_) => self.at_desk(req, reply, "read", ask),
         }
     }
 
@@ -330,18 +339,18 @@ impl Filesystem for Adapter {
         match open_file(handle) {
             Whose::Overlay(handle) => {
                 let from = source(write_flags, &caller);
-                self.now(reply, "write", |view| view.write(handle, offset, data, from));
+                self.now(req, reply, "write", |view| view.write(handle, offset, data, from));
             }
             Whose::Desk(handle) => {
                 let data = data.to_owned();
-                self.at_desk(reply, "write", move |view| view.write_at_desk(handle, &data, &caller));
+                self.at_desk(req, reply, "write", move |view| view.write_at_desk(handle, &data, &caller));
             }
         }
     }
 
     fn flush(&self, req: &Request, _ino: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
         let caller = caller(req);
-        self.lasting(reply, "flush", move |view| view.flush(handle, &caller));
+        self.lasting(req, reply, "flush", move |view| view.flush(handle, &caller));
     }
 
     fn release(
@@ -369,22 +378,22 @@ impl Filesystem for Adapter {
         wait.recv().unwrap_or(());
     }
 
-    fn fsync(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.lasting(reply, "fsync", move |view| view.fsync(handle, datasync));
+    fn fsync(&self, req: &Request, _ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.lasting(req, reply, "fsync", move |view| view.fsync(handle, datasync));
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.readers.serve(Asker::Program);
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.readers.serve(asker(req));
         let done = self.door.attempt("opendir", |view| Ok(self.door.listings.open(view, ino)));
-        self.readers.will_answer();
+        self.readers.will_answer(asker(req));
         match done {
             Ok((handle, flags)) => reply.opened(handle, flags),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn readdir(&self, _req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let _turn = self.readers.serve(Asker::Program);
+    fn readdir(&self, req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _turn = self.readers.serve(asker(req));
         let done = self.door.attempt("readdir", |view| {
             let full = |next, entry: &Entry| {
                 let Entry { name, inode, kind } = entry;
@@ -392,25 +401,18 @@ impl Filesystem for Adapter {
             };
             self.door.listings.read(view, (ino, handle, offset), full)
         });
-        self.readers.will_answer();
+        self.readers.will_answer(asker(req));
         reply.answer(done);
     }
 
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let _turn = self.readers.serve(Asker::Program);
+    fn readdirplus(&self, req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let _turn = self.readers.serve(asker(req));
         let done = self.door.attempt("readdirplus", |view| {
             self.door.listings.read_plus(view, (ino, handle, offset), |next, name, shown| {
                 reply.add(shown.attr.ino, next, name, &shown.ttl, &shown.attr, GENERATION)
             })
         });
-        self.readers.will_answer();
+        self.readers.will_answer(asker(req));
         reply.answer(done);
     }
 
@@ -421,12 +423,12 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.lasting(reply, "fsyncdir", move |view| view.sync_dir(ino));
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.lasting(req, reply, "fsyncdir", move |view| view.sync_dir(ino));
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.now(reply, "statfs", View::statfs);
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.now(req, reply, "statfs", View::statfs);
     }
 
     fn setxattr(
@@ -440,20 +442,20 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (name, value, caller) = (name.to_owned(), value.to_owned(), caller(req));
-        self.lasting(reply, "setxattr", move |view| view.set_xattr(ino, &name, &value, flags, &caller));
+        self.lasting(req, reply, "setxattr", move |view| view.set_xattr(ino, &name, &value, flags, &caller));
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.now(reply, "getxattr", |view| view.get_xattr(ino, name, size));
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.now(req, reply, "getxattr", |view| view.get_xattr(ino, name, size));
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.now(reply, "listxattr", |view| view.list_xattrs(ino, size));
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.now(req, reply, "listxattr", |view| view.list_xattrs(ino, size));
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.lasting(reply, "removexattr", move |view| view.remove_xattr(ino, &name, &caller));
+        self.lasting(req, reply, "removexattr", move |view| view.remove_xattr(ino, &name, &caller));
     }
 
     fn create(
@@ -467,7 +469,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.naming([parent], reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
+        self.naming(req, [parent], reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
     }
 
     fn fallocate(
@@ -481,11 +483,11 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let caller = caller(req);
-        self.lasting(reply, "fallocate", move |view| view.fallocate(handle, mode, offset, length, &caller));
+        self.lasting(req, reply, "fallocate", move |view| view.fallocate(handle, mode, offset, length, &caller));
     }
 
-    fn lseek(&self, _req: &Request, _ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.now(reply, "lseek", |view| view.lseek(handle, offset, whence));
+    fn lseek(&self, req: &Request, _ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.now(req, reply, "lseek", |view| view.lseek(handle, offset, whence));
     }
 
     fn copy_file_range(
@@ -502,7 +504,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let caller = caller(req);
-        self.lasting(reply, "copy_file_range", move |view| {
+        self.lasting(req, reply, "copy_file_range", move |view| {
             view.copy_file_range((handle_in, offset_in), (handle_out, offset_out), length, &caller)
         });
     }

@@ -44,7 +44,8 @@ const QUIET_TICKS: u32 = 20;
 /// Who waits for the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    Program,
+    /// By the number of its thread; 0 where that is not seen from here.
+    Program { thread: u32 },
     /// The kernel lets go of something, and nobody waits for that.
     Nobody,
 }
@@ -63,6 +64,8 @@ struct State {
     reading: usize,
     /// Requests being served for which programs wait.
     serving: usize,
+    /// A request waited already when this thread of a program was about to be answered.
+    overtaken: Option<u32>,
     resting: usize,
     /// Threads that were called and have not noticed yet.
     calls: usize,
@@ -89,11 +92,15 @@ impl Readers {
         let mut state = self.state.lock();
         state.served += 1;
         state.reading = state.reading.saturating_sub(1);
-        if asker == Asker::Program {
-            if state.serving > 0 {
-                state.note_crowd();
+        match asker {
+            Asker::Program { thread } => {
+                if state.serving > 0 || state.is_another(thread) {
+                    state.note_crowd();
+                }
+                state.serving += 1;
             }
-            state.serving += 1;
+            // That may have been what waited.
+            Asker::Nobody => state.overtaken = None,
         }
         if state.reading == 0 && state.is_crowded() {
             self.call(&mut state);
@@ -101,16 +108,16 @@ impl Readers {
         Turn(self)
     }
 
-    /// The program that asked is about to be answered: whoever asks before that is another one.
-    pub fn will_answer(&self) {
+    /// Who asked is about to be answered: whoever asks before that is another program, or nobody who waits.
+    pub fn will_answer(&self, asker: Asker) {
         let mut state = self.state.lock();
         state.serving -= 1;
         if state.reading > 0 || state.is_crowded() {
             return;
         }
         drop(state);
-        if self.look() == Look::Request {
-            self.state.lock().note_crowd();
+        if let (Asker::Program { thread }, Look::Request) = (asker, self.look()) {
+            self.state.lock().overtaken = Some(thread);
         }
     }
 
@@ -223,6 +230,12 @@ enum Look {
 }
 
 impl State {
+    /// Whether the request that waited while another was answered is this thread's, and the other's was not. A thread that
+    /// has a file removed asks again while the kernel lets go of that: both wait then, and only one program asks.
+    fn is_another(&mut self, thread: u32) -> bool {
+        self.overtaken.take().is_some_and(|answered| answered != thread || thread == 0)
+    }
+
     fn is_crowded(&self) -> bool {
         self.crowd_until.is_some_and(|until| Instant::now() < until)
     }
@@ -309,11 +322,12 @@ mod tests {
     fn serve(readers: &Readers, mut device: UnixStream, answer: &Sender<ThreadId>, all: &Barrier) {
         let mut request = [0];
         while device.read(&mut request).unwrap() == 1 {
-            let _turn = readers.serve(Asker::Program);
+            let asker = Asker::Program { thread: 1 };
+            let _turn = readers.serve(asker);
             if request[0] == WAITS {
                 all.wait();
             }
-            readers.will_answer();
+            readers.will_answer(asker);
             answer.send(thread::current().id()).unwrap();
         }
     }
@@ -344,5 +358,23 @@ mod tests {
         let who: HashSet<ThreadId> = (0..4).map(|_| session.answer()).collect();
         assert_eq!(who.len(), 4);
         session.end();
+    }
+
+    #[test]
+    fn what_waits_while_a_program_is_answered_is_another_program_only_if_another_asked() {
+        let is_crowd = |next: Asker| {
+            let (device, mut program) = UnixStream::pair().unwrap();
+            let readers = Readers::new(device.into(), 1);
+            let first = Asker::Program { thread: 1 };
+            let turn = readers.serve(first);
+            program.write_all(&[QUICK]).unwrap();
+            readers.will_answer(first);
+            drop(turn);
+            let _turn = readers.serve(next);
+            readers.state.lock().is_crowded()
+        };
+        assert!(!is_crowd(Asker::Nobody));
+        let crowds = [1, 2, 0].map(|thread| is_crowd(Asker::Program { thread }));
+        assert_eq!(crowds, [false, true, true]);
     }
 }
