@@ -1,0 +1,104 @@
+//! What somebody else put where a landing was at work: it is found, and kept.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use crate::model::{BackupKind, RelPath};
+use crate::protocol::EventName;
+use crate::store::backups::{self, Backup};
+use crate::store::content::StagedContent;
+use crate::store::events::{self, EventDraft};
+use crate::store::{Context, Result, Store, is_temp_name, now_millis};
+use crate::sys::OFlags;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::{self, Place, Tree, is_absent};
+
+/// Something in a directory that is no temporary name of ours, nor a directory that `goes`. `within` is the path in `tree`.
+pub(super) fn foreign_in(
+    tree: &Tree,
+    within: &RelPath,
+    goes: &impl Fn(&RelPath) -> bool,
+) -> std::io::Result<Option<RelPath>> {
+    for entry in tree.list(within)?.into_iter().filter(|entry| !is_temp_name(&entry.name)) {
+        let Ok(path) = within.join(&entry.name) else { continue };
+        if entry.kind != FileKind::Directory || !goes(&path) {
+            return Ok(Some(path));
+        }
+        if let Some(found) = foreign_in(tree, &path, goes)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes backups of what somebody put into a directory, which stood at `path`, so that it can go: it is empty afterwards,
+/// but for temporary names.
+pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
+    let doing = || format!("keep what somebody wrote in {path}");
+    let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
+    for entry in tree::list(dir.as_fd()).doing(doing)? {
+        let place = Place { dir: Arc::clone(&dir), name: entry.name };
+        let (Ok(path), Some(meta)) = (path.join(&place.name), place.stat().doing(doing)?) else { continue };
+        match meta.kind {
+            _ if is_temp_name(&place.name) => {}
+            FileKind::Directory => {
+                keep_within(store, &path, &place)?;
+                remove_if_empty(&place).doing(doing)?;
+            }
+            _ => {
+                keep_foreign(store, &path, &place, &meta)?;
+                place.unlink().doing(doing)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.
+pub(super) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
+    let doing = || format!("keep what somebody wrote at {path}");
+    let content = match meta.kind {
+        FileKind::Regular => {
+            let file = place.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
+            store.stage_content(&file)?
+        }
+        FileKind::Symlink => StagedContent::of(place.read_symlink().doing(doing)?.into_vec()),
+        // Nothing whose content could be lost.
+        _ => return Ok(()),
+    };
+    store.note_use(content.digest);
+    let created = now_millis();
+    let backup = Backup {
+        name: Backup::name_for(path, created),
+        path: path.clone(),
+        kind: BackupKind::Landed,
+        digest: content.digest,
+        size: content.size,
+        mode: meta.mode,
+        symlink: meta.kind == FileKind::Symlink,
+        mtime: meta.mtime,
+        created,
+        by: None,
+    };
+    let event = EventDraft::new(EventName::ExternalModified).with(|event| {
+        event.path = Some(path.clone());
+        event.sha256 = Some(content.digest);
+        event.bytes = Some(content.size);
+        event.message = Some("written below while something landed there: kept as a backup".to_owned());
+    });
+    store.database.lock().write(|tx| {
+        content.commit(tx)?;
+        let name = backups::put(tx, &backup)?;
+        events::put_all(tx, &[event], &[(&backup, &name)]).map(|_| ())
+    })
+}
+
+/// A directory that is gone, or in which somebody else has put something, is left alone.
+pub(in crate::store) fn remove_if_empty(place: &Place) -> std::io::Result<()> {
+    match place.remove_dir() {
+        Err(err) if is_absent(&err) || err.raw_os_error() == Some(libc::ENOTEMPTY) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,108 @@
+//! What comes to stand at a path, made where it waits for that.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use crate::model::Timestamp;
+use crate::store::operations::NodeLooks;
+use crate::sys::file::{self, Meta};
+use crate::sys::tree::Place;
+use crate::sys::{Mode, OFlags};
+
+/// What comes to stand at a path.
+pub enum NewContent<'a> {
+    /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
+    File { file: &'a File, like: &'a File, meta: Meta },
+    /// The same of these bytes.
+    Bytes { bytes: &'a [u8], like: &'a File, meta: Meta },
+    /// `times`: of last access and modification; none: now.
+    Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
+    /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
+    Dir { like: &'a File, meta: Meta },
+    /// A FIFO, socket or device.
+    Node { looks: NodeLooks },
+}
+
+/// What is made to be placed: under its temporary name, or without one.
+pub(super) struct MadeEntry {
+    pub meta: Meta,
+    pub nameless: Option<File>,
+}
+
+pub(super) fn make_entry(
+    waiting: &Place,
+    new: &NewContent<'_>,
+    needs_name: bool,
+    secure: impl FnOnce(&File) -> std::io::Result<()>,
+) -> std::io::Result<MadeEntry> {
+    match new {
+        NewContent::File { file, like, meta } => {
+            write_file(waiting, needs_name, (like, meta), |temp| file::copy_content(file, temp), secure)
+        }
+        NewContent::Bytes { bytes, like, meta } => {
+            write_file(waiting, needs_name, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
+        }
+        NewContent::Symlink { target, uid, gid, times } => {
+            waiting.make_symlink(target)?;
+            give_owner(waiting, *uid, *gid)?;
+            if let Some((access, modification)) = times {
+                waiting.set_times(file::to_timespec(*access), file::to_timespec(*modification))?;
+            }
+            MadeEntry::at(waiting)
+        }
+        NewContent::Dir { like, meta } => {
+            waiting.make_dir(Mode::RWXU)?;
+            let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
+            // It looks as it shall once all is in it.
+            file::copy_looks(like.as_fd(), &Meta { mode: meta.mode | 0o700, ..*meta }, temp.as_fd())?;
+            MadeEntry::at(waiting)
+        }
+        NewContent::Node { looks } => {
+            waiting.make_node(looks.kind, Mode::RUSR | Mode::WUSR, looks.device)?;
+            give_owner(waiting, looks.uid, looks.gid)?;
+            waiting.set_mode(looks.mode)?;
+            waiting.set_times(file::to_timespec(looks.atime), file::to_timespec(looks.mtime))?;
+            MadeEntry::at(waiting)
+        }
+    }
+}
+
+impl MadeEntry {
+    fn at(waiting: &Place) -> std::io::Result<Self> {
+        let meta = waiting.stat()?.ok_or(std::io::ErrorKind::NotFound)?;
+        Ok(Self { meta, nameless: None })
+    }
+}
+
+fn write_file(
+    waiting: &Place,
+    needs_name: bool,
+    (like, meta): (&File, &Meta),
+    fill: impl FnOnce(&File) -> std::io::Result<()>,
+    secure: impl FnOnce(&File) -> std::io::Result<()>,
+) -> std::io::Result<MadeEntry> {
+    let mode = file::mode_at_first(meta.mode);
+    let nameless = if needs_name { None } else { waiting.create_nameless(mode)? };
+    let is_nameless = nameless.is_some();
+    let made = nameless.map_or_else(|| waiting.create(OFlags::RDWR, mode).map(File::from), Ok)?;
+    fill(&made)?;
+    file::copy_metadata(like.as_fd(), meta, made.as_fd())?;
+    secure(&made)?;
+    Ok(MadeEntry { meta: meta_when_named(&made)?, nameless: is_nameless.then_some(made) })
+}
+
+/// Of a file that may have no name yet, as it is going to be with one.
+pub(super) fn meta_when_named(file: &File) -> std::io::Result<Meta> {
+    let meta = Meta::of(file.as_fd())?;
+    Ok(Meta { links: meta.links.max(1), ..meta })
+}
+
+/// An unprivileged daemon cannot give files away.
+fn give_owner(place: &Place, uid: u32, gid: u32) -> std::io::Result<()> {
+    match place.set_owner(Some(uid), Some(gid)) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,555 @@
+//! One step of a landing, with its directories held open: how it is applied, undone, and found by recovery.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::StepOutcome;
+use super::foreign::{keep_foreign, keep_within};
+use crate::model::{Digest, RelPath, Stamp};
+use crate::store::journal::{Act, Looks, Step};
+use crate::store::recovery::SweepNote;
+use crate::store::{Context, Error, Result, Store, is_temp_name};
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::{Dirs, Place, Tree};
+use crate::sys::{Mode, OFlags, RenameFlags};
+
+/// One step, with its directory held open: renames of ancestors do not matter to it.
+pub(in crate::store) struct Staged {
+    pub step: Step,
+    pub(super) place: Place,
+    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name, and [`Act::Take`] the name that
+    /// its file comes from.
+    pub(super) waiting: Option<Place>,
+    /// What a [`Act::Place`] has made without a name, which it gets when it is applied; none at recovery.
+    pub(super) nameless: Option<File>,
+    /// The second path of a step that names two.
+    pub(super) other: Option<Place>,
+    /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
+    pub(super) new: Option<File>,
+    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] the
+    /// journal tells it.
+    pub(super) placed: Option<Stamp>,
+}
+
+impl Staged {
+    /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
+    /// there, takes from there or renames.
+    pub fn reopen(tree: &Tree, step: Step, among: &[Staged], dirs: &mut Dirs) -> Result<Self> {
+        let place = place_among(among, dirs, tree, &step.path)?;
+        let other = step.other().map(|other| place_among(among, dirs, tree, other)).transpose()?;
+        let waiting = match &step.act {
+            Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
+            Act::Take { .. } => other.clone(),
+            Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
+                None
+            }
+        };
+        let placed = match &step.act {
+            Act::Take { new, .. } => Some(*new),
+            Act::Place { nameless, .. } => *nameless,
+            _ => None,
+        };
+        Ok(Self { step, place, waiting, nameless: None, other, new: None, placed })
+    }
+
+    pub fn apply(&self, store: &Store) -> Result<()> {
+        match &self.step.act {
+            Act::Place { .. } | Act::Supplant { .. } => self.swap_in(store),
+            Act::Take { new, .. } => {
+                // Nobody else has another copy of it, so it changes places only where that is going to last.
+                if !is_same_entry(self.waiting(), new).doing(|| self.doing("check"))? {
+                    return Err(self.conflict());
+                }
+                self.check_expected()?;
+                self.swap_in(store)
+            }
+            Act::Remove { .. } => self.move_out(self.waiting()),
+            Act::Rewrite { new, looks, .. } => {
+                self.check_expected()?;
+                self.write_in_place(store, *new, looks.map(|(_, new)| new))
+            }
+            Act::Move { .. } => {
+                self.check_expected()?;
+                self.place.rename(self.other(), RenameFlags::NOREPLACE).doing(|| self.doing("rename"))
+            }
+            Act::Relocate { onto, .. } => {
+                self.check_inodes()?;
+                // Over a directory the kernel makes sure that it is empty.
+                let flags = if onto.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+                self.place.rename(self.other(), flags).doing(|| self.doing("rename"))
+            }
+            Act::Exchange { .. } => {
+                self.check_inodes()?;
+                self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(|| self.doing("exchange"))
+            }
+            Act::Link { .. } => match self.other().link(&self.place) {
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
+                other => other.doing(|| self.doing("link")),
+            },
+        }
+    }
+
+    pub fn undo(&self, store: &Store) -> Result<()> {
+        let doing = || self.doing("undo");
+        match &self.step.act {
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } if self.step.expect.is_some() => {
+                match self.swap_back(self.waiting())? {
+                    Back::AsItWas => Ok(()),
+                    // The old content is nowhere else, and no intent tells of it any more.
+                    Back::Foreign => self.keep_waiting(store, self.waiting()),
+                }
+            }
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } => self.take_back(self.waiting()),
+            Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
+                // Somebody has made something in its place.
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
+                other => other.doing(doing),
+            },
+            Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
+            Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
+            Act::Relocate { onto, .. } => {
+                self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
+                let is_dir = self.place.stat().doing(doing)?.is_some_and(|meta| meta.is_dir());
+                let onto = onto.filter(|_| is_dir);
+                onto.map_or(Ok(()), |mode| self.other().make_dir(Mode::from_raw_mode(mode))).doing(doing)
+            }
+            Act::Exchange { .. } => self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(doing),
+            Act::Link { .. } => self.place.unlink().doing(doing),
+        }
+    }
+
+    /// Puts the waiting entry in place, and makes sure that what came out is what was expected to be there.
+    fn swap_in(&self, store: &Store) -> Result<()> {
+        let waiting = self.waiting();
+        let doing = || self.doing("replace");
+        let Some(expect) = self.step.expect else {
+            let named = match &self.nameless {
+                Some(file) => self.place.name_file(file),
+                None => waiting.rename(&self.place, RenameFlags::NOREPLACE),
+            };
+            return match named {
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
+                other => other.doing(doing),
+            };
+        };
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(self.conflict()),
+            other => other.doing(doing)?,
+        }
+        let is_expected = match self.step.act {
+            // What is in it is looked at once all that is to go has gone.
+            Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
+            _ => is_same_entry(waiting, &expect).doing(doing)?,
+        };
+        if is_expected {
+            return Ok(());
+        }
+        // Somebody put something else there between the check and the rename: it goes back, untouched.
+        let back = self.swap_back(waiting)?;
+        if matches!((back, &self.step.act), (Back::Foreign, Act::Take { .. })) {
+            // Where the program has its file is no temporary name of ours, which would be looked after.
+            self.keep_waiting(store, waiting)?;
+            discard_temp(waiting)?;
+        }
+        Err(self.conflict())
+    }
+
+    /// Undoes an exchange. Where something other than our own entry comes out by that, it came there a moment ago: it
+    /// stays in its place, as the newest, and what it came instead of goes on waiting.
+    fn swap_back(&self, waiting: &Place) -> Result<Back> {
+        let doing = || self.doing("put back");
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            // Somebody removed ours, and meant what was there.
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Back::Foreign),
+            other => other.doing(doing)?,
+        }
+        if self.is_ours(waiting).doing(doing)? {
+            return Ok(Back::AsItWas);
+        }
+        match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.doing(doing)?,
+        }
+        Ok(Back::Foreign)
+    }
+
+    /// Undoes a placing where nothing was. What somebody has put there since stays.
+    fn take_back(&self, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("take back");
+        match self.place.rename(waiting, RenameFlags::NOREPLACE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other.doing(doing)?,
+        }
+        if self.is_ours(waiting).doing(doing)? {
+            return Ok(());
+        }
+        match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+            // Once more: the newest has the place, and what waits is kept when its name goes.
+            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            other => other.doing(doing),
+        }
+    }
+
+    /// Whether what waits is what this step made, as it made it.
+    fn is_ours(&self, waiting: &Place) -> std::io::Result<bool> {
+        Ok(waiting.stat()?.is_some_and(|meta| self.is_made_here(&meta)))
+    }
+
+    fn is_made_here(&self, meta: &Meta) -> bool {
+        match (&self.placed, &self.step.act) {
+            (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
+            // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
+            (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
+            (_, _) => false,
+        }
+    }
+
+    fn move_out(&self, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("remove");
+        match self.place.rename(waiting, RenameFlags::NOREPLACE) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(self.conflict()),
+            other => other.doing(doing)?,
+        }
+        match self.step.expect {
+            Some(expect) if !is_same_entry(waiting, &expect).doing(doing)? => {
+                match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
+                    // Something newer still has come: it stays, and what waits is kept when its name goes.
+                    Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+                    other => other.doing(doing)?,
+                }
+                Err(self.conflict())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_expected(&self) -> Result<()> {
+        let same = match self.step.expect {
+            Some(expect) => is_same_entry(&self.place, &expect).doing(|| self.doing("check"))?,
+            None => self.place.stat().doing(|| self.doing("check"))?.is_none(),
+        };
+        if same { Ok(()) } else { Err(self.conflict()) }
+    }
+
+    /// What is renamed may be written to meanwhile; it only must be the same thing.
+    fn check_inodes(&self) -> Result<()> {
+        let here = self.place.stat().doing(|| self.doing("check"))?;
+        let other_is_it = match &self.step.act {
+            Act::Exchange { with, .. } => is_inode(&self.stat_other()?, with),
+            _ => true,
+        };
+        if other_is_it && self.is_expected_inode(&here) { Ok(()) } else { Err(self.conflict()) }
+    }
+
+    fn write_in_place(&self, store: &Store, digest: Digest, looks: Option<Looks>) -> Result<()> {
+        let doing = || self.doing("write");
+        let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound).map_err(Into::into).doing(doing)?;
+        let inode = File::from(self.place.open(OFlags::RDWR).doing(doing)?);
+        file::overwrite(&kept, &inode).doing(doing)?;
+        match &self.new {
+            Some(new) if file::digest(new).doing(doing)? == digest => {
+                let meta = Meta::of(new.as_fd()).doing(doing)?;
+                file::copy_metadata(new.as_fd(), &meta, inode.as_fd()).doing(doing)
+            }
+            // What the content was written from is gone by now.
+            _ => looks.map_or(Ok(()), |looks| looks.give(&inode)).doing(doing),
+        }
+    }
+
+    /// What is there may not look as it should yet: that comes after content, and after all that is in a directory.
+    pub fn dress(&self) -> Result<()> {
+        let (looks, is_dir) = match &self.step.act {
+            Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
+            Act::Place { looks: Some(new), .. } => (new, true),
+            Act::Rewrite { looks: None, .. } | Act::Place { looks: None, .. } => return Ok(()),
+            Act::Remove { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Link { .. } => return Ok(()),
+            Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } => return Ok(()),
+        };
+        let doing = || self.doing("change attributes of");
+        let inode = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
+        looks.give(&inode).doing(doing)?;
+        // Only what is confirmed has directories of its own: it is to be durable.
+        if is_dir { inode.sync_all().doing(doing) } else { Ok(()) }
+    }
+
+    /// The directory that this step puts at `path`, or takes from there, wherever it stands by now.
+    pub(super) fn own_dir(&self, path: &RelPath) -> Result<Option<OwnedFd>> {
+        let is_from = self.step.path == *path;
+        let inode = match (&self.step.act, self.step.expect) {
+            (Act::Place { inode, .. }, _) if is_from => *inode,
+            (Act::Exchange { to, with }, _) if to == path => with.inode,
+            (Act::Supplant { .. } | Act::Remove { .. }, Some(expect)) if is_from => expect.inode,
+            (Act::Relocate { .. } | Act::Exchange { .. }, Some(expect)) if is_from => expect.inode,
+            (_, _) => return Ok(None),
+        };
+        let doing = || self.doing("open");
+        for place in std::iter::once(&self.place).chain(&self.waiting).chain(&self.other) {
+            let is_it = |meta: &Meta| meta.is_dir() && meta.inode == inode;
+            if place.stat().doing(doing)?.as_ref().is_some_and(is_it) {
+                return place.open(OFlags::PATH | OFlags::DIRECTORY).doing(doing).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn outcome(&self) -> Result<StepOutcome> {
+        let (path, place) = match (&self.step.act, &self.other) {
+            (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
+            _ => (&self.step.path, &self.place),
+        };
+        let there = place.stat().doing(|| self.doing("stat"))?;
+        Ok(StepOutcome { path: path.clone(), meta: there.map(|there| self.as_made(there)) })
+    }
+
+    /// What somebody has written to it, or put in its place, since it stands there is not of our making. It is told as it
+    /// was made, so that the next look finds it changed.
+    fn as_made(&self, there: Meta) -> Meta {
+        match self.placed {
+            Some(made) if !there.is_dir() && !same_entry(&there, &made) => {
+                let Stamp { device, inode, size, mtime, ctime } = made;
+                Meta { device, inode, size, mtime, ctime, ..there }
+            }
+            _ => there,
+        }
+    }
+
+    fn waiting(&self) -> &Place {
+        self.waiting.as_ref().expect("a placing or a removal is made with its temporary name")
+    }
+
+    /// Where it has its temporary name as long as no directory is renamed.
+    fn waiting_path(&self) -> Option<RelPath> {
+        let waiting = self.waiting.as_ref().filter(|waiting| is_temp_name(&waiting.name))?;
+        self.step.path.parent()?.join(&waiting.name).ok()
+    }
+
+    /// Whether a directory stands under its temporary name, before or after, into which somebody may have put something
+    /// while it stood at the path.
+    fn may_be_dir(&self) -> bool {
+        matches!(self.step.act, Act::Supplant { .. } | Act::Place { looks: Some(_), .. })
+    }
+
+    /// Where what is at a path before this step is after it, if it goes along.
+    fn carried_path(&self, path: &RelPath) -> Option<RelPath> {
+        match &self.step.act {
+            Act::Relocate { to, .. } => path.rebase(&self.step.path, to),
+            Act::Exchange { to, .. } => path.rebase(&self.step.path, to).or_else(|| path.rebase(to, &self.step.path)),
+            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Remove { .. } => None,
+            Act::Rewrite { .. } | Act::Move { .. } | Act::Link { .. } => None,
+        }
+    }
+
+    /// After undoing, the new entry; after finishing, the old one, whose content is kept. Whatever else it is came from
+    /// somebody who wrote at the very moment of a rename, and becomes a backup before it goes.
+    pub fn remove_waiting(&self, store: &Store) -> Result<()> {
+        let Some(waiting) = &self.waiting else { return Ok(()) };
+        // What was placed where nothing was has left nothing.
+        let Some(there) = waiting.stat().doing(|| self.doing("examine"))? else { return Ok(()) };
+        if matches!(self.step.act, Act::Take { .. }) && !self.is_expected_inode(&Some(there)) {
+            // The file that was not taken after all, or one that somebody has made under its name since.
+            return Ok(());
+        }
+        let is_known = self.is_made_here(&there) || self.step.expect.is_some_and(|expect| same_entry(&there, &expect));
+        if !is_known {
+            self.keep_waiting(store, waiting)?;
+        }
+        discard_temp(waiting)
+    }
+
+    /// Makes a backup of what waits, by the name of the path it was written to.
+    fn keep_waiting(&self, store: &Store, waiting: &Place) -> Result<()> {
+        let doing = || self.doing("keep what somebody wrote at");
+        let Some(meta) = waiting.stat().doing(doing)? else { return Ok(()) };
+        match meta.kind {
+            FileKind::Directory => keep_within(store, &self.step.path, waiting),
+            _ => keep_foreign(store, &self.step.path, waiting, &meta),
+        }
+    }
+
+    /// Where the step stands, for recovery.
+    pub fn progress(&self) -> Result<Progress> {
+        let doing = || self.doing("examine");
+        let here = self.place.stat().doing(doing)?;
+        let as_expected = match (self.step.expect, &here) {
+            (Some(_), Some(_)) if self.is_by_inode() => self.is_expected_inode(&here),
+            (Some(expect), Some(meta)) => same_entry(meta, &expect),
+            (None, None) => true,
+            _ => false,
+        };
+        let done = match &self.step.act {
+            Act::Place { nameless: Some(made), .. } => here.is_some_and(|meta| same_entry(&meta, made)),
+            Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
+            Act::Take { new, .. } => is_inode(&here, new),
+            Act::Remove { .. } => here.is_none(),
+            Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
+            Act::Move { .. } | Act::Relocate { .. } => {
+                !self.is_expected_inode(&here) && self.is_expected_inode(&self.stat_other()?)
+            }
+            Act::Exchange { .. } => self.is_expected_inode(&self.stat_other()?),
+            Act::Link { .. } => self.stat_other()?.zip(here).is_some_and(|(of, here)| of.key() == here.key()),
+        };
+        Ok(match (done, as_expected) {
+            (true, _) => Progress::Done,
+            (false, true) => Progress::Todo,
+            (false, false) if matches!(self.step.act, Act::Rewrite { .. }) && self.is_expected_inode(&here) => {
+                Progress::Torn
+            }
+            (false, false) => Progress::Foreign,
+        })
+    }
+
+    /// Whether what is expected may be written to, or have names come and go in it, and still be what is expected.
+    fn is_by_inode(&self) -> bool {
+        matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. } | Act::Supplant { .. })
+    }
+
+    fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
+        self.step.expect.is_some_and(|expect| is_inode(here, &expect))
+    }
+
+    fn holds(&self, digest: Digest) -> Result<bool> {
+        Ok(file::digest(&self.open()?).doing(|| self.doing("read"))? == digest)
+    }
+
+    /// What stands at the path, for reading.
+    pub fn open(&self) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        self.place.open(flags).map(File::from).doing(|| self.doing("read"))
+    }
+
+    /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
+    pub fn write_again(&self, store: &Store) -> Result<()> {
+        match &self.step.act {
+            Act::Rewrite { new, looks, .. } => self.write_in_place(store, *new, looks.map(|(_, new)| new)),
+            Act::Place { .. }
+            | Act::Supplant { .. }
+            | Act::Take { .. }
+            | Act::Remove { .. }
+            | Act::Move { .. }
+            | Act::Relocate { .. }
+            | Act::Exchange { .. }
+            | Act::Link { .. } => Ok(()),
+        }
+    }
+
+    fn other(&self) -> &Place {
+        self.other.as_ref().expect("a step that names two paths is made with both")
+    }
+
+    fn stat_other(&self) -> Result<Option<Meta>> {
+        self.other().stat().doing(|| self.doing("examine"))
+    }
+
+    pub(super) fn doing(&self, verb: &str) -> String {
+        format!("{verb} {}", self.step.path)
+    }
+
+    pub(super) fn conflict(&self) -> Error {
+        Error::Conflict { path: self.step.path.to_string() }
+    }
+}
+
+/// What came of undoing an exchange.
+enum Back {
+    AsItWas,
+    /// Somebody else's stands there, and what stood there before waits.
+    Foreign,
+}
+
+/// Where a journalled step stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Progress {
+    Todo,
+    Done,
+    /// In the middle of a rewrite: neither content, but the same inode. It can be written again.
+    Torn,
+    /// Something is there that neither was nor was to be.
+    Foreign,
+}
+
+/// The temporary names that may stand: where they were made, and where they are once directories are renamed.
+pub(in crate::store) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
+    let mut notes = Vec::new();
+    for (index, one) in staged.iter().enumerate() {
+        let Some(made) = one.waiting_path() else { continue };
+        let carried = |at: RelPath, later: &Staged| later.carried_path(&at).unwrap_or(at);
+        let carried = staged[index + 1..].iter().fold(made.clone(), carried);
+        let of = one.may_be_dir().then(|| one.step.path.clone());
+        notes.extend(Some(carried).filter(|carried| *carried != made).map(|at| SweepNote { at, of: of.clone() }));
+        notes.push(SweepNote { at: made, of });
+    }
+    notes
+}
+
+/// Removes what waits before the landing is recorded, where that needs no note: once its only step is done it is never
+/// undone, for recovery finds it done, and what it replaced is kept with the intent. False where nothing was removed, or
+/// not all, so that notes must tell.
+pub(in crate::store) fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
+    match staged {
+        // What never had a temporary name has left none.
+        [one] if one.nameless.is_some() => true,
+        [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. }) => {
+            one.remove_waiting(store).is_ok()
+        }
+        [one] if matches!(one.step.act, Act::Remove { .. }) => {
+            let is_dir = |waiting: &Place| waiting.stat().map(|meta| meta.is_some_and(|meta| meta.is_dir()));
+            // Somebody may have put something into a directory.
+            let is_plain = one.waiting.as_ref().is_some_and(|waiting| matches!(is_dir(waiting), Ok(false)));
+            is_plain && one.remove_waiting(store).is_ok()
+        }
+        // Nothing waits.
+        [one] => matches!(one.step.act, Act::Relocate { onto: None, .. }),
+        [] | [_, _, ..] => false,
+    }
+}
+
+/// The directory that the last of `staged` that puts one at `path`, or takes one from there, does so with.
+pub(super) fn own_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
+    let found = staged.iter().rev().map(|staged| staged.own_dir(path));
+    found.filter_map(Result::transpose).next().transpose()
+}
+
+/// Where `path` is, or is going to be when `staged` have been applied. Below a directory that gives its place to something
+/// else, or is renamed, it is where that directory is.
+pub(super) fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    let doing = || format!("open the directory of {path}");
+    let place = || {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            if let (Some(found), Some(below)) = (own_dir(staged, &dir)?, path.rebase(&dir, &RelPath::root())) {
+                return Tree::from_root(found).and_then(|found| found.place(&below)).doing(doing);
+            }
+            above = dir.parent();
+        }
+        tree.place(path).doing(doing)
+    };
+    dirs.place(path, place)
+}
+
+/// Where `path` is.
+pub(super) fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
+    dirs.place(path, || tree.place(path).doing(|| format!("open the directory of {path}")))
+}
+
+/// A rename changes ctime, so it does not count here.
+fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
+    let stamp = meta.stamp();
+    (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
+}
+
+fn is_inode(meta: &Option<Meta>, expect: &Stamp) -> bool {
+    meta.is_some_and(|meta| (meta.device, meta.inode) == (expect.device, expect.inode))
+}
+
+fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
+    Ok(place.stat()?.is_some_and(|meta| same_entry(&meta, expect)))
+}
+
+pub(super) fn discard_temp(waiting: &Place) -> Result<()> {
+    let removed = match waiting.unlink() {
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => waiting.remove_dir(),
+        other => other,
+    };
+    removed.doing(|| "remove a temporary name".to_owned())
+}
