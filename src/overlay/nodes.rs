@@ -534,9 +534,15 @@ impl Nodes {
         Some(node.cached.replace(now)? == now)
     }
 
-    /// Lower as the kernel's cache of the content has it, for a file that somebody has open.
-    pub fn open_content(&self, id: NodeId) -> Option<ContentPrint> {
-        self.nodes.get(id)?.in_use.as_ref()?.cached
+    /// Whether the kernel's cache may have other content than this of a file that somebody has open.
+    pub fn caches_other(&self, id: NodeId, content: ContentPrint) -> bool {
+        let Some(in_use) = self.nodes.get(id).and_then(|node| node.in_use.as_ref()) else { return false };
+        match (in_use.cached, &in_use.file) {
+            (Some(cached), _) => cached != content,
+            // Of what was held until a moment ago, nobody has noted it.
+            (None, FileInUse::Judged(_)) => true,
+            (None, FileInUse::Passed(_)) => false,
+        }
     }
 
     /// Its name stands for something else below.

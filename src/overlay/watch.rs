@@ -414,16 +414,16 @@ impl State {
     }
 
     fn differs(&mut self, node: NodeId, now: &Meta, is_lower: bool) -> Differs {
-        let is_other = |known: ContentPrint| known != ContentPrint::of(&now.stamp());
+        let content = ContentPrint::of(&now.stamp());
         if is_lower {
-            let cached = self.nodes.open_content(node).is_some_and(is_other);
+            let cached = self.nodes.caches_other(node, content);
             if cached {
                 self.nodes.set_cached(node, &now.stamp());
             }
             let known = self.nodes.note_shown(node, &now.stamp());
             // What the kernel writes by itself its programs do, and are told of.
             let own = self.nodes.get(node).is_ok_and(|node| node.written_past || node.passed().is_some());
-            if cached || (!own && !now.is_dir() && known.is_some_and(is_other)) {
+            if cached || (!own && !now.is_dir() && known.is_some_and(|known| known != content)) {
                 return Differs::Content(node, if cached { Cached::Some } else { Cached::Nothing });
             }
         }

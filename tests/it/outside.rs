@@ -101,6 +101,39 @@ fn who_has_a_file_open_reads_on_in_what_is_written_below() {
     }
 }
 
+/// A mapping asks nobody: unless the kernel is told, it goes on showing what it has.
+#[test]
+fn who_has_a_held_change_mapped_sees_what_comes_after_it_is_discarded() {
+    let script = "
+below = sys.argv[1]
+mapped = mmap.mmap(os.open('a', os.O_RDONLY), 0, prot=mmap.PROT_READ)
+def shows(word):
+    until = time.monotonic() + 3
+    while mapped[:3] != word:
+        assert time.monotonic() < until, (word, mapped[:3], get('a')[:3])
+        time.sleep(0.01)
+shows(b'new')
+assert ask(op='discard', all=True)['ok']
+shows(b'old')
+fd = os.open(below + '/a', os.O_WRONLY)
+for word in [b'one', b'two']:
+    os.pwrite(fd, word, 0)
+    shows(word)
+";
+    for is_of_last_mount in [false, true] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", "old\n".repeat(200));
+        let mut view = scratch.mount();
+        view.sh("yes new | head -n 200 > a").ok();
+        if is_of_last_mount {
+            view.unmount().ok();
+            view = scratch.mount();
+        }
+        let mut command = crate::harness::script::command(&scratch, view.root(), script);
+        crate::harness::Output::from(command.arg(scratch.lower()).output().expect("python3")).ok();
+    }
+}
+
 #[test]
 fn a_file_renamed_over_below_is_the_new_one_and_the_open_one_stays_what_it_was() {
     let scratch = mounted_scratch!();
