@@ -1,6 +1,7 @@
 //! Backups: content that something replaced, by a name a person can type.
 
 use rusqlite::{OptionalExtension, Transaction};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::upper::{Writer, parse_row, to_row};
@@ -49,37 +50,59 @@ const STRETCH_MILLIS: i64 = 10_000;
 /// Rows read at once: who saves meanwhile waits for so many.
 const PIECE_ROWS: i64 = 64;
 
+/// For [`Store::in_pieces`].
+const ALL_BACKUPS: &str = "SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2";
+
 impl Store {
-    /// All backups, newest first. One from the future was made before the clock jumped back, and so before all that have
-    /// been made since: else a purge would take those for the oldest.
+    /// All backups, newest first.
     pub fn backups(&self) -> Result<Vec<Backup>> {
-        let rows = self.in_pieces("SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-        let backups = rows.iter().map(|(_, row)| parse_row(row, self.dirs.describe()));
-        let mut backups = backups.collect::<Result<Vec<Backup>>>()?;
+        self.backups_as(|backup: &Backup| (backup.created, &backup.name))
+    }
+
+    /// The same of what is asked of them. There may be a hundred thousand, most of which say at length who replaced them.
+    /// One from the future was made before the clock jumped back, and so before all that have been made since: else a
+    /// purge would take those for the oldest.
+    pub(super) fn backups_as<T: DeserializeOwned>(&self, made: impl Fn(&T) -> (i64, &String)) -> Result<Vec<T>> {
+        let mut backups = self.in_pieces(ALL_BACKUPS, |_, row| parse_row::<T>(row, self.dirs.describe()))?;
         let now = super::now_millis() + FUTURE_MILLIS;
         backups.sort_by(|a, b| {
-            let newest = (b.created, &b.name).cmp(&(a.created, &a.name));
-            (a.created > now).cmp(&(b.created > now)).then(newest)
+            let (a, b) = (made(a), made(b));
+            (a.0 > now).cmp(&(b.0 > now)).then(b.cmp(&a))
         });
         Ok(backups)
     }
 
-    /// All rows that a query gives: a key, by which it goes on where it stopped, and what is told of it. Others come to
-    /// the database between two pieces, so what comes or goes meanwhile may be told or not.
-    pub(super) fn in_pieces(&self, query: &str) -> Result<Vec<(String, String)>> {
-        let mut rows: Vec<(String, String)> = Vec::new();
+    /// Every path that has backups, once.
+    pub(super) fn paths_with_backups(&self) -> Result<Vec<RelPath>> {
+        #[derive(Deserialize)]
+        struct Of {
+            path: RelPath,
+        }
+        let backups = self.in_pieces(ALL_BACKUPS, |_, row| parse_row::<Of>(row, self.dirs.describe()))?;
+        let mut paths: Vec<RelPath> = backups.into_iter().map(|backup| backup.path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        Ok(paths)
+    }
+
+    /// What `read` makes of all rows that a query gives: a key, by which it goes on where it stopped, and what is told of
+    /// it. Others come to the database between two pieces, so what comes or goes meanwhile may be told or not.
+    pub(super) fn in_pieces<T>(&self, query: &str, read: impl Fn(&str, &str) -> Result<T>) -> Result<Vec<T>> {
+        let (mut all, mut last) = (Vec::new(), String::new());
         loop {
-            let last = rows.last().map_or("", |(key, _)| key);
-            let piece = {
+            let piece: Vec<(String, String)> = {
                 let mut database = self.database.lock();
                 let mut statement = database.reader().prepare_cached(query)?;
-                let piece = statement.query_map((last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
-                piece.collect::<rusqlite::Result<Vec<_>>>()?
+                let piece = statement.query_map((&last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
+                piece.collect::<rusqlite::Result<_>>()?
             };
-            if piece.is_empty() {
-                return Ok(rows);
+            for (key, row) in &piece {
+                all.push(read(key, row)?);
             }
-            rows.extend(piece);
+            match piece.into_iter().next_back() {
+                Some((key, _)) => last = key,
+                None => return Ok(all),
+            }
         }
     }
 

@@ -30,6 +30,9 @@ const PAGE_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 /// Events deleted in one transaction; who commits waits for one at most.
 const BATCH: usize = 1024;
 
+/// Looked up at once: who saves meanwhile waits for so many.
+const LOOKS: usize = 64;
+
 /// How long the log was when it was last looked at, so that only what came since must be added.
 #[derive(Default)]
 pub(super) struct Measured {
@@ -286,13 +289,14 @@ impl Store {
 
     /// Numbers of the events that say what was last put at each path that has backups.
     fn last_landings_needed(&self) -> Result<HashSet<i64>> {
-        let paths: HashSet<RelPath> = self.backups()?.into_iter().map(|backup| backup.path).collect();
-        let mut database = self.database.lock();
-        let mut statement =
-            database.reader().prepare("SELECT MAX(seq) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
         let mut needed = HashSet::new();
-        for path in paths {
-            needed.extend(statement.query_row([path.as_bytes()], |row| row.get::<_, Option<i64>>(0))?);
+        for piece in self.paths_with_backups()?.chunks(LOOKS) {
+            let mut database = self.database.lock();
+            let last = "SELECT MAX(seq) FROM event WHERE path = ?1 AND sha256 IS NOT NULL";
+            let mut statement = database.reader().prepare_cached(last)?;
+            for path in piece {
+                needed.extend(statement.query_row([path.as_bytes()], |row| row.get::<_, Option<i64>>(0))?);
+            }
         }
         Ok(needed)
     }

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use serde::Deserialize;
 
-use super::backups::Backup;
 use super::database::Database;
 use super::events::Measured;
 use super::journal::Intent;
@@ -127,14 +127,14 @@ impl Store {
         let promised = self.promised()?;
         let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
         let oldest = super::now_millis().saturating_sub(age_max);
-        let (doomed, kept) = beyond(self.backups()?, limits, oldest);
+        let backups = self.backups_as(|backup: &Dated| (backup.created, &backup.name))?;
+        let (doomed, named) = beyond(&backups, limits, oldest);
         for batch in doomed.chunks(BATCH) {
             self.database.lock().write(|tx| {
                 let mut statement = tx.prepare_cached("DELETE FROM backup WHERE name = ?1")?;
-                batch.iter().try_for_each(|backup| Ok(statement.execute([&backup.name]).map(|_| ())?))
+                batch.iter().try_for_each(|name| Ok(statement.execute([name]).map(|_| ())?))
             })?;
         }
-        let named: HashSet<Digest> = kept.iter().map(|backup| backup.digest).collect();
         let is_orphan = |digest: &Digest| [&named, &promised, needed].iter().all(|some| !some.contains(digest));
         let orphans: Vec<Digest> = self.contents()?.into_iter().filter(is_orphan).collect();
         orphans.chunks(BATCH).try_for_each(|batch| self.drop_content(batch, begun))?;
@@ -144,8 +144,8 @@ impl Store {
 
     /// The hashes of all content that has a row.
     fn contents(&self) -> Result<Vec<Digest>> {
-        let rows = self.in_pieces("SELECT sha256, '' FROM content WHERE sha256 > ?1 ORDER BY sha256 LIMIT ?2")?;
-        Ok(rows.iter().filter_map(|(hex, _)| Digest::parse(hex)).collect())
+        let query = "SELECT sha256, '' FROM content WHERE sha256 > ?1 ORDER BY sha256 LIMIT ?2";
+        Ok(self.in_pieces(query, |hex, _| Ok(Digest::parse(hex)))?.into_iter().flatten().collect())
     }
 
     /// What landings under way need.
@@ -203,17 +203,32 @@ fn promised_in(database: &mut Database, state: &str) -> Result<HashSet<Digest>> 
     Ok(promised)
 }
 
-/// Backups past a limit, and those that are not; `backups` come newest first.
-fn beyond(backups: Vec<Backup>, limits: &BackupLimits, oldest: i64) -> (Vec<Backup>, Vec<Backup>) {
-    let mut per_path: HashMap<RelPath, usize> = HashMap::new();
-    let mut counted = HashSet::new();
-    let mut bytes = 0;
-    backups.into_iter().partition(|backup| {
-        let number = per_path.entry(backup.path.clone()).or_default();
+/// Of a backup, what says whether it stays.
+#[derive(Deserialize)]
+struct Dated {
+    name: String,
+    path: RelPath,
+    digest: Digest,
+    size: u64,
+    created: i64,
+}
+
+/// The names of backups past a limit, and what the others name; `backups` come newest first.
+fn beyond<'a>(backups: &'a [Dated], limits: &BackupLimits, oldest: i64) -> (Vec<&'a str>, HashSet<Digest>) {
+    let mut per_path: HashMap<&RelPath, usize> = HashMap::new();
+    let (mut counted, mut bytes) = (HashSet::new(), 0);
+    let (mut doomed, mut named) = (Vec::new(), HashSet::new());
+    for backup in backups {
+        let number = per_path.entry(&backup.path).or_default();
         *number += 1;
         if counted.insert(backup.digest) {
             bytes += backup.size;
         }
-        backup.created < oldest || *number > limits.per_path_max as usize || bytes > limits.quota_bytes
-    })
+        let is_many = *number > limits.per_path_max as usize || bytes > limits.quota_bytes;
+        match backup.created < oldest || is_many {
+            true => doomed.push(&*backup.name),
+            false => drop(named.insert(backup.digest)),
+        }
+    }
+    (doomed, named)
 }
