@@ -27,8 +27,8 @@ impl Overlay {
             if let Some(known) = state.anchors.get(path) {
                 return Ok(Some(known.anchor.clone()));
             }
-            // Whatever has happened to it there since has made it known by its own.
-            let Some(to) = state.moved_with_dir(path) else { return Ok(None) };
+            // Whatever has happened to it there since has made it known by its own. What was made there was never here.
+            let Some(to) = state.moved_with_dir(path).filter(|to| !state.is_fresh(to)) else { return Ok(None) };
             to
         };
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;

@@ -236,6 +236,30 @@ fn a_killed_daemon_remembers_what_lay_in_a_renamed_directory() {
     assert_eq!(std::fs::read_to_string(bench.lower_path("d/a")).unwrap(), lines(100));
 }
 
+#[test]
+fn what_was_made_in_a_renamed_directory_never_was_where_that_was() {
+    let bench = Bench::new();
+    for (path, count) in [("d/large", 100), ("d/over", 100), ("d/small", 5)] {
+        bench.put(path, &lines(count));
+    }
+    bench.rename("d", "e");
+    bench.save("e/new", &lines(100));
+    bench.unlink("e/small");
+    bench.save("e/small", &lines(8));
+    bench.save("e/over.tmp", &changed(100, 5));
+    bench.rename("e/over.tmp", "e/over");
+    let landed = [bench.lower("e/small"), bench.lower("e/over")];
+    assert_eq!((bench.held().len(), landed), (0, [Some(lines(8)), Some(changed(100, 5))]));
+    bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+    bench.save("d/new", &changed(100, 100));
+    assert_eq!((bench.held().len(), bench.lower("d/new")), (0, Some(changed(100, 100))), "it is new");
+    // These were there, whatever has happened to them since.
+    let there = ["d/large", "d/over", "d/small"];
+    there.iter().for_each(|path| bench.save(path, &changed(100, 100)));
+    let held: Vec<_> = bench.held().into_iter().map(|row| (row.names[0].to_string(), row.held.unwrap().kind)).collect();
+    assert_eq!(held, there.map(|path| (path.to_owned(), ChangeKind::Modify)));
+}
+
 fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
     let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
     bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
