@@ -99,79 +99,94 @@ impl Table {
 
     /// Takes a node out, with its names. Gives the directories that these were in.
     pub fn remove(&mut self, id: NodeId) -> Vec<NodeId> {
-        let names = self.get(id).map(|node| node.names.to_vec()).unwrap_or_default();
-        for Name { parent, name } in &names {
-            self.remove_name(*parent, name);
-        }
+        let Some(slot) = self.slot(id) else { return Vec::new() };
+        self.lose_by_names(slot);
         self.lose_by_lower(id);
-        let Self { slots, by_id, hasher, .. } = self;
-        if let Ok(found) = by_id.find_entry(hasher.hash_one(id), |slot| is_id(slots, *slot, id)) {
-            let (slot, _) = found.remove();
-            self.slots[slot as usize] = None;
-            self.free.push(slot);
+        let Self { slots, free, by_id, hasher, .. } = self;
+        if let Ok(found) = by_id.find_entry(hasher.hash_one(id), |found| *found == slot) {
+            found.remove();
+        }
+        let gone = slots[slot as usize].take();
+        free.push(slot);
+        let dirs: Vec<NodeId> = gone.iter().flat_map(|node| node.names.iter()).map(|name| name.parent).collect();
+        for dir in &dirs {
+            self.children_of(*dir, |children| children - 1);
         }
         if self.slots.len() >= COMPACT_SLOTS_MIN && self.len() < self.slots.len() / 4 {
             self.compact();
         }
-        names.into_iter().map(|name| name.parent).collect()
+        dirs
     }
 
     /// Gives a node a name that nobody has.
     pub fn add_name(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         let Some(slot) = self.slot(id) else { return };
-        self.change_names(slot, |names| names.push(parent, name));
-        if let Some(above) = self.get_mut(parent) {
-            above.children += 1;
+        match self.names(slot).len() {
+            0 | 1 => {
+                self.lose_by_names(slot);
+                self.change_names(slot, |names| names.push(parent, name));
+                self.find_by_names(slot);
+            }
+            // There may be thousands.
+            _ => {
+                self.change_names(slot, |names| names.push(parent, name));
+                find_by_one(&mut self.by_names, name_hash(&self.hasher, parent, name), slot);
+            }
         }
+        self.children_of(parent, |children| children + 1);
     }
 
     /// Takes a name from whoever has it, and gives who that was.
     pub fn remove_name(&mut self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
         let slot = self.named(parent, name)?;
-        self.change_names(slot, |names| names.remove(parent, name));
-        if let Some(above) = self.get_mut(parent) {
-            above.children -= 1;
+        match self.names(slot).len() {
+            0..=2 => {
+                self.lose_by_names(slot);
+                self.change_names(slot, |names| names.remove(parent, name));
+                self.find_by_names(slot);
+            }
+            _ => {
+                lose_by_one(&mut self.by_names, name_hash(&self.hasher, parent, name), slot);
+                self.change_names(slot, |names| names.remove(parent, name));
+            }
         }
+        self.children_of(parent, |children| children - 1);
         Some(at(&self.slots, slot)?.id)
     }
 
+    fn names(&self, slot: Slot) -> &[Name] {
+        at(&self.slots, slot).map_or(&[], |node| &node.names)
+    }
+
     fn change_names(&mut self, slot: Slot, change: impl FnOnce(&mut Names)) {
-        self.lose_by_names(slot);
         if let Some(node) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
             change(&mut node.names);
         }
-        self.find_by_names(slot);
+    }
+
+    fn children_of(&mut self, dir: NodeId, now: impl FnOnce(u32) -> u32) {
+        if let Some(dir) = self.get_mut(dir) {
+            dir.children = now(dir.children);
+        }
     }
 
     /// Its names lead to it.
     fn find_by_names(&mut self, slot: Slot) {
         let Self { slots, by_name, by_names, hasher, .. } = self;
+        let hash = |name: &Name| name_hash(hasher, name.parent, &name.name);
         match at(slots, slot).map_or(&[][..], |node| &node.names) {
-            [] => {}
-            [only] => drop(by_name.insert_unique(name_hash(hasher, only.parent, &only.name), slot, |slot| {
-                only_name_hash(slots, hasher, *slot)
-            })),
-            several => several.iter().for_each(|name| {
-                let hash = name_hash(hasher, name.parent, &name.name);
-                by_names.insert_unique(hash, Named { hash, slot }, |named| named.hash);
-            }),
+            [only] => drop(by_name.insert_unique(hash(only), slot, |slot| only_name_hash(slots, hasher, *slot))),
+            several => several.iter().for_each(|name| find_by_one(by_names, hash(name), slot)),
         }
     }
 
     /// Its names lead to it no more.
     fn lose_by_names(&mut self, slot: Slot) {
         let Self { slots, by_name, by_names, hasher, .. } = self;
-        let names = at(slots, slot).map_or(&[][..], |node| &node.names);
-        for Name { parent, name } in names {
-            let hash = name_hash(hasher, *parent, name);
-            match names.len() {
-                1 => drop(by_name.find_entry(hash, |found| *found == slot).map(|found| found.remove())),
-                _ => drop(
-                    by_names
-                        .find_entry(hash, |found| found.slot == slot && found.hash == hash)
-                        .map(|found| found.remove()),
-                ),
-            }
+        let hash = |name: &Name| name_hash(hasher, name.parent, &name.name);
+        match at(slots, slot).map_or(&[][..], |node| &node.names) {
+            [only] => drop(by_name.find_entry(hash(only), |found| *found == slot).map(|found| found.remove())),
+            several => several.iter().for_each(|name| lose_by_one(by_names, hash(name), slot)),
         }
     }
 
@@ -266,6 +281,18 @@ fn lower_hash(slots: &[Option<Node>], hasher: &RandomState, slot: Slot) -> u64 {
     at(slots, slot).and_then(Node::lower).map_or(0, |key| hasher.hash_one(key))
 }
 
+/// One of several names of the node at `slot` leads to it.
+fn find_by_one(by_names: &mut HashTable<Named>, hash: u64, slot: Slot) {
+    by_names.insert_unique(hash, Named { hash, slot }, |named| named.hash);
+}
+
+/// It leads to it no more.
+fn lose_by_one(by_names: &mut HashTable<Named>, hash: u64, slot: Slot) {
+    if let Ok(found) = by_names.find_entry(hash, |found| found.slot == slot && found.hash == hash) {
+        found.remove();
+    }
+}
+
 fn name_hash(hasher: &RandomState, parent: NodeId, name: &OsStr) -> u64 {
     hasher.hash_one((parent, name))
 }
@@ -345,6 +372,32 @@ mod tests {
         assert_eq!(table.of_lower(key(10)), Some(NodeId(11)));
         table.remove(NodeId(11));
         assert_eq!(table.of_lower(key(10)), None);
+    }
+
+    /// Whatever number of them it has, and whichever comes or goes.
+    #[test]
+    fn of_several_names_each_is_found_until_it_goes() {
+        let mut table = table(10..11);
+        let name = |number: usize| format!("link{number}");
+        let mut there: Vec<usize> = Vec::new();
+        for number in [0, 1, 2, 3, 1, 0, 4, 3, 2, 4, 5] {
+            match there.iter().position(|known| *known == number) {
+                Some(at) => {
+                    there.remove(at);
+                    assert_eq!(table.remove_name(ROOT, name(number).as_ref()), Some(NodeId(10)));
+                }
+                None => {
+                    there.push(number);
+                    table.add_name(NodeId(10), ROOT, name(number).as_ref());
+                }
+            }
+            let found = (0..6).filter(|number| table.child(ROOT, name(*number).as_ref()).is_some());
+            let mut sorted = there.clone();
+            sorted.sort_unstable();
+            assert_eq!(found.collect::<Vec<_>>(), sorted);
+        }
+        assert_eq!(table.remove(NodeId(10)), [ROOT; 2]);
+        assert_eq!((table.by_name.len(), table.by_names.len()), (0, 0));
     }
 
     #[test]
