@@ -192,6 +192,7 @@ say "cargo test"
 # Death at every step (scripts/crashpoints) is among them: src/overlay/tests/crash.rs tells its counts.
 # Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
 # Most of them wait for programs and for the disk: twice as many as cores at a time.
-# Who starts this in the background of a script ignores Ctrl-C, and every program of a test would: bash cannot even trap it.
-env --default-signal=INT --default-signal=QUIT \
+# Who starts this in the background of a script, or by nohup, ignores signals, and every program of a test would: bash cannot
+# even trap them.
+env --default-signal \
     cargo test --locked --no-fail-fast --lib --test it -- --test-threads=$(($(nproc) * 2))
