@@ -18,7 +18,7 @@ use super::answer::{Answer, GENERATION};
 use super::attr;
 use super::door::Door;
 use super::listing::{Entry, Listings};
-use super::readers::{Asker, Readers};
+use super::readers::{Asker, Readers, Turn};
 use super::view::{Source, View, Whose, may_write, node, open_file};
 use super::watchers::Herald;
 use super::workers::Workers;
@@ -89,10 +89,22 @@ impl Adapter {
 
     /// For requests that are answered from memory or by one call below.
     fn now<T>(&self, req: &Request, reply: impl Answer<T>, op: &'static str, ask: impl FnOnce(&View) -> Result<T>) {
-        let _turn = self.readers.serve(asker(req));
-        let done = self.door.attempt(op, ask);
-        self.readers.will_answer(asker(req));
+        let (_turn, done) = self.asked(req, op, ask);
         reply.answer(done);
+    }
+
+    /// What came of a request, and the turn to be kept until it is answered.
+    fn asked<T>(
+        &self,
+        req: &Request,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T>,
+    ) -> (Turn<'_>, std::result::Result<T, Errno>) {
+        let asker = asker(req);
+        let turn = self.readers.serve(asker);
+        let done = self.door.attempt(op, ask);
+        self.readers.will_answer(asker);
+        (turn, done)
     }
 
     /// For requests that may wait for a copy, a diff, an fsync or a permission program.
@@ -383,9 +395,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.readers.serve(asker(req));
-        let done = self.door.attempt("opendir", |view| Ok(self.door.listings.open(view, ino)));
-        self.readers.will_answer(asker(req));
+        let (_turn, done) = self.asked(req, "opendir", |view| Ok(self.door.listings.open(view, ino)));
         match done {
             Ok((handle, flags)) => reply.opened(handle, flags),
             Err(errno) => reply.error(errno),
@@ -393,26 +403,22 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let _turn = self.readers.serve(asker(req));
-        let done = self.door.attempt("readdir", |view| {
+        let (_turn, done) = self.asked(req, "readdir", |view| {
             let full = |next, entry: &Entry| {
                 let Entry { name, inode, kind } = entry;
                 reply.add(INodeNo(*inode), next, *kind, name)
             };
             self.door.listings.read(view, (ino, handle, offset), full)
         });
-        self.readers.will_answer(asker(req));
         reply.answer(done);
     }
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let _turn = self.readers.serve(asker(req));
-        let done = self.door.attempt("readdirplus", |view| {
+        let (_turn, done) = self.asked(req, "readdirplus", |view| {
             self.door.listings.read_plus(view, (ino, handle, offset), |next, name, shown| {
                 reply.add(shown.attr.ino, next, name, &shown.ttl, &shown.attr, GENERATION)
             })
         });
-        self.readers.will_answer(asker(req));
         reply.answer(done);
     }
 

@@ -50,9 +50,6 @@ const STRETCH_MILLIS: i64 = 10_000;
 /// Rows read at once: who saves meanwhile waits for so many.
 const PIECE_ROWS: i64 = 64;
 
-/// For [`Store::in_pieces`].
-const ALL_BACKUPS: &str = "SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2";
-
 impl Store {
     /// All backups, newest first.
     pub fn backups(&self) -> Result<Vec<Backup>> {
@@ -63,7 +60,7 @@ impl Store {
     /// One from the future was made before the clock jumped back, and so before all that have been made since: else a
     /// purge would take those for the oldest.
     pub(super) fn backups_as<T: DeserializeOwned>(&self, made: impl Fn(&T) -> (i64, &String)) -> Result<Vec<T>> {
-        let mut backups = self.in_pieces(ALL_BACKUPS, |_, row| parse_row::<T>(row, self.dirs.describe()))?;
+        let mut backups = self.backup_rows::<T>()?;
         let now = super::now_millis() + FUTURE_MILLIS;
         backups.sort_by(|a, b| {
             let (a, b) = (made(a), made(b));
@@ -78,11 +75,16 @@ impl Store {
         struct Of {
             path: RelPath,
         }
-        let backups = self.in_pieces(ALL_BACKUPS, |_, row| parse_row::<Of>(row, self.dirs.describe()))?;
-        let mut paths: Vec<RelPath> = backups.into_iter().map(|backup| backup.path).collect();
+        let mut paths: Vec<RelPath> = self.backup_rows::<Of>()?.into_iter().map(|backup| backup.path).collect();
         paths.sort_unstable();
         paths.dedup();
         Ok(paths)
+    }
+
+    /// What is asked of all backups, by name.
+    fn backup_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        let query = "SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2";
+        self.in_pieces(query, |_, row| parse_row(row, self.dirs.describe()))
     }
 
     /// What `read` makes of all rows that a query gives: a key, by which it goes on where it stopped, and what is told of

@@ -1,6 +1,6 @@
 //! Every node, found by its number, by each of its names, and by the lower inode that it stands for.
 //!
-//! Nodes lie side by side, and the three tables have where: a name, a number and a key stand in their node alone.
+//! Nodes lie side by side, and the tables have where: a name, a number and a key stand in their node alone.
 //!
 //! Invariants:
 //! 1. `by_id` has the slot of every node, `free` all other slots.
