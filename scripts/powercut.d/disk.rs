@@ -5,9 +5,10 @@
 //!   disk replay BASE LOG MOUNTPOINT    serves MOUNTPOINT/disk as it was after some power cut
 //! ```
 //! BASE is what the disk had before the first record; it is never written to. The file `control` beside the disk tells,
-//! when recording, how many records there are; when replaying, writing `POSITION SEED` to it sets the power off after
-//! so many records. Everything before the last flush among them is on the disk. What came after it was in flight: SEED
-//! chooses what of that the disk lost, whole writes or single sectors of them; with seed 0 it lost nothing.
+//! when recording, how many records there are; when replaying, writing `POSITION SEED SECTOR` to it sets the power off
+//! after so many records. Everything before the last flush among them is on the disk. What came after it was in flight:
+//! SEED chooses what of that the disk lost, whole writes or single sectors of them, of no less than SECTOR bytes; with
+//! seed 0 it lost nothing.
 //!
 //! Requests are answered one after the other, so that a write that was answered before a flush was asked for stands
 //! before it in the log. A loop device turns FUA into a write and a flush.
@@ -234,23 +235,23 @@ enum Loss {
 }
 
 impl Loss {
-    fn choose(chance: &mut Chance) -> Self {
+    fn choose(chance: &mut Chance, least: usize) -> Self {
         match chance.below(8) {
             0 => Self::Nothing,
             1 => Self::Everything,
-            _ => Self::Some { one_in: 2 + chance.below(7), sector: SECTORS[chance.below(2) as usize] },
+            _ => Self::Some { one_in: 2 + chance.below(7), sector: SECTORS[chance.below(2) as usize].max(least) },
         }
     }
 }
 
 /// The disk as a power cut after these records leaves it.
-fn after_power_cut(base: &Arc<File>, records: &[Record], seed: u64) -> io::Result<Pages> {
+fn after_power_cut(base: &Arc<File>, records: &[Record], seed: u64, sector: usize) -> io::Result<Pages> {
     let mut pages = Pages::new(base.clone());
     let flushed = records.iter().rposition(|record| matches!(record, Record::Flush)).map_or(0, |flush| flush + 1);
     let (safe, in_flight) = records.split_at(flushed);
     safe.iter().try_for_each(|record| record.apply(&mut pages))?;
     let mut chance = Chance(seed);
-    let loss = if seed == 0 { Loss::Nothing } else { Loss::choose(&mut chance) };
+    let loss = if seed == 0 { Loss::Nothing } else { Loss::choose(&mut chance, sector) };
     for record in in_flight {
         match loss {
             Loss::Nothing => record.apply(&mut pages)?,
@@ -309,14 +310,14 @@ impl Disk {
         }
     }
 
-    /// `POSITION SEED`.
+    /// `POSITION SEED SECTOR`.
     fn command(&mut self, words: &[u8]) -> io::Result<()> {
         let Role::Replay(records) = &self.role else { return Err(io::ErrorKind::PermissionDenied.into()) };
         let words = String::from_utf8_lossy(words);
         let numbers: Vec<u64> = words.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [position, seed] = numbers.as_slice() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let [position, seed, sector] = numbers.as_slice() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let records = records.get(..*position as usize).ok_or(io::ErrorKind::InvalidInput)?;
-        self.pages = after_power_cut(&self.base, records, *seed)?;
+        self.pages = after_power_cut(&self.base, records, *seed, *sector as usize)?;
         Ok(())
     }
 

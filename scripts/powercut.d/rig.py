@@ -7,6 +7,8 @@ import contextlib, ctypes, json, os, signal, subprocess, sys, time
 
 # Small enough to be made in a moment, large enough for the file system's own minimum.
 IMAGE_BYTES = {"ext4": 96 << 20, "xfs": 300 << 20, "btrfs": 160 << 20}
+# What is written as a whole, at the least: btrfs takes its superblock of 4 KiB for damaged where only a part of it is new.
+SECTOR_BYTES = {"ext4": 512, "xfs": 512, "btrfs": 4096}
 MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     "xfs": ["mkfs.xfs", "-q"],
@@ -103,8 +105,8 @@ class Disk:
         """How many records the log has: what was made durable before this question stands before it."""
         return int(os.pread(self.control, 32, 0))
 
-    def cut(self, position, loss):
-        os.pwrite(self.control, f"{position} {loss}".encode(), 0)
+    def cut(self, position, loss, sector):
+        os.pwrite(self.control, f"{position} {loss} {sector}".encode(), 0)
 
 
 @contextlib.contextmanager
@@ -127,7 +129,7 @@ class View:
     """fettlefs in front, over a separate mount point. `with View(…) as view`."""
 
     def __init__(self, program, project, point, log, *options):
-        self.point = point
+        self.project, self.point = project, point
         self.command = [program, "mount", "-f", *options, project, point]
         self.log = log
         os.makedirs(point, exist_ok=True)

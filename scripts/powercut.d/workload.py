@@ -3,11 +3,13 @@
 Every content is written once and never again, so that whatever is found after a power cut can be told. A promise is
 noted with the disk's position right after the call that made it had returned.
 """
-import contextlib, os, random, subprocess
+import contextlib, os, random, subprocess, time
 
 from rig import Refused
 
 LINES = 100
+# By these the database's log passes the 4 MiB from which on it is moved.
+LOG_FILLING_SAVES = 150
 # Files that are rewritten in small steps. The last two do not fit into the state database and into one block.
 SAVED = {f"src/s{number}": LINES for number in range(6)} | {"src/long": 700, "src/huge": 4000}
 HELD = [f"big/h{number}" for number in range(40)]
@@ -129,6 +131,7 @@ class Workload:
     def do_all(self):
         steps = ["group"] * len(GROUPS) + ["save"] * 24 + ["hold"] * 8 + ["unclosed"] * 6 + ["new"] * 8
         steps += ["delete"] * 6 + ["rename"] * 6 + ["discard"] * 4 + ["rollback"] * 4 + ["late fsync"] * 6 + ["same again"] * 6
+        steps += ["pause"] * 3
         self.rng.shuffle(steps)
         self.groups = iter(range(len(GROUPS)))
         try:
@@ -270,6 +273,16 @@ class Workload:
         self.subject.rollback(path, before)
         self.history.promise(self.position(), path, "project")
 
+    def do_pause(self):
+        """So much is saved that the database's log is moved once nobody saves any more."""
+        before = self.subject.moved()
+        for _ in range(LOG_FILLING_SAVES):
+            self.turn += 1
+            content = self.next_text("src/long", SAVED["src/long"])
+            self.history.add("src/long", content, self.position())
+            put(self.at("src/long"), content)
+        self.subject.wait_for_move(before)
+
     def do_group(self):
         number = next(self.groups)
         group = Group(group_at_first(number), {})
@@ -313,6 +326,17 @@ class Fettle:
     def __init__(self, view):
         self.view, self.root = view, view.point
 
+    def moved(self):
+        """When something was last written to the database file itself."""
+        return os.stat(os.path.join(self.view.project, ".fettle", "fettle.db")).st_mtime_ns
+
+    def wait_for_move(self, before):
+        until = time.monotonic() + 20
+        while self.moved() == before:
+            if time.monotonic() > until:
+                raise Refused("the log was not moved")
+            time.sleep(0.01)
+
     def write(self, path, content):
         os.makedirs(os.path.dirname(os.path.join(self.root, path)), exist_ok=True)
         put(os.path.join(self.root, path), content)
@@ -345,6 +369,12 @@ class Careless:
 
     def __init__(self, project):
         self.root, self.waiting = project, {}
+
+    def moved(self):
+        """Has no log."""
+
+    def wait_for_move(self, before):
+        pass
 
     def write(self, path, content):
         self.waiting[path] = content

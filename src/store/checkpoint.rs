@@ -1,8 +1,8 @@
 //! Moving the write-ahead log into the database file, off the path of requests.
 //!
-//! A checkpoint syncs to disk two times and needs the only connection, so whoever commits meanwhile waits for it. It is
-//! therefore made when nobody commits, and in the middle of work only when the log would grow without bound. What the
-//! log holds is synced before, without the connection.
+//! What the log holds is synced, copied and synced again while others commit, by a connection of its own, until little is
+//! left; for that little they wait. It takes a processor from them all the same: it is done when nobody commits, and in
+//! the middle of work only when the log would grow without bound.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,7 +12,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::database::Database;
 use super::halt::{Halt, sync_log};
-use super::{Context, Result};
+use super::{Context, Error, Result};
+use crate::sys::sqlite::LogMover;
 
 /// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
 /// likely thinking, and takes no notice.
@@ -22,8 +23,14 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const LOG_BYTES_MIN: u64 = 4 << 20;
 
 /// Past this the log is moved although somebody commits: it takes room, and the next start has to read all of it. At
-/// some 60 KiB a save it happens once in a thousand saves.
-const LOG_BYTES_MAX: u64 = 64 << 20;
+/// some 30 KiB a save it happens once in a thousand saves.
+const LOG_BYTES_MAX: u64 = 32 << 20;
+
+/// So much is moved while others wait: what a dozen saves commit.
+const REST_BYTES_MAX: u64 = 512 << 10;
+
+/// Each round moves what was committed during the one before. Where that does not become less, others have to wait.
+const ROUNDS_MAX: usize = 4;
 
 /// The thread that makes checkpoints; ends when dropped.
 pub(super) struct Checkpointer {
@@ -36,6 +43,8 @@ pub(super) struct Checkpointer {
 struct Bell {
     call: Mutex<Call>,
     rung: Condvar,
+    /// Held by whoever moves the log; made when there is a long one. Taken before the database.
+    mover: Mutex<Option<LogMover>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -57,6 +66,12 @@ impl Checkpointer {
             thread.spawn(move || heard.serve(&database, &halt)).doing(|| "start the checkpoint thread".to_owned())?;
         Ok(Self { bell, thread: Some(thread) })
     }
+
+    /// Moves all of the log, durably, and leaves its file empty.
+    pub fn empty_log(&self, database: &Mutex<Database>) -> Result<()> {
+        let _moving = self.bell.mover.lock();
+        database.lock().empty_log()
+    }
 }
 
 impl Drop for Checkpointer {
@@ -65,6 +80,7 @@ impl Drop for Checkpointer {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             log::error!("the checkpoint thread panicked");
         }
+        self.bell.mover.lock().take();
     }
 }
 
@@ -117,14 +133,25 @@ impl Bell {
                 return Ok(());
             }
             if commits == seen || log_bytes > LOG_BYTES_MAX {
-                let log = database.lock().log_file()?;
-                // Most of what a checkpoint waits for, while others go on.
-                sync_log(&log, halt)?;
-                return database.lock().move_log();
+                return self.move_log(database, halt);
             }
             seen = commits;
         }
         Ok(())
+    }
+
+    fn move_log(&self, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
+        let mut place = self.mover.lock();
+        let mover = match place.take() {
+            Some(mover) => mover,
+            None => database.lock().log_mover()?,
+        };
+        let moved = halt.watch_syncs("move the log into the database", move_by(&mover, database, halt));
+        if matches!(moved, Err(Error::Database(_))) && halt.is_halted() {
+            database.lock().keep_log()?;
+        }
+        *place = Some(mover);
+        moved
     }
 
     fn ends_within(&self, time: Duration) -> bool {
@@ -133,4 +160,20 @@ impl Bell {
         while *call != Call::End && !self.rung.wait_until(&mut call, until).timed_out() {}
         *call == Call::End
     }
+}
+
+/// Most of it while others commit, the rest while they wait.
+fn move_by(mover: &LogMover, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
+    for _ in 0..ROUNDS_MAX {
+        let log = database.lock().log_file()?;
+        sync_log(&log, halt)?;
+        let moved = mover.copy()?;
+        mover.sync()?;
+        if database.lock().log_bytes() <= moved + REST_BYTES_MAX {
+            break;
+        }
+    }
+    let mut database = database.lock();
+    database.note_log_moved(mover.copy()?);
+    Ok(())
 }

@@ -11,7 +11,7 @@ use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result, journal};
-use crate::sys::sqlite;
+use crate::sys::sqlite::{self, LogMover};
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
 /// before do not say whether what they are based on was a symlink; those of version 5 know no directories, and a program
@@ -81,6 +81,7 @@ pub struct Database {
     pub(super) halt: Arc<Halt>,
     /// The log stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
+    keeps_log: bool,
 }
 
 impl Database {
@@ -123,6 +124,7 @@ impl Database {
             waiting: Waiting::default(),
             halt: Arc::clone(halt),
             log: None,
+            keeps_log: false,
         };
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
@@ -185,11 +187,7 @@ impl Database {
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
         let written = self.commit(work);
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
-        if let Err(Error::Database(err)) = &written
-            && sqlite::is_failed_sync(err)
-        {
-            self.halt.halt(&format!("sync the state database: {err}"));
-        }
+        let written = self.halt.watch_syncs("sync the state database", written);
         let value = written.map_err(|err| failed(&self.connection, err))?;
         self.note_commit();
         Ok(value)
@@ -255,18 +253,32 @@ impl Database {
         Ok(Arc::clone(self.log.insert(Arc::new(log))))
     }
 
-    /// Moves the log into the database file; the next commit begins it anew, in the room it has.
-    pub fn move_log(&mut self) -> Result<()> {
-        self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
-        self.connection.note_log_moved();
-        Ok(())
+    /// Who moves the log into the database file while others commit.
+    pub fn log_mover(&self) -> Result<LogMover> {
+        Ok(self.connection.log_mover()?)
     }
 
-    pub fn checkpoint(&mut self) -> Result<()> {
+    /// So much of the log is moved. If that is all, the next commit begins it anew, in the room it has.
+    pub fn note_log_moved(&mut self, bytes: u64) {
+        if bytes >= self.log_bytes() {
+            self.connection.note_log_moved();
+        }
+    }
+
+    /// What was moved of it is not on disk: it stays for the next start, which moves all of it again.
+    pub fn keep_log(&mut self) -> Result<()> {
+        self.keeps_log = true;
+        Ok(self.connection.keep_log()?)
+    }
+
+    /// Moves all of the log, durably, and leaves its file empty. Nobody else may be moving it.
+    pub fn empty_log(&mut self) -> Result<()> {
         self.record_waiting()?;
-        let checkpoint = |_: &rusqlite::Row<'_>| Ok(());
-        let moved = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);
-        moved.map_err(|err| failed(&self.connection, err.into()))
+        if self.keeps_log {
+            return Err(Error::Halted(self.halt.why().unwrap_or_default()));
+        }
+        let emptied = self.connection.empty_log();
+        emptied.map_err(|err| failed(&self.connection, err.into()))
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::{Context, Error, Result};
+use crate::sys::sqlite;
 
 #[derive(Debug, Default)]
 pub(super) struct Halt {
@@ -23,6 +24,18 @@ impl Halt {
         log::error!("nothing is written any more: {why}");
         self.why.lock().get_or_insert_with(|| why.to_owned());
         self.is_halted.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes on what came of work of the database. A sync that failed is not asked for again: the kernel would say that
+    /// all is well.
+    pub fn watch_syncs<T, E: Into<Error>>(&self, doing: &str, outcome: std::result::Result<T, E>) -> Result<T> {
+        let outcome = outcome.map_err(Into::into);
+        if let Err(Error::Database(err)) = &outcome
+            && sqlite::is_failed_sync(err)
+        {
+            self.halt(&format!("{doing}: {err}"));
+        }
+        outcome
     }
 
     /// Lower and the database disagree: the next start puts it right.

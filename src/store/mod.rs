@@ -124,7 +124,7 @@ pub struct Store {
     reserve: Reserve,
     halt: Arc<Halt>,
     /// Ends before the database is closed.
-    _checkpointer: Checkpointer,
+    checkpointer: Checkpointer,
     /// Guarded by itself; taken last, after every other lock.
     database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
@@ -155,7 +155,7 @@ impl Store {
             dirs,
             reserve,
             halt,
-            _checkpointer: checkpointer,
+            checkpointer,
             database,
             announced: Mutex::default(),
             purging: Purging::default(),
@@ -258,7 +258,7 @@ impl Store {
 
     /// Moves the write-ahead log into the database file, durably.
     pub fn checkpoint(&self) -> Result<()> {
-        self.database.lock().checkpoint()
+        self.checkpointer.empty_log(&self.database)
     }
 }
 

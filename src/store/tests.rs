@@ -7,6 +7,7 @@ use super::*;
 use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
+use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -442,6 +443,64 @@ fn a_long_log_is_moved_into_the_database_when_nobody_commits() {
     }
     assert!(std::fs::metadata(bench.path(".fettle/fettle.db")).unwrap().len() > 6_000_000);
     assert_eq!(bench.store().content(contents[7].digest).unwrap().unwrap(), [7; 60_000]);
+}
+
+/// So much that the log is moved at once, while others commit.
+#[test]
+fn the_log_is_moved_while_somebody_commits_without_a_pause() {
+    let mut bench = Bench::new();
+    let contents = |round: u64| (0..20).map(move |number| format!("{round} {number}\n").repeat(3_000).into_bytes());
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let (mut rounds, mut moved, mut before) = (0, 0, 0);
+    while moved < 2 {
+        assert!(std::time::Instant::now() < until, "the log was moved {moved} times in {rounds} rounds");
+        contents(rounds).for_each(|bytes| bench.store().keep_content(&StagedContent::of(bytes)).unwrap());
+        rounds += 1;
+        let now = bench.store().database.lock().log_bytes();
+        moved += u32::from(now < before);
+        before = now;
+    }
+    bench.recover().unwrap();
+    for bytes in (0..rounds).flat_map(contents) {
+        let kept = bench.store().content(StagedContent::of(bytes.clone()).digest).unwrap();
+        assert!(kept.is_some_and(|kept| kept == bytes), "{}", String::from_utf8_lossy(&bytes[..10]));
+    }
+}
+
+/// What is moved and not on disk is on disk in the log alone.
+#[test]
+fn a_database_that_cannot_be_synced_keeps_its_log() {
+    let (passed, told) = test_apart("store::tests::one_that_cannot_be_synced", (APART, "1"));
+    assert!(passed && told.contains(WAS_THERE), "{told}");
+}
+
+const APART: &str = "FETTLE_DATABASE_NOT_SYNCED";
+const WAS_THERE: &str = "the log was kept";
+
+/// Not a test by itself: what the test above starts in a process of its own, all of whose threads have the fault.
+#[test]
+fn one_that_cannot_be_synced() {
+    if std::env::var_os(APART).is_none() {
+        return;
+    }
+    let mut bench = Bench::new();
+    let area = Area::Below { dir: bench.path(".fettle/fettle.db"), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    let contents: Vec<_> = (0..100u8).map(|number| StagedContent::of(vec![number; 60_000])).collect();
+    contents.iter().for_each(|content| bench.store().keep_content(content).unwrap());
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !bench.store().is_halted() {
+        assert!(std::time::Instant::now() < until, "nothing was synced");
+        std::thread::yield_now();
+    }
+    assert_eq!(steps.failed(), 1);
+    assert!(matches!(bench.store().checkpoint(), Err(Error::Halted(_))));
+    bench.store = None;
+    assert!(std::fs::metadata(bench.path(".fettle/fettle.db-wal")).unwrap().len() > 6_000_000);
+    bench.recover().unwrap();
+    contents.iter().for_each(|content| assert!(bench.store().content(content.digest).unwrap().is_some()));
+    eprintln!("{WAS_THERE}");
 }
 
 #[test]

@@ -6,13 +6,18 @@
 //! and of the journal are made from that path, so they stay beside the database. The unix VFS opens everything with
 //! O_NOFOLLOW, which concerns the last component only, never the `/proc/self/fd/N` before it.
 //!
-//! Its log is written a commit at a time ([`log`]).
+//! Files are opened as SQLite's `unix-excl` opens them: one process owns the database, its connections find the log by an
+//! index in the process's heap, and there is no `-shm` file.
+//!
+//! Its log is written a commit at a time ([`log`]), and moved into the database file by a connection of its own
+//! ([`mover`]).
 //!
 //! Never opens or closes the database file itself: closing any descriptor of it would drop the process's POSIX locks,
-//! and with them the locks of another connection. Begin with [`open_database`].
+//! and with them those of all connections. Begin with [`open_database`].
 #![allow(unsafe_code)]
 
 mod log;
+mod mover;
 #[cfg(test)]
 mod tests;
 
@@ -20,12 +25,15 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};
 use rustix::fs::{FileType, Mode, OFlags};
+
+pub use self::mover::LogMover;
 
 const VFS_NAME: &CStr = c"fettle-unix";
 
@@ -36,8 +44,8 @@ const VFS_NAME: &CStr = c"fettle-unix";
 #[derive(Debug)]
 pub struct Database {
     connection: Connection,
-    dir: OwnedFd,
-    log_name: String,
+    dir: Arc<OwnedFd>,
+    name: String,
     log_pages: Box<AtomicU32>,
 }
 
@@ -69,7 +77,26 @@ impl Database {
     /// The log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
     pub fn open_log(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.dir, &self.log_name, flags, Mode::empty())?)
+        Ok(rustix::fs::openat(&self.dir, format!("{}-wal", self.name), flags, Mode::empty())?)
+    }
+
+    /// Moves all of the log, durably, and leaves its file empty.
+    pub fn empty_log(&self) -> rusqlite::Result<()> {
+        let is_busy: bool = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        match is_busy {
+            true => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None)),
+            false => Ok(()),
+        }
+    }
+
+    /// Closing leaves the log as it is, for whoever opens the database next.
+    pub fn keep_log(&self) -> rusqlite::Result<()> {
+        self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(|_| ())
+    }
+
+    /// Who moves the log into the database file while this connection goes on.
+    pub fn log_mover(&self) -> rusqlite::Result<LogMover> {
+        LogMover::open(&self.dir, &self.name)
     }
 }
 
@@ -95,8 +122,8 @@ pub fn is_failed_sync(error: &rusqlite::Error) -> bool {
 
 /// Opens the database `name` in `dir`, creating it with mode 0600, and sets how it keeps its data.
 ///
-/// - `locking_mode=EXCLUSIVE`: one process owns the state, so the log's index lives in its heap and there is no `-shm`
-///   file. Another connection, in this process too, is told that the database is locked.
+/// Another process that opens it is told that the database is locked.
+///
 /// - `journal_mode=WAL`, `synchronous=NORMAL`: a commit is in the page cache when it returns, so a killed process loses
 ///   nothing; what must outlast the power sets `synchronous=FULL` or syncs the log itself.
 /// - No checkpoint of its own accord, which would sync to disk in the middle of a commit: the owner makes them, by
@@ -109,15 +136,19 @@ pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> rusqlite::Result<Databa
     register_vfs()?;
     let dir = rustix::io::fcntl_dupfd_cloexec(dir, FIRST_FREE_DESCRIPTOR).map_err(cannot_open)?;
     create_private(&dir, name)?;
-    let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)?;
+    let connection = connect(&dir, name)?;
     connection.busy_timeout(BUSY_WAIT)?;
     set_pragmas(&connection)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED_MAX);
     let log_pages = Box::new(AtomicU32::new(0));
     count_log_pages(&connection, &log_pages);
-    Ok(Database { connection, dir, log_name: format!("{name}-wal"), log_pages })
+    Ok(Database { connection, dir: Arc::new(dir), name: name.to_owned(), log_pages })
+}
+
+fn connect(dir: &OwnedFd, name: &str) -> rusqlite::Result<Connection> {
+    let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)
 }
 
 /// More than there are statements in the program: preparing one anew costs as much as running it.
@@ -169,8 +200,6 @@ fn create_private(dir: &OwnedFd, name: &str) -> rusqlite::Result<()> {
 }
 
 fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
-    // Exclusive first: it decides, at the first look at the log, whether a `-shm` file is made.
-    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         return Err(failure(format!("journal mode is {mode}, not wal")));
@@ -198,11 +227,11 @@ fn register_vfs() -> rusqlite::Result<()> {
     }
 }
 
-/// A copy rather than a wrapper: the unix VFS reads nothing of its own struct but `pAppData` and `mxPathname`, and both
-/// are copied. Only logs are opened by functions of ours.
+/// A copy rather than a wrapper: the unix VFS reads nothing of its own struct where it does not open a file, and files are
+/// opened by the original.
 fn copy_unix_vfs() -> c_int {
     // SAFETY: the name is a C string; `vfs_find` initialises SQLite first if need be.
-    let unix = unsafe { ffi::sqlite3_vfs_find(c"unix".as_ptr()) };
+    let unix = unsafe { ffi::sqlite3_vfs_find(c"unix-excl".as_ptr()) };
     if unix.is_null() {
         return ffi::SQLITE_NOTFOUND;
     }
@@ -211,8 +240,7 @@ fn copy_unix_vfs() -> c_int {
     copy.zName = VFS_NAME.as_ptr();
     copy.pNext = std::ptr::null_mut();
     copy.xFullPathname = Some(keep_path);
-    // SAFETY: not null, as above.
-    if !log::take_over(&mut copy, unsafe { &*unix }) {
+    if !log::take_over(&mut copy, unix) {
         return ffi::SQLITE_ERROR;
     }
     // SAFETY: the struct and its name are never freed, as registration asks; 0 leaves the default VFS alone.

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -303,6 +304,15 @@ pub fn apart(work: impl FnOnce() -> u8) -> io::Result<Ended> {
         }
         child => wait(child),
     }
+}
+
+/// Runs one test, by its whole name, in a process of its own, in which nothing else runs and which knows by a variable that
+/// it is meant. Gives whether it passed, and what it said.
+pub fn test_apart(name: &str, (variable, value): (&str, &str)) -> (bool, String) {
+    let mut command = Command::new(std::env::current_exe().expect("a running program has a path"));
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    let output = command.env(variable, value).stdin(Stdio::null()).output().expect("what runs can be started again");
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 fn wait(child: libc::pid_t) -> io::Result<Ended> {

@@ -14,9 +14,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::scenarios::{run_apart, scratch_on_disk};
+use super::scenarios::scratch_on_disk;
 use super::*;
-use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart};
+use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, test_apart};
 
 /// By which a process knows that it is the one.
 const ALONE: &str = "FETTLE_BESIDE_ALONE";
@@ -56,7 +56,7 @@ const SECOND: [Deed; 5] = [Deed::Nothing, Deed::Overwrite, Deed::Append, Deed::R
 
 #[test]
 fn what_is_written_below_at_any_moment_of_a_landing_is_kept_and_so_is_what_lands() {
-    let (passed, told) = run_apart("beside", "each_moment", (ALONE, "1"));
+    let (passed, told) = test_apart("overlay::tests::beside::each_moment", (ALONE, "1"));
     let tried = told.lines().filter(|line| line.starts_with("beside: "));
     assert_eq!(tried.count(), ACTS.len(), "{told}");
     assert!(passed, "{told}");

@@ -1,21 +1,21 @@
 //! What an fsync asks of the disk. Each try in a process of its own, in which one sync of the project fails.
 
-use super::scenarios::run_apart;
 use super::*;
-use crate::sys::steps::{Area, Calls, Fate, Steps, Trap};
+use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
 
 /// By which a process knows what the third sync of the project answers.
 const THIRD: &str = "FETTLE_DURABLE_THIRD";
+const THE_THIRD_FAILS: &str = "overlay::tests::durable::the_third_sync_fails";
 
 #[test]
 fn an_fsync_of_what_has_landed_syncs_its_directory_whoever_asks() {
-    let (passed, told) = run_apart("durable", "the_third_sync_fails", (THIRD, &libc::EIO.to_string()));
+    let (passed, told) = test_apart(THE_THIRD_FAILS, (THIRD, &libc::EIO.to_string()));
     assert!(passed, "{told}");
 }
 
 #[test]
 fn a_directory_that_may_not_be_read_is_synced_with_all_else() {
-    let (passed, told) = run_apart("durable", "the_third_sync_fails", (THIRD, &libc::EACCES.to_string()));
+    let (passed, told) = test_apart(THE_THIRD_FAILS, (THIRD, &libc::EACCES.to_string()));
     assert!(passed, "{told}");
 }
 

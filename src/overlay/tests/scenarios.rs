@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use super::*;
 use crate::overlay::review::Review;
 use crate::protocol::ErrorBody;
+use crate::sys::steps::test_apart;
 
 /// What a death may leave, and how a fault may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1071,7 +1071,7 @@ impl Scenario {
     /// In a process of its own, by `one_scenario` of a module that knows it by `variable`. Gives what that had to say, if
     /// anything was wrong.
     pub fn try_apart(&self, module: &str, variable: &str) -> Option<String> {
-        let (passed, told) = run_apart(module, "one_scenario", (variable, self.name));
+        let (passed, told) = test_apart(&format!("overlay::tests::{module}::one_scenario"), (variable, self.name));
         let counts = format!("{module}: ");
         told.lines().filter(|line| line.starts_with(&counts)).for_each(tell);
         (!passed || !told.contains(&counts)).then_some(format!("{}: {told}", self.name))
@@ -1202,15 +1202,6 @@ pub(super) fn scratch_on_disk() -> tempfile::TempDir {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
     std::fs::create_dir_all(&target).unwrap();
     tempfile::tempdir_in(target).unwrap()
-}
-
-/// Runs one test of a module beside this one in a process of its own, in which nothing else runs. Gives whether it passed,
-/// and what it said.
-pub(super) fn run_apart(module: &str, test: &str, (variable, value): (&str, &str)) -> (bool, String) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("overlay::tests::{module}::{test}"), "--nocapture", "--test-threads=1"]);
-    let output = command.env(variable, value).stdin(Stdio::null()).output().unwrap();
-    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// Past the capture of the test harness: the numbers are part of the result.

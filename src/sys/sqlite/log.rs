@@ -23,8 +23,18 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 
 type Open = unsafe extern "C" fn(*mut sqlite3_vfs, *const c_char, *mut sqlite3_file, c_int, *mut c_int) -> c_int;
 
-/// How the unix VFS opens files.
-static OPEN: OnceLock<Open> = OnceLock::new();
+/// The unix VFS, and how it opens files. It tells by its own struct that a process is to own them.
+struct Unix {
+    vfs: *mut sqlite3_vfs,
+    open: Open,
+}
+
+// SAFETY: SQLite's registered VFS structs live as long as the program and are not changed; the rest is a function.
+unsafe impl Send for Unix {}
+// SAFETY: as above.
+unsafe impl Sync for Unix {}
+
+static UNIX: OnceLock<Unix> = OnceLock::new();
 
 /// What SQLite takes for the file; the unix VFS's own follows it in memory.
 #[repr(C)]
@@ -44,27 +54,27 @@ struct Gathered {
     is_last: bool,
 }
 
-/// Has a VFS that is a copy of `unix` open logs here.
-pub fn take_over(copy: &mut sqlite3_vfs, unix: &sqlite3_vfs) -> bool {
-    let Some(open_unix) = unix.xOpen else { return false };
+/// Has a VFS that is a copy of `unix` open logs here, and all else by `unix` itself.
+pub fn take_over(copy: &mut sqlite3_vfs, unix: *mut sqlite3_vfs) -> bool {
+    let Some(open_unix) = copy.xOpen else { return false };
     let Ok(ours) = c_int::try_from(size_of::<LogFile>()) else { return false };
-    OPEN.get_or_init(|| open_unix);
+    UNIX.get_or_init(|| Unix { vfs: unix, open: open_unix });
     copy.xOpen = Some(open);
     copy.szOsFile += ours;
     true
 }
 
 unsafe extern "C" fn open(
-    vfs: *mut sqlite3_vfs,
+    _: *mut sqlite3_vfs,
     name: *const c_char,
     file: *mut sqlite3_file,
     flags: c_int,
     flags_out: *mut c_int,
 ) -> c_int {
-    let Some(open_unix) = OPEN.get() else { return ffi::SQLITE_CANTOPEN };
+    let Some(unix) = UNIX.get() else { return ffi::SQLITE_CANTOPEN };
     if flags & ffi::SQLITE_OPEN_WAL == 0 {
         // SAFETY: the arguments are SQLite's own, for a VFS that is a copy of the one whose function this is.
-        return unsafe { open_unix(vfs, name, file, flags, flags_out) };
+        return unsafe { (unix.open)(unix.vfs, name, file, flags, flags_out) };
     }
     let log = file.cast::<LogFile>();
     // SAFETY: `file` has room for `szOsFile` bytes: ours, and behind them those of the unix VFS.
@@ -72,7 +82,7 @@ unsafe extern "C" fn open(
     // SAFETY: as above; SQLite's rule is that no methods are set where an open fails, and then nothing is closed.
     unsafe {
         (*log).base.pMethods = std::ptr::null();
-        let opened = open_unix(vfs, name, real, flags, flags_out);
+        let opened = (unix.open)(unix.vfs, name, real, flags, flags_out);
         if opened == ffi::SQLITE_OK {
             (*log).gathered = Box::into_raw(Box::default());
             (*log).base.pMethods = &METHODS;
