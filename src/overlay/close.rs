@@ -110,7 +110,7 @@ impl Overlay {
         if last {
             let mut state = self.state.lock();
             if open.is_unused() {
-                state.nodes.close(open.node);
+                state.nodes.let_go(open);
             }
         }
         Ok(())

@@ -209,18 +209,26 @@ impl Overlay {
             if open.writers() > 0 {
                 return Ok(());
             }
-            match super::open_lower(&self.lower, &path) {
-                Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
-                // Removed below meanwhile: who has it open keeps the content.
-                Err(_) => open.set_backing(Backing::Orphan(open.file())),
+            if open.is_unused() {
+                state.nodes.let_go(&open);
+            } else {
+                self.read_on_from_lower(&open, &path);
             }
-            open.dirty.store(false, Ordering::SeqCst);
         }
         state.uppers.remove(id);
         state.epoch += 1;
         drop(state);
         self.store.drop_upper_file(id);
         Ok(())
+    }
+
+    fn read_on_from_lower(&self, open: &OpenFile, path: &RelPath) {
+        match super::open_lower(&self.lower, path) {
+            Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
+            // Removed below meanwhile: who has it open keeps the content.
+            Err(_) => open.set_backing(Backing::Orphan(open.file())),
+        }
+        open.dirty.store(false, Ordering::SeqCst);
     }
 }
 

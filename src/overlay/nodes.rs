@@ -725,6 +725,13 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
+    /// Nobody has this open any more. Somebody may have opened the node anew meanwhile.
+    pub fn let_go(&mut self, open: &Arc<OpenFile>) {
+        if self.open_on(open.node).is_some_and(|now| Arc::ptr_eq(now, open)) {
+            self.close(open.node);
+        }
+    }
+
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.nodes.len()

@@ -2,13 +2,13 @@
 //!
 //! Kept for paths that something happened to, and only to the session's end; outside purge and quota.
 
-use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
 use super::events::{self, EventDraft};
 use super::upper::{Kept, parse_row, to_row};
 use super::{Error, Result, Store};
 use crate::model::{RelPath, Stamp};
+use crate::sys::sqlite::Transaction;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnchorState {

@@ -1,12 +1,13 @@
 //! Backups: content that something replaced, by a name a person can type.
 
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::OptionalExtension;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::upper::{Writer, parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{BackupKind, Digest, NAME_BYTES_MAX, RelPath, Timestamp};
+use crate::sys::sqlite::Transaction;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backup {

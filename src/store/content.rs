@@ -2,13 +2,14 @@
 
 use std::fs::File;
 
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::OptionalExtension;
 
 use super::database::Database;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Result};
 use crate::model::Digest;
+use crate::sys::sqlite::Transaction;
 use crate::sys::tree::Place;
 use crate::sys::{Mode, OFlags, RenameFlags, file};
 

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::sync::Arc;
 
 use parking_lot::Condvar;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::Connection;
 
 use super::fulfilment::Waiting;
 use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result, journal};
-use crate::sys::sqlite::{self, LogMover};
+use crate::sys::sqlite::{self, LogMover, Transaction};
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
 /// before do not say whether what they are based on was a symlink; those of version 5 know no directories, and a program
@@ -195,7 +195,7 @@ impl Database {
 
     /// One transaction, with what was left to it.
     fn commit<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let transaction = Transaction::begin(&mut self.connection)?;
         self.undone.iter().try_for_each(|intent| journal::retract(&transaction, *intent))?;
         self.waiting.record(&transaction)?;
         let value = work(&transaction)?;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, Params, Transaction};
+use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::backups::Backup;
 use super::database::Database;
@@ -19,6 +19,7 @@ use super::{Result, Store};
 use crate::model::{BackupKind, Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
 use crate::protocol::{EventName, REPLY_BYTES_MAX};
+use crate::sys::sqlite::Transaction;
 
 /// The log holds no more than this, but for what comes until the next purge.
 pub const LOG_BYTES_MAX: u64 = 16 << 20;

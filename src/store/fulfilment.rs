@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
-use rusqlite::Transaction;
 
 use super::database::Database;
 use super::journal::{self, Intent};
 use super::upper::{self, UpperId, UpperRow};
 use super::{Error, Result, Store, events};
 use crate::model::OperationId;
+use crate::sys::sqlite::Transaction;
 
 /// How long it waits for more before it is recorded by itself: longer than the pauses in one burst of saves, of which each
 /// records what came before it.

@@ -9,7 +9,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
 use super::anchors::{self, Anchor, AnchorState};
@@ -19,6 +18,7 @@ use super::upper::{self, UpperId, UpperRow, to_row};
 use super::{Result, recovery, verdicts};
 use crate::model::{ChangeId, Digest, OperationId, RelPath, Stamp, Timestamp};
 use crate::sys::file::{self, Meta};
+use crate::sys::sqlite::Transaction;
 
 /// How a change ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,6 +27,7 @@ use super::{Context, Error, Result, Store, TEMP_PREFIX};
 use crate::model::{OperationId, RelPath, Stamp};
 use crate::sys::cache;
 use crate::sys::file::{self, Meta};
+use crate::sys::sqlite::Transaction;
 use crate::sys::tree::{Dirs, Place, Tree, is_absent};
 use crate::sys::{Mode, OFlags};
 
@@ -363,7 +364,7 @@ impl<'a> Landing<'a> {
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
         store.purging.note_kept(backups as u64, bytes);
         store.purging.note_recorded(intent.epilogue.events.len() as u64);
-        let write = |tx: &rusqlite::Transaction<'_>| {
+        let write = |tx: &Transaction<'_>| {
             contents.iter().try_for_each(|content| content.commit(tx))?;
             journal::promise(tx, &intent)
         };
@@ -445,7 +446,7 @@ impl Applied<'_> {
         let (staged, emptied) = self.work.stands();
         let store = self.work.store;
         let waiting = if is_swept { Vec::new() } else { sweep_notes(&staged) };
-        let record = |tx: &rusqlite::Transaction<'_>| {
+        let record = |tx: &Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };

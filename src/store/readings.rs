@@ -4,10 +4,11 @@
 //! [`TEXT_BYTES_MAX`]. A reader who is forgotten reads as if for the first time, which costs bytes and nothing else. Texts
 //! are rows of their own and not in `content`: no purge counts them, and who resets them has them gone.
 
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{OptionalExtension, Row};
 
 use super::{Error, Result, Store};
 use crate::model::{Digest, RelPath};
+use crate::sys::sqlite::Transaction;
 
 /// Sessions that are remembered: more than a team of agents has at work on one project.
 const SESSIONS_MAX: usize = 64;

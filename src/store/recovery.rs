@@ -5,8 +5,6 @@
 
 use std::collections::HashSet;
 
-use rusqlite::Transaction;
-
 use super::backups::{self, Backup};
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
@@ -16,6 +14,7 @@ use super::{Context, Error, Result, Store, content, is_temp_name};
 use crate::model::{Digest, RelPath};
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
+use crate::sys::sqlite::Transaction;
 use crate::sys::tree::{Dirs, Tree, is_absent};
 
 /// What recovery did; empty after a clean end.

@@ -7,6 +7,7 @@ use super::*;
 use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
+use crate::sys::sqlite;
 use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
 
 struct Bench {
@@ -395,7 +396,7 @@ fn what_is_kept_after_the_clock_has_jumped_back_is_the_newest() {
         std::fs::write(bench.path("a"), text).unwrap();
         let (content, backup) = bench.backup("a");
         let backup = Backup { created, ..backup };
-        let kept = |tx: &rusqlite::Transaction<'_>| content.commit(tx).and_then(|()| backups::put(tx, &backup));
+        let kept = |tx: &sqlite::Transaction<'_>| content.commit(tx).and_then(|()| backups::put(tx, &backup));
         bench.store().database.lock().write(kept).unwrap();
     };
     let (now, year) = (now_millis(), 365 * 86_400_000);

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
 
-use rusqlite::Transaction;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store};
@@ -11,6 +10,7 @@ use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, S
 use crate::protocol::Program;
 use crate::sys::Mode;
 use crate::sys::file::FileKind;
+use crate::sys::sqlite::Transaction;
 
 /// Names an upper entry and its file in `stage/`. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,10 +1,11 @@
 //! What became of ids that no longer live, so that each answers with its own message.
 
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::OptionalExtension;
 
 use super::journal::Fate;
 use super::{Result, Store};
 use crate::model::{ChangeId, RelPath};
+use crate::sys::sqlite::Transaction;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {

@@ -20,6 +20,7 @@ mod log;
 mod mover;
 #[cfg(test)]
 mod tests;
+mod transaction;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
@@ -34,6 +35,7 @@ use rusqlite::{Connection, OpenFlags, ffi};
 use rustix::fs::{FileType, Mode, OFlags};
 
 pub use self::mover::LogMover;
+pub use self::transaction::Transaction;
 
 const VFS_NAME: &CStr = c"fettle-unix";
 

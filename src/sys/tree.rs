@@ -117,10 +117,12 @@ impl Tree {
 
     /// What lies at `path` itself, be it a symlink; none when nothing does.
     pub fn stat(&self, path: &RelPath) -> io::Result<Option<Meta>> {
-        if path.is_root() {
-            return Meta::of(self.root()).map(Some);
+        match path.parent() {
+            None => Meta::of(self.root()).map(Some),
+            Some(parent) if parent.is_root() => present(Meta::at(self.root(), path.name().unwrap_or_default())),
+            // Opened itself, and not its directory: where nothing is that one call tells it.
+            Some(_) => present(self.open_at(path, OFlags::PATH).and_then(|found| Meta::of(found.as_fd()))),
         }
-        Ok(present(self.place(path).and_then(|place| place.stat()))?.flatten())
     }
 
     pub fn exists(&self, path: &RelPath) -> io::Result<bool> {
