@@ -53,6 +53,16 @@ pub(super) enum Origin {
     Hidden(UpperId),
 }
 
+impl Origin {
+    /// What lower has, where that is what the view has.
+    pub fn stamp_below(&self) -> Option<Stamp> {
+        match self {
+            Self::Lower(meta) => Some(meta.stamp()),
+            Self::Nothing | Self::Upper(..) | Self::Hidden(_) => None,
+        }
+    }
+}
+
 /// The nodes from the root to a path, looked up as if by the kernel and forgotten when this is dropped.
 pub(super) struct Walked<'a> {
     overlay: &'a Overlay,
@@ -151,17 +161,14 @@ impl Overlay {
     }
 
     fn origin_now(&self, path: &RelPath) -> Result<Origin> {
-        if is_reserved(path) {
-            return Ok(Origin::Nothing);
-        }
         loop {
-            let (upper, in_held_dir) = {
+            let (upper, is_lowers) = {
                 let state = self.state.lock();
-                (state.uppers.at(path), state.uppers.is_in_held_dir(path))
+                (state.uppers.at(path), state.is_taken_from_lower(path))
             };
             let Some(id) = upper else {
-                // Whatever lower has there is not in the view's directory.
-                return if in_held_dir { Ok(Origin::Nothing) } else { self.origin_below(path) };
+                // In a directory that is held, whatever lower has there is not in the view's.
+                return if is_lowers { self.origin_below(path) } else { Ok(Origin::Nothing) };
             };
             match self.origin_of_upper(path, id) {
                 // It landed and was let go between the two looks: what it was is lower's now.
@@ -200,7 +207,14 @@ impl Overlay {
     }
 
     pub(super) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
-        let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(Origin::Nothing) };
+        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+            Some(meta) => self.origin_of_lower(path, meta),
+            None => Ok(Origin::Nothing),
+        }
+    }
+
+    /// The same where it is known what lower has.
+    pub(super) fn origin_of_lower(&self, path: &RelPath, meta: Meta) -> Result<Origin> {
         if meta.is_dir() {
             return Ok(Origin::Lower(self.with_held_dirs(path, meta)));
         }
@@ -370,6 +384,11 @@ impl Overlay {
 }
 
 impl State {
+    /// Whether the view has at a path what lower has there, if that is anything.
+    pub(super) fn is_taken_from_lower(&self, path: &RelPath) -> bool {
+        !is_reserved(path) && self.uppers.at(path).is_none() && !self.uppers.is_in_held_dir(path)
+    }
+
     /// All names of an entry are one node, also those that lower does not have yet.
     fn join_names(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
         let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names).filter(|names| names.len() > 1) else {

@@ -359,7 +359,12 @@ impl Nodes {
         self.nodes.get(id)?.open()
     }
 
-    /// The same by path.
+    /// Whether anybody has it open, judged or not.
+    pub fn is_open(&self, id: NodeId) -> bool {
+        self.nodes.get(id).is_some_and(Node::is_open)
+    }
+
+    /// What is open and judged at a path.
     pub fn open_at(&self, path: &RelPath) -> Option<&Arc<OpenFile>> {
         self.open_on(self.at(path)?)
     }

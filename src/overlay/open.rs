@@ -17,7 +17,7 @@ use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, open_lower
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::sys::OFlags;
-use crate::sys::file::FileKind;
+use crate::sys::file::{FileKind, Meta};
 
 /// A file opened for a program.
 #[derive(Clone, Debug)]
@@ -27,6 +27,14 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Nobody judges it: the kernel may read and write this file of lower itself.
     pub passed: Option<Arc<Passed>>,
+}
+
+/// What the view has at a path that is to be opened, as of an epoch.
+struct Look {
+    epoch: u64,
+    origin: Origin,
+    /// Lower's, where that was opened for the look.
+    file: Option<File>,
 }
 
 /// A regular file about to be made.
@@ -56,26 +64,27 @@ impl Overlay {
             if flags.may_change() && self.is_refused(&path, action, caller) {
                 return Err(self.denied(&path, &self.doer(caller)));
             }
-            let Some((epoch, origin, below)) = self.origin_for_open(node, &path)? else {
+            let Some(look) = self.look_to_open(node, &path)? else {
                 // Renamed, or another file renamed over it, since its path was asked for.
                 continue;
             };
-            if let (Action::Pass, Origin::Lower(meta)) = (action, &origin) {
-                if meta.links > 1 && flags.may_change() && self.finds_judged_name(node, meta)? {
+            let below = look.origin.stamp_below();
+            if let (Action::Pass, Origin::Lower(meta)) = (action, look.origin) {
+                if meta.links > 1 && flags.may_change() && self.finds_judged_name(node, &meta)? {
                     continue;
                 }
-                match self.claim_passed(node, &path, meta, epoch, flags.access)? {
+                match self.claim_passed(node, &path, (&meta, look.file), look.epoch, flags.access)? {
                     Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, below),
                     Claimed::Judged(open) => break (path, open, below),
                     Claimed::MovedOn => continue,
                 }
             }
-            if let (Origin::Lower(meta), true) = (&origin, flags.may_change())
+            if let (Origin::Lower(meta), true) = (&look.origin, flags.may_change())
                 && let Some(other) = self.refused_other_name(meta, &self.writer(caller), Action::refuses)?
             {
                 return Err(self.denied(&other, &self.doer(caller)));
             }
-            if let Some(open) = self.claim_file(node, &path, &origin, epoch, flags.access)? {
+            if let Some(open) = self.claim_file(node, &path, look, flags.access)? {
                 break (path, open, below);
             }
         };
@@ -148,10 +157,14 @@ impl Overlay {
 
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
     /// None when the node is no longer at the path.
-    fn origin_for_open(&self, node: NodeId, path: &RelPath) -> Result<Option<(u64, Origin, Option<Stamp>)>> {
+    fn look_to_open(&self, node: NodeId, path: &RelPath) -> Result<Option<Look>> {
         loop {
             let epoch = self.state.lock().epoch;
-            let origin = self.origin(path)?;
+            let file = self.open_if_lowers(node, path);
+            let origin = match &file {
+                Some(file) => self.origin_of_lower(path, Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?)?,
+                None => self.origin(path)?,
+            };
             let mut state = self.state.lock();
             if state.epoch != epoch {
                 continue;
@@ -164,10 +177,18 @@ impl Overlay {
                 Origin::Lower(meta) if !state.nodes.is_to_be_opened(node, path, &meta) => {
                     Err(Error::Errno(libc::ESTALE))
                 }
-                Origin::Lower(meta) => Ok(Some((epoch, origin, Some(meta.stamp())))),
-                Origin::Upper(..) => Ok(Some((epoch, origin, None))),
+                Origin::Lower(_) | Origin::Upper(..) => Ok(Some(Look { epoch, origin, file })),
             };
         }
+    }
+
+    /// None where the view has something else there or has it open, or lower has nothing that can be opened.
+    fn open_if_lowers(&self, node: NodeId, path: &RelPath) -> Option<File> {
+        let is_wanted = {
+            let state = self.state.lock();
+            state.is_taken_from_lower(path) && !state.nodes.is_open(node)
+        };
+        is_wanted.then(|| open_lower(&self.lower, path).ok()).flatten()
     }
 
     /// Whether what the kernel cached at the last open is still the content. When its idea of the size is stale, a read
@@ -234,8 +255,7 @@ impl Overlay {
         &self,
         node: NodeId,
         path: &RelPath,
-        origin: &Origin,
-        epoch: u64,
+        Look { epoch, origin, file }: Look,
         access: Access,
     ) -> Result<Option<Arc<OpenFile>>> {
         let names = {
@@ -252,7 +272,11 @@ impl Overlay {
             names.iter().for_each(|(parent, name)| self.tell(|observer| observer.entry_changed(*parent, name)));
             return Err(Error::Errno(libc::ESTALE));
         }
-        let backing = match self.backing_of(path, origin) {
+        let backing = match (file, origin) {
+            (Some(file), Origin::Lower(_)) => Ok(Backing::Lower(Arc::new(file))),
+            (_, origin) => self.backing_of(path, &origin),
+        };
+        let backing = match backing {
             // Let go of, or landed, between the look and the open.
             Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => return Ok(None),
             other => other?,

@@ -226,20 +226,16 @@ impl Overlay {
         &self,
         node: NodeId,
         path: &RelPath,
-        meta: &Meta,
+        (meta, file): (&Meta, Option<File>),
         epoch: u64,
         access: Access,
     ) -> Result<Claimed> {
         if let Some(claimed) = self.state.lock().claim_open(node, meta.key(), access)? {
             return Ok(claimed);
         }
-        let file = match self.open_to_pass(path) {
-            Err(err) if crate::sys::tree::is_absent(&err) => return Ok(Claimed::MovedOn),
-            other => other.doing(|| format!("open {path}"))?,
-        };
-        if Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?.key() != meta.key() {
+        let Some(file) = file.map_or_else(|| self.open_seen(path, meta), |file| Ok(Some(file)))? else {
             return Ok(Claimed::MovedOn);
-        }
+        };
         let mut state = self.state.lock();
         if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
             return Ok(claimed);
@@ -268,6 +264,16 @@ impl Overlay {
         let passed = Passed::new(Arc::new(file), key);
         state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
+    }
+
+    /// What was looked at before; none where something else is there by now.
+    fn open_seen(&self, path: &RelPath, meta: &Meta) -> Result<Option<File>> {
+        let file = match self.open_to_pass(path) {
+            Err(err) if crate::sys::tree::is_absent(&err) => return Ok(None),
+            other => other.doing(|| format!("open {path}"))?,
+        };
+        let is_it = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?.key() == meta.key();
+        Ok(is_it.then_some(file))
     }
 
     /// For reading; where the mode forbids that to an ordinary user's daemon, as a mere name of the inode.
