@@ -28,7 +28,7 @@ pub const LOG_BYTES_MAX: u64 = 16 << 20;
 /// four thousand bytes, and an event two of them.
 const PAGE_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 
-/// Events deleted in one transaction; who commits waits for one at most.
+/// Events deleted in one transaction, or measured at once; who commits waits for so many at most.
 const BATCH: usize = 1024;
 
 /// Looked up at once: who saves meanwhile waits for so many.
@@ -259,13 +259,9 @@ impl Store {
 
     fn measure_events(&self) -> Result<u64> {
         let mut measured = self.purging.measured.lock();
-        let mut database = self.database.lock();
-        let mut statement = database.reader().prepare_cached(
-            "SELECT COALESCE(SUM(OCTET_LENGTH(row)), 0), COALESCE(MAX(seq), ?1) FROM event WHERE seq > ?1",
-        )?;
-        let (bytes, seq): (i64, i64) =
-            statement.query_row([measured.seq as i64], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        *measured = Measured { seq: seq as u64, bytes: measured.bytes + bytes as u64 };
+        let came = self.event_lengths(measured.seq as i64)?;
+        measured.bytes += came.iter().map(|(_, length)| length).sum::<u64>();
+        measured.seq = came.last().map_or(measured.seq, |(seq, _)| *seq as u64);
         Ok(measured.bytes)
     }
 
@@ -273,19 +269,34 @@ impl Store {
     /// that are yet to be read, `unread_kept`. The latest of all stays: by it the next gets its number.
     fn events_beyond(&self, bytes_kept: u64, unread_kept: u64) -> Result<Vec<i64>> {
         let read = self.followers.have_read().map_or(i64::MAX, |read| read as i64);
-        let mut database = self.database.lock();
-        let mut statement = database.reader().prepare("SELECT seq, OCTET_LENGTH(row) FROM event ORDER BY seq DESC")?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
         let (mut bytes, mut beyond) = (0, Vec::new());
-        for row in rows.skip(1) {
-            let (seq, length) = row?;
-            bytes += length as u64;
+        for (seq, length) in self.event_lengths(0)?.into_iter().rev().skip(1) {
+            bytes += length;
             if bytes > if seq > read { unread_kept } else { bytes_kept } {
                 beyond.push(seq);
             }
         }
         beyond.reverse();
         Ok(beyond)
+    }
+
+    /// Numbers and lengths of the events after one, oldest first. Read piece by piece: who saves meanwhile waits for one.
+    fn event_lengths(&self, after: i64) -> Result<Vec<(i64, u64)>> {
+        let mut lengths: Vec<(i64, u64)> = Vec::new();
+        loop {
+            let (known, last) = (lengths.len(), lengths.last().map_or(after, |(seq, _)| *seq));
+            let mut database = self.database.lock();
+            let piece = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+            let mut statement = database.reader().prepare_cached(piece)?;
+            for row in
+                statement.query_map((last, BATCH as i64), |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?
+            {
+                lengths.push(row?);
+            }
+            if lengths.len() == known {
+                return Ok(lengths);
+            }
+        }
     }
 
     /// Numbers of the events that say what was last put at each path that has backups.
