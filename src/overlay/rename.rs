@@ -221,14 +221,13 @@ impl Overlay {
         if !matches!(to.origin, Origin::Nothing) || is_gated(to.action) || from.action == Action::Pass {
             return Ok(true);
         }
-        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let waits = matches!(from.action, Action::Hold(_)) || self.is_in_held_dir(&to.path);
+        let is_below = || self.lower.exists(&from.path).doing(|| format!("stat {}", from.path));
         let leads_out = || match &from.origin {
             Origin::Lower(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(&from.path, &to.path),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => Ok(false),
         };
-        Ok(((matches!(from.action, Action::Hold(_)) || self.is_in_held_dir(&to.path)) && below.is_some())
-            || self.is_used_by_another(&from.path, &to.path)?
-            || leads_out()?)
+        Ok((waits && is_below()?) || self.is_used_by_another(&from.path, &to.path)? || leads_out()?)
     }
 
     /// To where nobody judges goes only what nobody would miss here, and what has no other name here: else the caller
