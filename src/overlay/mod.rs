@@ -532,5 +532,5 @@ impl Caller {
 /// A file of lower, opened for reading whatever it is, without waiting and without following.
 fn open_lower(lower: &Tree, path: &RelPath) -> std::io::Result<File> {
     use crate::sys::OFlags;
-    lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from)
+    lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map(File::from)
 }

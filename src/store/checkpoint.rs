@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::database::Database;
 use super::halt::{Halt, sync_log};
-use super::{Context, Error, Result};
+use super::{Context, Result};
 use crate::sys::sqlite::LogMover;
 
 /// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
@@ -128,8 +128,8 @@ impl Bell {
                 let database = database.lock();
                 (database.commits(), database.log_bytes())
             };
-            if log_bytes < LOG_BYTES_MIN {
-                // Called again while the log was being moved.
+            if log_bytes < LOG_BYTES_MIN || halt.is_halted() {
+                // Called again while the log was being moved; or it stays for the next start.
                 return Ok(());
             }
             if commits == seen || log_bytes > LOG_BYTES_MAX {
@@ -147,9 +147,6 @@ impl Bell {
             None => database.lock().log_mover()?,
         };
         let moved = halt.watch_syncs("move the log into the database", move_by(&mover, database, halt));
-        if matches!(moved, Err(Error::Database(_))) && halt.is_halted() {
-            database.lock().keep_log()?;
-        }
         *place = Some(mover);
         moved
     }
@@ -162,18 +159,23 @@ impl Bell {
     }
 }
 
-/// Most of it while others commit, the rest while they wait.
+/// Most of it while others commit, the rest while they wait. Nothing once a sync has failed: what was copied by then may not
+/// be on disk, though the next sync would say so, and the log must not begin anew.
 fn move_by(mover: &LogMover, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         let log = database.lock().log_file()?;
         sync_log(&log, halt)?;
+        halt.check()?;
         let moved = mover.copy()?;
         mover.sync()?;
-        if database.lock().log_bytes() <= moved + REST_BYTES_MAX {
+        let length = database.lock().log_bytes();
+        // A log of which all was moved may have begun anew since.
+        if length.checked_sub(moved).unwrap_or(length) <= REST_BYTES_MAX {
             break;
         }
     }
     let mut database = database.lock();
+    halt.check()?;
     database.note_log_moved(mover.copy()?);
     Ok(())
 }

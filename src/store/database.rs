@@ -81,7 +81,18 @@ pub struct Database {
     pub(super) halt: Arc<Halt>,
     /// The log stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
-    keeps_log: bool,
+}
+
+/// A sync may have failed: what was moved of the log, or the log itself, may then not be on disk. The next start moves all
+/// of it again, as far as it is sound.
+impl Drop for Database {
+    fn drop(&mut self) {
+        if self.halt.is_halted()
+            && let Err(err) = self.connection.keep_log()
+        {
+            log::error!("keep the database's log: {err}");
+        }
+    }
 }
 
 impl Database {
@@ -124,7 +135,6 @@ impl Database {
             waiting: Waiting::default(),
             halt: Arc::clone(halt),
             log: None,
-            keeps_log: false,
         };
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
@@ -265,17 +275,12 @@ impl Database {
         }
     }
 
-    /// What was moved of it is not on disk: it stays for the next start, which moves all of it again.
-    pub fn keep_log(&mut self) -> Result<()> {
-        self.keeps_log = true;
-        Ok(self.connection.keep_log()?)
-    }
-
-    /// Moves all of the log, durably, and leaves its file empty. Nobody else may be moving it.
+    /// Moves all of the log, durably, and leaves its file empty; where nothing may be written any more, it stays for the next
+    /// start. Nobody else may be moving it.
     pub fn empty_log(&mut self) -> Result<()> {
         self.record_waiting()?;
-        if self.keeps_log {
-            return Err(Error::Halted(self.halt.why().unwrap_or_default()));
+        if self.halt.is_halted() {
+            return Ok(());
         }
         let emptied = self.connection.empty_log();
         emptied.map_err(|err| failed(&self.connection, err.into()))

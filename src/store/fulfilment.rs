@@ -20,7 +20,7 @@ use parking_lot::Condvar;
 use super::database::Database;
 use super::journal::{self, Intent};
 use super::upper::{self, UpperId, UpperRow};
-use super::{Error, Result, Store, events};
+use super::{Result, Store, events};
 use crate::model::OperationId;
 use crate::sys::sqlite::Transaction;
 
@@ -145,10 +145,9 @@ impl Store {
     /// Before the first bytes of such an entry, and before a close of it is answered: a death finds its row from here on.
     pub fn record_rows(&self) -> Result<()> {
         let mut database = self.database.lock();
-        match (database.waiting.rows.is_empty(), self.halted()) {
-            (true, _) => Ok(()),
-            (false, Some(why)) => Err(Error::Halted(why)),
-            (false, None) => database.write(|_| Ok(())),
+        match database.waiting.rows.is_empty() {
+            true => Ok(()),
+            false => self.halt.check().and_then(|()| database.write(|_| Ok(()))),
         }
     }
 

@@ -49,6 +49,11 @@ impl Halt {
         self.is_halted.load(Ordering::Relaxed)
     }
 
+    /// Before what nobody may do any more.
+    pub fn check(&self) -> Result<()> {
+        self.why().map_or(Ok(()), |why| Err(Error::Halted(why)))
+    }
+
     pub fn why(&self) -> Option<String> {
         self.why.lock().clone()
     }

@@ -350,9 +350,7 @@ impl<'a> Landing<'a> {
     /// The commit point. After it a crash leaves all old or all new.
     pub fn promise(self, epilogue: Epilogue) -> Result<Promised<'a>> {
         let Self { mut work, is_vital, backups, contents, .. } = self;
-        if let Some(why) = work.store.halted() {
-            return Err(Error::Halted(why));
-        }
+        work.store.halt.check()?;
         // Deepest first.
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
