@@ -1,5 +1,6 @@
 //! Backups: content that something replaced, by a name a person can type.
 
+use parking_lot::MutexGuard;
 use rusqlite::OptionalExtension;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ impl Store {
     }
 
     /// What `read` makes of all rows that a query gives: a key, by which it goes on where it stopped, and what is told of
-    /// it. Others come to the database between two pieces, so what comes or goes meanwhile may be told or not.
+    /// it. Whoever waits for the database has it between two pieces, so what comes or goes meanwhile may be told or not.
     pub(super) fn in_pieces<T>(&self, query: &str, read: impl Fn(&str, &str) -> Result<T>) -> Result<Vec<T>> {
         let (mut all, mut last) = (Vec::new(), String::new());
         loop {
@@ -97,7 +98,10 @@ impl Store {
                 let mut database = self.database.lock();
                 let mut statement = database.reader().prepare_cached(query)?;
                 let piece = statement.query_map((&last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
-                piece.collect::<rusqlite::Result<_>>()?
+                let piece = piece.collect::<rusqlite::Result<_>>()?;
+                drop(statement);
+                MutexGuard::unlock_fair(database);
+                piece
             };
             for (key, row) in &piece {
                 all.push(read(key, row)?);

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::backups::Backup;
@@ -293,6 +294,8 @@ impl Store {
             {
                 lengths.push(row?);
             }
+            drop(statement);
+            MutexGuard::unlock_fair(database);
             if lengths.len() == known {
                 return Ok(lengths);
             }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Deserialize;
 
 use super::database::Database;
@@ -36,7 +36,7 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// So many events are a tenth of what the log may have.
 const RECORDED_MAX: u64 = 4096;
 
-/// Rows deleted in one transaction; who commits waits for one at most.
+/// Rows deleted in one transaction. Who waits to commit comes before the next: the lock is handed over.
 const BATCH: usize = 64;
 
 /// What is known between purges.
@@ -130,10 +130,12 @@ impl Store {
         let backups = self.backups_as(|backup: &Dated| (backup.created, &backup.name))?;
         let (doomed, named) = beyond(&backups, limits, oldest);
         for batch in doomed.chunks(BATCH) {
-            self.database.lock().write(|tx| {
+            let mut database = self.database.lock();
+            database.write(|tx| {
                 let mut statement = tx.prepare_cached("DELETE FROM backup WHERE name = ?1")?;
                 batch.iter().try_for_each(|name| Ok(statement.execute([name]).map(|_| ())?))
             })?;
+            MutexGuard::unlock_fair(database);
         }
         let is_orphan = |digest: &Digest| [&named, &promised, needed].iter().all(|some| !some.contains(digest));
         let orphans: Vec<Digest> = self.contents()?.into_iter().filter(is_orphan).collect();
@@ -175,7 +177,7 @@ impl Store {
             let mut statement = tx.prepare_cached("DELETE FROM content WHERE sha256 = ?1")?;
             free.iter().try_for_each(|digest| Ok(statement.execute([digest.to_string()]).map(|_| ())?))
         })?;
-        drop(database);
+        MutexGuard::unlock_fair(database);
         let aside = free.into_iter().map(|digest| self.set_aside(digest));
         Ok(aside.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
