@@ -283,22 +283,20 @@ impl Store {
 
     /// Numbers and lengths of the events after one, oldest first. Read piece by piece: who saves meanwhile waits for one.
     fn event_lengths(&self, after: i64) -> Result<Vec<(i64, u64)>> {
+        let query = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
         let mut lengths: Vec<(i64, u64)> = Vec::new();
         loop {
-            let (known, last) = (lengths.len(), lengths.last().map_or(after, |(seq, _)| *seq));
+            let last = lengths.last().map_or(after, |(seq, _)| *seq);
             let mut database = self.database.lock();
-            let piece = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
-            let mut statement = database.reader().prepare_cached(piece)?;
-            for row in
-                statement.query_map((last, BATCH as i64), |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?
-            {
-                lengths.push(row?);
-            }
+            let mut statement = database.reader().prepare_cached(query)?;
+            let told = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64));
+            let piece = statement.query_map((last, BATCH as i64), told)?.collect::<rusqlite::Result<Vec<_>>>()?;
             drop(statement);
             MutexGuard::unlock_fair(database);
-            if lengths.len() == known {
+            if piece.is_empty() {
                 return Ok(lengths);
             }
+            lengths.extend(piece);
         }
     }
 

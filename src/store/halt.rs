@@ -28,14 +28,14 @@ impl Halt {
 
     /// Passes on what came of work of the database. A sync that failed is not asked for again: the kernel would say that
     /// all is well.
-    pub fn watch_syncs<T, E: Into<Error>>(&self, doing: &str, outcome: std::result::Result<T, E>) -> Result<T> {
-        let outcome = outcome.map_err(Into::into);
-        if let Err(Error::Database(err)) = &outcome
-            && sqlite::is_failed_sync(err)
-        {
-            self.halt(&format!("{doing}: {err}"));
-        }
-        outcome
+    pub fn watch_syncs<T>(&self, doing: &str, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|err| {
+            if let Error::Database(err) = err
+                && sqlite::is_failed_sync(err)
+            {
+                self.halt(&format!("{doing}: {err}"));
+            }
+        })
     }
 
     /// Lower and the database disagree: the next start puts it right.
