@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::Context;
+use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, not_landed, reviewed};
@@ -34,8 +35,11 @@ impl GivenAway<'_> {
         let digest = side.digest().doing(|| format!("hash {}", change.row.names[0]))?;
         let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
         {
+            let is_open = |state: &State| state.nodes.open_at(&change.row.names[0]).is_some();
             let mut state = self.overlay.state.lock();
-            let is_open = state.nodes.open_at(&change.row.names[0]).is_some();
+            // Who has read it a moment ago may have closed it, and the release be under way.
+            self.overlay.wait_while(&mut state, WAIT_FOR_CLOSE, is_open);
+            let is_open = is_open(&state);
             match state.uppers.get_mut(id) {
                 Some(upper) if !is_open => upper.given_away = true,
                 Some(_) | None => return Err(full.into()),

@@ -501,9 +501,10 @@ fn one_that_cannot_be_synced() {
         keep(&bench);
     }
     assert_eq!(steps.failed(), 1);
-    // What may still be written is, and nothing is moved any more.
+    // What may still be written is, and nothing is moved any more, though the log is looked at.
     for _ in 0..3 {
         keep(&bench);
+        // Nobody polls for it: that nothing comes is all there is to see.
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
     let length = || std::fs::metadata(bench.path(".fettle/fettle.db-wal")).unwrap().len();
