@@ -214,10 +214,13 @@ fn who_commits_while_the_log_is_moved_loses_nothing() {
             (0..500).for_each(|_| fill(&database, 1));
             database
         });
+        let mut has_moved = false;
         while !committing.is_finished() {
-            assert!(mover.copy().unwrap() > 0);
+            // A round finds nothing to move where all was moved and the next commit is about to begin the log anew.
+            has_moved |= mover.copy().unwrap() > 0;
             mover.sync().unwrap();
         }
+        assert!(has_moved);
         committing.join().unwrap()
     });
     let committed = database.log_bytes();
