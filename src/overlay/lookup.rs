@@ -162,14 +162,18 @@ impl Overlay {
 
     fn origin_now(&self, path: &RelPath) -> Result<Origin> {
         loop {
-            let (upper, is_lowers) = {
+            let (is_lowers, upper) = {
                 let state = self.state.lock();
-                (state.uppers.at(path), state.is_taken_from_lower(path))
+                match state.is_taken_from_lower(path) {
+                    true => (true, None),
+                    false => (false, state.uppers.at(path)),
+                }
             };
-            let Some(id) = upper else {
-                // In a directory that is held, whatever lower has there is not in the view's.
-                return if is_lowers { self.origin_below(path) } else { Ok(Origin::Nothing) };
-            };
+            if is_lowers {
+                return self.origin_below(path);
+            }
+            // In a directory that is held, whatever lower has there is not in the view's.
+            let Some(id) = upper else { return Ok(Origin::Nothing) };
             match self.origin_of_upper(path, id) {
                 // It landed and was let go between the two looks: what it was is lower's now.
                 Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}

@@ -273,13 +273,12 @@ impl Overlay {
             return Err(Error::Errno(libc::ESTALE));
         }
         let backing = match (file, origin) {
-            (Some(file), Origin::Lower(_)) => Ok(Backing::Lower(Arc::new(file))),
-            (_, origin) => self.backing_of(path, &origin),
-        };
-        let backing = match backing {
-            // Let go of, or landed, between the look and the open.
-            Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => return Ok(None),
-            other => other?,
+            (Some(file), Origin::Lower(_)) => Backing::Lower(Arc::new(file)),
+            (_, origin) => match self.backing_of(path, &origin) {
+                // Let go of, or landed, between the look and the open.
+                Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => return Ok(None),
+                other => other?,
+            },
         };
         let mut state = self.state.lock();
         let moved_on = state.epoch != epoch;

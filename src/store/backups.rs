@@ -2,6 +2,7 @@
 
 use parking_lot::MutexGuard;
 use rusqlite::OptionalExtension;
+use rusqlite::types::{FromSql, ToSql};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -86,15 +87,21 @@ impl Store {
     /// What is asked of all backups, by name.
     fn backup_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
         let query = "SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2";
-        self.in_pieces(query, |_, row| parse_row(row, self.dirs.describe()))
+        self.in_pieces(query, String::new(), |_, row: &String| parse_row(row, self.dirs.describe()))
     }
 
-    /// What `read` makes of all rows that a query gives: a key, by which it goes on where it stopped, and what is told of
-    /// it. Whoever waits for the database has it between two pieces, so what comes or goes meanwhile may be told or not.
-    pub(super) fn in_pieces<T>(&self, query: &str, read: impl Fn(&str, &str) -> Result<T>) -> Result<Vec<T>> {
-        let (mut all, mut last) = (Vec::new(), String::new());
+    /// What `read` makes of all rows that a query gives: a key, by which it goes on where it stopped, beginning after one,
+    /// and what is told of it. Whoever waits for the database has it between two pieces, so what comes or goes meanwhile may
+    /// be told or not.
+    pub(super) fn in_pieces<K: FromSql + ToSql, V: FromSql, T>(
+        &self,
+        query: &str,
+        after: K,
+        read: impl Fn(&K, &V) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let (mut all, mut last) = (Vec::new(), after);
         loop {
-            let piece: Vec<(String, String)> = {
+            let piece: Vec<(K, V)> = {
                 let mut database = self.database.lock();
                 let mut statement = database.reader().prepare_cached(query)?;
                 let piece = statement.query_map((&last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;

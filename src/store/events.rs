@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
 use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::backups::Backup;
@@ -29,7 +28,7 @@ pub const LOG_BYTES_MAX: u64 = 16 << 20;
 /// four thousand bytes, and an event two of them.
 const PAGE_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 
-/// Events deleted in one transaction, or measured at once; who commits waits for so many at most.
+/// Events deleted in one transaction; who commits waits for one at most.
 const BATCH: usize = 1024;
 
 /// Looked up at once: who saves meanwhile waits for so many.
@@ -281,23 +280,10 @@ impl Store {
         Ok(beyond)
     }
 
-    /// Numbers and lengths of the events after one, oldest first. Read piece by piece: who saves meanwhile waits for one.
+    /// Numbers and lengths of the events after one, oldest first.
     fn event_lengths(&self, after: i64) -> Result<Vec<(i64, u64)>> {
         let query = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
-        let mut lengths: Vec<(i64, u64)> = Vec::new();
-        loop {
-            let last = lengths.last().map_or(after, |(seq, _)| *seq);
-            let mut database = self.database.lock();
-            let mut statement = database.reader().prepare_cached(query)?;
-            let told = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64));
-            let piece = statement.query_map((last, BATCH as i64), told)?.collect::<rusqlite::Result<Vec<_>>>()?;
-            drop(statement);
-            MutexGuard::unlock_fair(database);
-            if piece.is_empty() {
-                return Ok(lengths);
-            }
-            lengths.extend(piece);
-        }
+        self.in_pieces(query, after, |seq, length: &i64| Ok((*seq, *length as u64)))
     }
 
     /// Numbers of the events that say what was last put at each path that has backups.

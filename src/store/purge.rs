@@ -147,7 +147,11 @@ impl Store {
     /// The hashes of all content that has a row.
     fn contents(&self) -> Result<Vec<Digest>> {
         let query = "SELECT sha256, '' FROM content WHERE sha256 > ?1 ORDER BY sha256 LIMIT ?2";
-        Ok(self.in_pieces(query, |hex, _| Ok(Digest::parse(hex)))?.into_iter().flatten().collect())
+        Ok(self
+            .in_pieces(query, String::new(), |hex, _: &String| Ok(Digest::parse(hex)))?
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     /// What landings under way need.

@@ -507,12 +507,13 @@ fn one_that_cannot_be_synced() {
         // Nobody polls for it: that nothing comes is all there is to see.
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
-    let length = || std::fs::metadata(bench.path(".fettle/fettle.db-wal")).unwrap().len();
+    let log = bench.path(".fettle/fettle.db-wal");
+    let length = || std::fs::metadata(&log).unwrap().len();
     let length_before = length();
     assert!(length_before > 32 << 20, "{length_before}");
     bench.store().checkpoint().unwrap();
     bench.store = None;
-    assert_eq!(std::fs::metadata(bench.path(".fettle/fettle.db-wal")).unwrap().len(), length_before);
+    assert_eq!(length(), length_before);
     bench.recover().unwrap();
     kept.iter().for_each(|digest| assert!(bench.store().content(*digest).unwrap().is_some()));
     eprintln!("{WAS_THERE}");

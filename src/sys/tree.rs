@@ -117,9 +117,9 @@ impl Tree {
 
     /// What lies at `path` itself, be it a symlink; none when nothing does.
     pub fn stat(&self, path: &RelPath) -> io::Result<Option<Meta>> {
-        match path.parent() {
+        match path.name() {
             None => Meta::of(self.root()).map(Some),
-            Some(parent) if parent.is_root() => present(Meta::at(self.root(), path.name().unwrap_or_default())),
+            Some(name) if name.len() == path.as_bytes().len() => present(Meta::at(self.root(), name)),
             // Opened itself, and not its directory: where nothing is that one call tells it.
             Some(_) => present(self.open_at(path, OFlags::PATH).and_then(|found| Meta::of(found.as_fd()))),
         }

@@ -73,7 +73,7 @@ unsafe extern "C" fn open(
 ) -> c_int {
     let Some(unix) = UNIX.get() else { return ffi::SQLITE_CANTOPEN };
     if flags & ffi::SQLITE_OPEN_WAL == 0 {
-        // SAFETY: the arguments are SQLite's own, for a VFS that is a copy of the one whose function this is.
+        // SAFETY: the VFS is the one whose function this is, and the other arguments are SQLite's own for a copy of it.
         return unsafe { (unix.open)(unix.vfs, name, file, flags, flags_out) };
     }
     let log = file.cast::<LogFile>();

@@ -8,20 +8,17 @@ use rusqlite::Connection;
 /// Rolled back when it is dropped before [`Self::commit`].
 pub struct Transaction<'a> {
     connection: &'a Connection,
-    is_committed: bool,
 }
 
 impl<'a> Transaction<'a> {
     /// Nobody else writes from here on.
     pub fn begin(connection: &'a mut Connection) -> rusqlite::Result<Self> {
         run(connection, "BEGIN IMMEDIATE")?;
-        Ok(Self { connection, is_committed: false })
+        Ok(Self { connection })
     }
 
-    pub fn commit(mut self) -> rusqlite::Result<()> {
-        run(self.connection, "COMMIT")?;
-        self.is_committed = true;
-        Ok(())
+    pub fn commit(self) -> rusqlite::Result<()> {
+        run(self.connection, "COMMIT")
     }
 }
 
@@ -35,8 +32,8 @@ impl Deref for Transaction<'_> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // What failed may have rolled back by itself.
-        if self.is_committed || self.connection.is_autocommit() {
+        // Committed, or rolled back by itself with what failed.
+        if self.connection.is_autocommit() {
             return;
         }
         if let Err(err) = run(self.connection, "ROLLBACK") {
