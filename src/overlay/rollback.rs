@@ -1,5 +1,6 @@
 //! Rolling back: kept content comes back, never judged, and what it replaces is kept in its turn.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -28,6 +29,12 @@ pub struct RollbackHow {
     pub force: bool,
 }
 
+impl RollbackHow {
+    fn path_of<'a>(&'a self, backup: &'a Backup) -> &'a RelPath {
+        self.to.as_ref().unwrap_or(&backup.path)
+    }
+}
+
 /// One path on its way back.
 struct Rolling<'a> {
     backup: &'a Backup,
@@ -44,7 +51,8 @@ impl Overlay {
     /// has edited since is merged where that can be done, as an undo does (SPEC §9).
     pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
         self.person_decides(&how.review);
-        let rolling = backups.iter().map(|backup| self.check_rollback(backup, how));
+        let landed = self.landed_unseen(backups.iter().map(|backup| how.path_of(backup)))?;
+        let rolling = backups.iter().map(|backup| self.check_rollback(backup, how, &landed));
         let mut rolling = rolling.collect::<Reviewed<Vec<Rolling<'_>>>>()?;
         let mut outcomes: Vec<Outcome> = rolling.iter().map(Rolling::outcome).collect();
         if how.review.dry_run {
@@ -65,8 +73,13 @@ impl Overlay {
     }
 
     /// What is at a path that may be rolled back, and what is to be there.
-    fn check_rollback<'a>(&self, backup: &'a Backup, how: &'a RollbackHow) -> Reviewed<Rolling<'a>> {
-        let path = how.to.as_ref().unwrap_or(&backup.path);
+    fn check_rollback<'a>(
+        &self,
+        backup: &'a Backup,
+        how: &'a RollbackHow,
+        landed: &HashMap<RelPath, Digest>,
+    ) -> Reviewed<Rolling<'a>> {
+        let path = how.path_of(backup);
         self.check_may_land(path, &how.review.by)?;
         self.check_not_open(path)?;
         if self.is_in_held_dir(path) {
@@ -85,14 +98,19 @@ impl Overlay {
         if !how.review.dry_run {
             self.tell_external(path);
         }
-        let edited = if how.force { None } else { self.edited_since(path, &mut present)? };
+        let edited = if how.force { None } else { self.edited_since(path, &mut present, landed)? };
         let merged = edited.map(|known| self.merge_edited(backup, path, known, &present)).transpose()?;
         Ok(Rolling { backup, path, present, merged, replaced: None })
     }
 
     /// What fettlefs last put at a path, where somebody has edited that since.
-    fn edited_since(&self, path: &RelPath, present: &mut Side) -> Reviewed<Option<Digest>> {
-        let known = self.known_digest(path).map_err(|err| failed(path, &err))?;
+    fn edited_since(
+        &self,
+        path: &RelPath,
+        present: &mut Side,
+        landed: &HashMap<RelPath, Digest>,
+    ) -> Reviewed<Option<Digest>> {
+        let known = self.seen_digest(path).or_else(|| landed.get(path).copied());
         let now = present.digest().map_err(|err| failed(path, &err.into()))?;
         Ok(known.filter(|known| now.is_some_and(|now| now != *known)))
     }
@@ -217,13 +235,15 @@ impl Overlay {
         Ok(landing.place(&self.lower, path, expect, &NewContent::File { file: &kept, like, meta })?)
     }
 
-    /// The hash of what fettlefs last put at a path.
-    fn known_digest(&self, path: &RelPath) -> Result<Option<Digest>> {
-        let seen = self.state.lock().seen.get(path).and_then(|seen| seen.digest);
-        match seen {
-            Some(digest) => Ok(Some(digest)),
-            None => Ok(self.store.last_landed(path)?),
-        }
+    /// The hash of what fettlefs last put at a path, as far as this session knows.
+    fn seen_digest(&self, path: &RelPath) -> Option<Digest> {
+        self.state.lock().seen.get(path).and_then(|seen| seen.digest)
+    }
+
+    /// The same of those paths of which only the log tells it.
+    fn landed_unseen<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> Reviewed<HashMap<RelPath, Digest>> {
+        let unseen = paths.filter(|path| self.seen_digest(path).is_none()).cloned().collect();
+        self.store.last_landed(&unseen).map_err(|err| not_landed(err.into(), "nothing was restored"))
     }
 
     /// A held change over what was just restored goes on against that, under a new id.

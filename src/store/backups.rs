@@ -1,5 +1,7 @@
 //! Backups: content that something replaced, by a name a person can type.
 
+use std::collections::HashSet;
+
 use parking_lot::MutexGuard;
 use rusqlite::OptionalExtension;
 use rusqlite::types::{FromSql, ToSql};
@@ -72,16 +74,13 @@ impl Store {
         Ok(backups)
     }
 
-    /// Every path that has backups, once.
-    pub(super) fn paths_with_backups(&self) -> Result<Vec<RelPath>> {
+    /// Every path that has backups.
+    pub(super) fn paths_with_backups(&self) -> Result<HashSet<RelPath>> {
         #[derive(Deserialize)]
         struct Of {
             path: RelPath,
         }
-        let mut paths: Vec<RelPath> = self.backup_rows::<Of>()?.into_iter().map(|backup| backup.path).collect();
-        paths.sort_unstable();
-        paths.dedup();
-        Ok(paths)
+        Ok(self.backup_rows::<Of>()?.into_iter().map(|backup| backup.path).collect())
     }
 
     /// What is asked of all backups, by name.

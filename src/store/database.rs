@@ -23,8 +23,8 @@ const SCHEMA_VERSION: i64 = 6;
 const SCHEMA: &str = "
 CREATE TABLE upper   (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE content (sha256 TEXT NOT NULL UNIQUE, size INTEGER NOT NULL, bytes BLOB) STRICT;
-CREATE TABLE backup  (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL, created INTEGER NOT NULL, row TEXT NOT NULL)
-                     STRICT, WITHOUT ROWID;
+CREATE TABLE backup  (name TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL, created INTEGER NOT NULL, row TEXT NOT NULL)
+                     STRICT;
 CREATE TABLE anchor  (path BLOB PRIMARY KEY, row TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE verdict (id TEXT NOT NULL, path BLOB NOT NULL, fate TEXT NOT NULL, successor TEXT, at INTEGER NOT NULL)
                      STRICT;
@@ -32,15 +32,15 @@ CREATE INDEX verdict_by_id ON verdict (id, at);
 CREATE TABLE intent  (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE sweep   (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE event   (seq INTEGER PRIMARY KEY, path BLOB, sha256 TEXT, row TEXT NOT NULL) STRICT;
-CREATE INDEX event_by_path ON event (path, seq) WHERE sha256 IS NOT NULL;
 CREATE TABLE moved_dir (id INTEGER PRIMARY KEY, old BLOB NOT NULL, new BLOB NOT NULL) STRICT;
 CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// Tables that came after that version and that an older program does not miss: made where they are not there yet.
-/// `reading` has its text last, so that a look at the other columns does not read it.
-const LATER_TABLES: &str = "
+/// What came and went after that version and an older program does not miss: made where it is not there yet, and removed
+/// where it still is. `reading` has its text last, so that a look at the other columns does not read it.
+const LATER: &str = "
+DROP INDEX IF EXISTS event_by_path;
 CREATE TABLE IF NOT EXISTS reader  (uid INTEGER NOT NULL, session TEXT NOT NULL, used INTEGER NOT NULL,
                                     reads INTEGER NOT NULL, asked INTEGER NOT NULL, returned INTEGER NOT NULL,
                                     PRIMARY KEY (uid, session)) STRICT, WITHOUT ROWID;
@@ -111,10 +111,10 @@ impl Database {
             .map_err(|err| damaged(err.to_string()))?;
         match version {
             0 => connection
-                .execute_batch(&format!("BEGIN;{SCHEMA}{LATER_TABLES}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
+                .execute_batch(&format!("BEGIN;{SCHEMA}{LATER}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
                 .map_err(|err| failed(&connection, err.into()))?,
             SCHEMA_VERSION => {
-                connection.execute_batch(LATER_TABLES).map_err(|err| failed(&connection, err.into()))?;
+                connection.execute_batch(LATER).map_err(|err| failed(&connection, err.into()))?;
             }
             other => {
                 return Err(damaged(format!(

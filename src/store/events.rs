@@ -31,9 +31,6 @@ const PAGE_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 /// Events deleted in one transaction; who commits waits for one at most.
 const BATCH: usize = 1024;
 
-/// Looked up at once: who saves meanwhile waits for so many.
-const LOOKS: usize = 64;
-
 /// How long the log was when it was last looked at, so that only what came since must be added.
 #[derive(Default)]
 pub(super) struct Measured {
@@ -173,33 +170,44 @@ impl Store {
         parsed.map(|draft| Ok(draft?.into_parts())).collect()
     }
 
-    /// The hash of what was last put at a path, as far as events tell.
-    pub fn last_landed(&self, path: &RelPath) -> Result<Option<Digest>> {
+    /// The hash of what was last put at each of some paths, as far as events tell. Reads the whole log.
+    pub fn last_landed(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, Digest>> {
+        let last = self.last_landings(paths)?;
         let mut database = self.database.lock();
-        let mut statement = database.reader().prepare_cached(
-            "SELECT sha256 FROM event WHERE path = ?1 AND sha256 IS NOT NULL ORDER BY seq DESC LIMIT 1",
-        )?;
-        let hex: Option<String> = statement.query_row([path.as_bytes()], |row| row.get(0)).optional()?;
-        Ok(hex.and_then(|hex| Digest::parse(&hex)))
+        let mut statement = database.reader().prepare_cached("SELECT sha256 FROM event WHERE seq = ?1")?;
+        let mut landed = HashMap::new();
+        for (path, seq) in last {
+            let hex: Option<String> = statement.query_row([seq], |row| row.get(0)).optional()?;
+            landed.extend(hex.and_then(|hex| Digest::parse(&hex)).map(|digest| (path, digest)));
+        }
+        Ok(landed)
+    }
+
+    /// The numbers of the events that say what was last put at each of some paths. Reads the whole log: an index by path
+    /// would cost each save a page, and only what is rare asks.
+    fn last_landings(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, i64>> {
+        if paths.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let query = "SELECT seq, path FROM event
+                     WHERE seq > ?1 AND path IS NOT NULL AND sha256 IS NOT NULL ORDER BY seq LIMIT ?2";
+        let told = self.in_pieces(query, 0, |seq, path: &Vec<u8>| {
+            let path = RelPath::parse(path).ok().filter(|path| paths.contains(path));
+            Ok(path.map(|path| (path, *seq)))
+        })?;
+        Ok(told.into_iter().flatten().collect())
     }
 
     /// What the latest event about a change by somebody else told of each path, if nothing of ours has landed there since:
     /// its content; none: it was gone. Reads the whole log.
     pub fn told_external(&self) -> Result<HashMap<RelPath, Option<Digest>>> {
-        let mut database = self.database.lock();
-        let told = self.read_events(&mut database, "instr(row, '\"external_modified\"') > 0 ORDER BY seq", [])?;
-        let mut landed = database
-            .reader()
-            .prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM event WHERE path = ?1 AND sha256 IS NOT NULL")?;
-        let mut latest = HashMap::new();
-        for event in told.into_iter().filter(|event| event.event == EventName::ExternalModified) {
-            let Some(path) = event.path else { continue };
-            let landed: i64 = landed.query_row([path.as_bytes()], |row| row.get(0))?;
-            if event.seq > landed as u64 {
-                latest.insert(path, event.sha256);
-            }
-        }
-        Ok(latest)
+        let which = "instr(row, '\"external_modified\"') > 0 ORDER BY seq";
+        let told = self.read_events(&mut self.database.lock(), which, [])?;
+        let told = told.into_iter().filter(|event| event.event == EventName::ExternalModified);
+        let told: Vec<_> = told.filter_map(|event| Some((event.path?, event.seq, event.sha256))).collect();
+        let landed = self.last_landings(&told.iter().map(|(path, ..)| path.clone()).collect())?;
+        let latest = told.into_iter().filter(|(path, seq, _)| landed.get(path).is_none_or(|last| *seq > *last as u64));
+        Ok(latest.map(|(path, _, digest)| (path, digest)).collect())
     }
 
     /// The hash of what was last put at each path, by the name that it has now, where nothing else of ours has happened to
@@ -247,7 +255,8 @@ impl Store {
             return Ok(0);
         }
         let beyond = self.events_beyond(bytes_max / 4 * 3, bytes_max.saturating_mul(FOLLOWED_TIMES_MAX))?;
-        let needed = self.last_landings_needed()?;
+        // A rollback asks for what was last put at its path.
+        let needed = self.last_landings(&self.paths_with_backups()?)?.into_values().collect();
         let mut gone = 0;
         for batch in beyond.chunks(BATCH) {
             gone += self.database.lock().write(|tx| let_go(tx, batch, &needed))?;
@@ -284,20 +293,6 @@ impl Store {
     fn event_lengths(&self, after: i64) -> Result<Vec<(i64, u64)>> {
         let query = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
         self.in_pieces(query, after, |seq, length: &i64| Ok((*seq, *length as u64)))
-    }
-
-    /// Numbers of the events that say what was last put at each path that has backups.
-    fn last_landings_needed(&self) -> Result<HashSet<i64>> {
-        let mut needed = HashSet::new();
-        for piece in self.paths_with_backups()?.chunks(LOOKS) {
-            let mut database = self.database.lock();
-            let last = "SELECT MAX(seq) FROM event WHERE path = ?1 AND sha256 IS NOT NULL";
-            let mut statement = database.reader().prepare_cached(last)?;
-            for path in piece {
-                needed.extend(statement.query_row([path.as_bytes()], |row| row.get::<_, Option<i64>>(0))?);
-            }
-        }
-        Ok(needed)
     }
 }
 
