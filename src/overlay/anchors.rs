@@ -138,10 +138,9 @@ impl State {
             None => AnchorState::Nothing,
         };
         let came_with_dir = self.left_in_moved_dir(path).filter(|_| !self.anchors.contains(path));
-        let unknown = match &came_with_dir {
-            Some(from) => Known { fresh: true, from: Some(from.clone()), ..Known::nothing() },
-            None => Known::of(first),
-        };
+        // What goes as it came is remembered where it came from, and there alone.
+        let first = if exists || came_with_dir.is_none() { first } else { AnchorState::Nothing };
+        let unknown = Known { fresh: came_with_dir.is_some(), from: came_with_dir, ..Known::of(first) };
         let mut known = self.anchors.get(path).cloned().unwrap_or(unknown);
         if !existed {
             known.fresh = known.anchor == AnchorState::Nothing && exists;

@@ -410,6 +410,11 @@ pub(super) fn is_reserved(path: &RelPath) -> bool {
     path.parent().zip(path.name()).is_some_and(|(dir, name)| is_reserved_name(&dir, name))
 }
 
+/// Whether a path or a directory above it is.
+pub(super) fn is_within_reserved(path: &RelPath) -> bool {
+    path.components().next().is_some_and(|first| first == STATE_DIR_NAME) || path.components().any(is_temp_name)
+}
+
 fn is_reserved_name(dir: &RelPath, name: &OsStr) -> bool {
     (dir.is_root() && name == STATE_DIR_NAME) || is_temp_name(name)
 }

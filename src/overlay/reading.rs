@@ -14,12 +14,12 @@ use rustix::fs::OFlags;
 use super::attributes::ACCESS_ACL;
 use super::error::Context;
 use super::handles::Backing;
-use super::lookup::{Origin, is_reserved};
-use super::review::{Reviewed, failed, refused_at};
+use super::lookup::Origin;
+use super::review::{Reviewed, check_not_ours, failed, refused_at};
 use super::{Error, Overlay, Result};
 use crate::model::{Acl, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{STATE_DIR_NAME, UpperId};
+use crate::store::UpperId;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
 use crate::sys::xattr;
@@ -37,9 +37,7 @@ const LOOKS_MAX: usize = 8;
 
 impl Overlay {
     pub fn shown(&self, path: &RelPath) -> Reviewed<Shown> {
-        if is_reserved(path) || path.components().next().is_some_and(|first| first == STATE_DIR_NAME) {
-            return Err(refused_at(path, ErrorCode::NotPermitted, "it is fettlefs's own"));
-        }
+        check_not_ours(path)?;
         let mut looks = 0;
         loop {
             looks += 1;

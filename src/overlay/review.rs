@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::OpenFile;
+use super::lookup::is_within_reserved;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, RelPath};
@@ -344,6 +345,14 @@ pub(super) fn not_landed(err: Error, nothing: &str) -> ErrorBody {
 /// A refusal for what is at one path.
 pub(super) fn refused_at(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }
+}
+
+/// What neither is shown nor written for anybody.
+pub(super) fn check_not_ours(path: &RelPath) -> Reviewed<()> {
+    match is_within_reserved(path) {
+        true => Err(refused_at(path, ErrorCode::NotPermitted, "it is fettlefs's own")),
+        false => Ok(()),
+    }
 }
 
 pub(super) fn busy_open(path: &RelPath, pid: u32) -> ErrorBody {

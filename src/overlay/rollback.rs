@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::Context;
 use super::handles::Backing;
 use super::land::backup_of;
-use super::review::{Review, Reviewed, failed, not_landed, refused_at};
+use super::review::{Review, Reviewed, check_not_ours, failed, not_landed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, Digest, RelPath};
@@ -80,6 +80,7 @@ impl Overlay {
         landed: &HashMap<RelPath, Digest>,
     ) -> Reviewed<Rolling<'a>> {
         let path = how.path_of(backup);
+        check_not_ours(path)?;
         self.check_may_land(path, &how.review.by)?;
         self.check_not_open(path)?;
         if self.is_in_held_dir(path) {

@@ -285,6 +285,37 @@ fn exchanged_directories_do_not_bring_content_past_the_review() {
 }
 
 #[test]
+fn what_was_edited_in_a_renamed_directory_is_judged_against_what_it_was() {
+    type Leaves = fn(&Bench);
+    let leaves: [Leaves; 2] = [|bench| bench.rename("dd/a", "dd/a~"), |bench| bench.unlink("dd/a")];
+    for leave in leaves {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.put("d/a", &lines(9));
+        bench.rename("d", "dd");
+        bench.save("dd/a", &changed(9, 1));
+        assert_eq!(bench.held().len(), 0);
+        leave(&bench);
+        write(&bench, "dd/a", &changed(200, 200));
+        assert_eq!(bench.held().len(), 1, "it is no new file");
+        assert_eq!(bench.held()[0].held.as_ref().unwrap().kind, ChangeKind::Modify);
+    }
+}
+
+#[test]
+fn nothing_is_rolled_back_to_where_our_own_files_are() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let backups = bench.view().store().backups().unwrap();
+    for ours in [".fettle/fettle.db", ".fettle/x/y", ".fettle-tmp-0", "src/.fettle-tmp-0", ".fettle-tmp-0/a"] {
+        let how = RollbackHow { to: Some(RelPath::parse(ours.as_bytes()).unwrap()), ..RollbackHow::default() };
+        let refusal = bench.view().rollback(&backups, &how).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::NotPermitted, "{ours}: {refusal:?}");
+        assert!(refusal.message.contains(ours), "{refusal:?}");
+    }
+}
+
+#[test]
 fn a_file_exchanged_with_a_directory_is_remembered_at_its_path() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
