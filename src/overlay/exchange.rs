@@ -27,7 +27,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         match (&from.origin, &to.origin, from.action == Action::Pass, to.action == Action::Pass) {
-            (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_below(from, to, caller),
+            (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_passing(from, to, caller),
             // In and out to where nobody judges: the caller copies.
             (_, _, true, false) | (_, _, false, true) => Err(Error::Errno(libc::EXDEV)),
             _ if is_dir(from) && is_dir(to) => self.exchange_dirs(from, to, caller),
@@ -37,6 +37,26 @@ impl Overlay {
             // One kind of thing in the place of another, of which only one has content that upper could hold.
             _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
             _ => self.exchange_judged(from, to, caller),
+        }
+    }
+
+    /// Of two paths that nobody judges. What a directory brings along may come to where it is judged, or leave that.
+    fn exchange_passing(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+        let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
+        let ends = [(from, to), (to, from)];
+        let mut dirs = ends.iter().filter(|(one, _)| is_dir(one));
+        if dirs.all(|(one, other)| self.passes_throughout(one) && self.passes_throughout(other)) {
+            return self.exchange_below(from, to, caller);
+        }
+        if is_dir(from) && is_dir(to) {
+            return self.exchange_dirs(from, to, caller);
+        }
+        let (file, dir) = if is_dir(from) { (to, from) } else { (from, to) };
+        let arrives_passing =
+            self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller)) == Action::Pass;
+        match arrives_passing && self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?.is_empty() {
+            true => self.exchange_below(from, to, caller),
+            false => Err(Error::Errno(libc::EXDEV)),
         }
     }
 

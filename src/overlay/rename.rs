@@ -335,6 +335,11 @@ impl Overlay {
         Ok(())
     }
 
+    /// Whether nobody judges what is there, nor anything below it.
+    pub(super) fn passes_throughout(&self, end: &End) -> bool {
+        end.action == Action::Pass && !self.policy().may_judge_below(&end.path)
+    }
+
     /// A directory with all that is in it. Held changes below it come along under new ids.
     fn rename_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         if to.path.is_within(&from.path) {
@@ -345,10 +350,10 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         let moves = [Move { from: &from.path, to: &to.path }];
-        if from.action == Action::Pass && to.action == Action::Pass {
-            return self.relocate_dir(from, to, Vec::new(), caller);
-        }
-        let lifted = self.lift(&self.survey(&moves, caller)?)?;
+        let lifted = match self.passes_throughout(from) && self.passes_throughout(to) {
+            true => Vec::new(),
+            false => self.lift(&self.survey(&moves, caller)?)?,
+        };
         self.relocate_dir(from, to, lifted, caller)
     }
 }

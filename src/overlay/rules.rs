@@ -165,6 +165,10 @@ impl Policy {
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.rules.may_freeze_below(dir)
     }
+
+    pub fn may_judge_below(&self, dir: &RelPath) -> bool {
+        self.rules.may_judge_below(dir)
+    }
 }
 
 impl Overlay {

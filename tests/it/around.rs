@@ -429,6 +429,45 @@ put(".git/modules/m/HEAD", b"ref: refs/heads/main\n")
 }
 
 #[test]
+fn a_directory_renamed_between_passing_ones_brings_nothing_past_the_review_and_takes_nothing_away() {
+    let hook = "put('.git/m/x', b'x\\n'); ";
+    let config = "put('.git/m/sub/config', b'[core]\\n\\tpager = evil\\n'); ";
+    for (script, held) in [
+        ("os.rename('.git/hooks', '.git/old'); os.rename('.git/m', '.git/hooks')", ".git/hooks/x"),
+        ("renameat2('.git/m', '.git/hooks', 2)", ".git/hooks/x"),
+        (
+            "os.rename('.git/hooks', '.git/old'); os.rename('.git/m', 'target/m'); os.rename('target/m', '.git/hooks')",
+            ".git/hooks/x",
+        ),
+        ("os.rename('.git/m', '.git/modules')", ".git/modules/sub/config"),
+        ("os.mkdir('.git/modules'); renameat2('.git/m', '.git/modules', 2)", ".git/modules/sub/config"),
+    ] {
+        let scratch = mounted_scratch!();
+        project(&scratch);
+        scratch.write(".git/hooks/x.sample", "a sample\n");
+        let view = scratch.mount();
+        let make = format!("os.makedirs('.git/m/sub'); {}", if held.ends_with("config") { config } else { hook });
+        run(&scratch, &view, &format!("{make}{script}"));
+        assert_eq!(held_paths(&view), [held], "{script}");
+        assert!(!scratch.has(held), "{script}");
+    }
+    for script in [
+        r#"raises("EXDEV", os.rename, ".git/hooks", ".git/gone")"#,
+        r#"os.mkdir(".git/m"); raises("EXDEV", renameat2, ".git/m", ".git/hooks", 2)"#,
+        r#"put(".git/m", b"x"); raises("EXDEV", renameat2, ".git/m", ".git/hooks", 2)"#,
+        r#"os.symlink("m", ".git/l"); os.mkdir(".git/n"); os.rename(".git/n", ".git/worktrees"); raises("EXDEV", renameat2, ".git/l", ".git/hooks", 2)"#,
+    ] {
+        let scratch = mounted_scratch!();
+        project(&scratch);
+        scratch.write(".git/hooks/x", "a hook\n");
+        let view = scratch.mount();
+        run(&scratch, &view, script);
+        assert_eq!(scratch.read(".git/hooks/x"), "a hook\n", "{script}");
+        assert!(view.held().is_empty(), "{script}: {:?}", view.held());
+    }
+}
+
+#[test]
 fn rules_change_at_reload_and_what_loosens_them_is_held() {
     let scratch = mounted_scratch!();
     project(&scratch);

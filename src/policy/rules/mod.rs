@@ -17,6 +17,7 @@ pub(super) use sensitive::examples as sensitive_examples;
 pub use sensitive::{Sensitive, sensitive};
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
@@ -202,6 +203,18 @@ impl RuleSet {
     /// or removal of a directory looks at nothing; on `true` the caller lists what is there for [`Self::frozen_among`].
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.user.iter().chain(&self.project).any(|rule| rule.action == Action::Freeze && rule.reaches_below(dir))
+    }
+
+    /// Whether something below `dir`, which passes itself, may be judged, reviewed or refused, judged by names alone.
+    /// `false` is sure, as it is of `target/` and `node_modules/`: what is sensitive anywhere in an ignored directory is so
+    /// by a name above it, and all such names begin with a dot, however they are disguised.
+    pub fn may_judge_below(&self, dir: &RelPath) -> bool {
+        let is_plain = |name: &OsStr| {
+            let name = name.as_bytes();
+            name.is_ascii() && !name.starts_with(b".") && !name.contains(&b'~')
+        };
+        let by_rule = |rule: &Compiled| rule.action != Action::Pass && rule.reaches_below(dir);
+        !dir.components().all(is_plain) || self.user.iter().chain(&self.project).any(by_rule)
     }
 
     /// The first of `places` that is frozen for `exe`.
