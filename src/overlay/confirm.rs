@@ -362,9 +362,7 @@ impl Overlay {
             let meta = applied.meta_of(&landable.taken.row.names[0]);
             if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
                 let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
-                let dropped = &applied.epilogue().drop;
-                let taken: Vec<UpperRow> = taken.into_iter().filter(|row| !dropped.contains(&row.id)).collect();
-                applied.epilogue().save.extend(taken);
+                applied.epilogue().save_others(taken);
             }
             state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
             if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {

@@ -195,7 +195,7 @@ impl Overlay {
             applied.epilogue().save = vec![rest.clone()];
             if let (Some(before), Some(after)) = (present.meta, &meta) {
                 let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
-                applied.epilogue().save.extend(taken);
+                applied.epilogue().save_others(taken);
             }
             state.know(applied.epilogue().anchors.clone());
             state.confirmed(&change.row, meta.as_ref(), kept);

@@ -122,7 +122,7 @@ impl Overlay {
         applied.epilogue().anchors = anchors;
         if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
             let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
-            applied.epilogue().save.extend(taken);
+            applied.epilogue().save_others(taken);
         }
         self.note_landed(&mut state, job, comparison, judged_against, (&applied, actor));
         let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());

@@ -69,6 +69,12 @@ pub struct Epilogue {
 }
 
 impl Epilogue {
+    /// Saves rows that a landing has changed as well, but for what it lets go or saves already: that goes or stays as told.
+    pub fn save_others(&mut self, mut rows: Vec<UpperRow>) {
+        rows.retain(|row| !self.drop.contains(&row.id) && self.save.iter().all(|saved| saved.id != row.id));
+        self.save.extend(rows);
+    }
+
     /// `backups` are the names that content replaced on the way got; events of these paths tell them. Gives the operation
     /// that the events are.
     pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&Backup, &String)]) -> Result<Option<OperationId>> {

@@ -230,6 +230,26 @@ fn a_read_only_project_is_refused() {
 }
 
 #[test]
+fn a_file_that_is_a_mount_point_is_written_in_place_and_stays_what_it_is() {
+    let scratch = mounted_scratch!();
+    scratch.write("f", "");
+    fs::create_dir(scratch.root().join("view")).expect("a directory");
+    let script = "set -e
+        seq 1 300 > source; mount --bind source $PROJECT/f
+        $FETTLEFS mount $PROJECT $VIEW; trap 'cd /; $FETTLEFS unmount $VIEW' EXIT
+        cd $VIEW; echo landed >> f; $FETTLEFS fsck; tail -n 1 $PROJECT/f
+        sed '11,110s/^/held /; 251s/^/chosen /' f > $ROOT/new; cat $ROOT/new > f
+        $FETTLEFS confirm f --hunk 2; $FETTLEFS fsck; sed -n '251p' $PROJECT/f
+        cd /; $FETTLEFS unmount $VIEW; $FETTLEFS mount $PROJECT $VIEW; cd $VIEW; $FETTLEFS fsck
+        echo again >> f; sed -n '11p; $p' f; $FETTLEFS confirm f; cmp f $PROJECT/f; $FETTLEFS fsck; sed -n 11p $ROOT/source";
+    let output = in_own_namespace(&scratch, script);
+    assert_eq!(output.status, 0, "{}{}", output.stdout, output.stderr);
+    for line in ["landed", "chosen 251", "held 11", "again"] {
+        assert!(output.stdout.lines().any(|told| told == line), "no {line:?} in {}", output.stdout);
+    }
+}
+
+#[test]
 fn a_machine_without_dev_fuse_is_told_what_to_do() {
     let scratch = mounted_scratch!();
     let hide = "mkdir dev && mount --bind dev /dev && exec $FETTLEFS mount $PROJECT";
