@@ -587,7 +587,8 @@ impl Overlay {
             Action::Auto | Action::Pass | Action::GitConfig => None,
         };
         let hidden = self.hidden_below(&path)?;
-        match gated.or((!hidden.is_empty()).then_some(Reason::Parent)) {
+        let waits = gated.or((!hidden.is_empty()).then_some(Reason::Parent));
+        match waits {
             Some(reason) => {
                 self.check_may_change(0)?;
                 self.hide_dir(&path, reason, &self.doer(caller))?
@@ -597,12 +598,19 @@ impl Overlay {
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
             // One that is hidden comes back by a discard.
-            let removed = hidden.is_empty().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
+            let removed = waits.is_none().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
             let by = self.doer(caller);
             let doing = if removed.is_some() { Doing::RemoveDir } else { Doing::Hold };
             let part = self.part_of(&path, &by, doing);
             let event = self.structure_event(&path, "[directory removed]".to_owned(), &by).doing(removed);
-            let became = self.record_done(event.with(|event| event.operation = part.operation_told()), gone)?;
+            let event = event.with(|event| {
+                event.operation = part.operation_told();
+                if waits.is_some() {
+                    (event.event, event.reason) = (EventName::WriteHeld, waits);
+                    event.id = self.state.lock().uppers.held_at(&path).map(|held| held.id.to_string());
+                }
+            });
+            let became = self.record_done(event, gone)?;
             self.recorded(&part, became);
         }
         self.state.lock().unnamed(parent, name, &was);

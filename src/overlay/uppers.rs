@@ -83,6 +83,11 @@ impl Uppers {
         self.by_name.get(&path.parent()?)?.get(path.name()?).copied()
     }
 
+    /// The change that waits at a path.
+    pub fn held_at(&self, path: &RelPath) -> Option<&Held> {
+        self.get(self.at(path)?)?.row.held.as_ref()
+    }
+
     /// The entry that stands for a lower inode with several names.
     pub fn of_inode(&self, device: u64, inode: u64) -> Option<UpperId> {
         self.by_inode.get(&(device, inode)).copied()

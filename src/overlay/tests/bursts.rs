@@ -127,6 +127,25 @@ fn a_file_that_is_held_over_a_slice_of_the_same_window_comes_back_whole() {
 }
 
 #[test]
+fn a_directory_that_is_only_hidden_is_told_as_held_and_one_that_went_as_landed() {
+    let bench = Bench::new();
+    bench.put("d/large", &lines(200));
+    bench.put("e/small", &lines(2));
+    for (dir, file, event) in [("d", "d/large", EventName::WriteHeld), ("e", "e/small", EventName::WriteLanded)] {
+        bench.unlink(file);
+        bench.rmdir(dir).unwrap();
+        let told = bench.view().store().events_since(0).unwrap().pop().unwrap();
+        assert_eq!((told.event, told.path.unwrap().to_string().as_str()), (event, dir));
+        let held = bench.held().into_iter().find(|row| row.names[0].to_string() == dir).and_then(|row| row.held);
+        assert_eq!(
+            (told.id, told.reason),
+            (held.map(|held| held.id.to_string()), (dir == "d").then_some(Reason::Parent))
+        );
+        assert_eq!(bench.lower_path(dir).exists(), dir == "d");
+    }
+}
+
+#[test]
 fn a_removed_directory_comes_back_and_goes_again() {
     let mut bench = Bench::with(&[(Key::Burst, "5")]);
     (0..8).for_each(|number| bench.put(&format!("d/f{number}"), &lines(8)));
