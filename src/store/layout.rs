@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,10 @@ impl StateDirs {
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let description = location.describe(lower);
         let state = match &location.state {
-            Some(path) => open_outside(path)?,
+            Some(path) => {
+                check_free_for_state(path)?;
+                open_outside(path)?
+            }
             None => open_inside(lower.root(), STATE_DIR_NAME.as_ref(), &description)?,
         };
         let instance = instance(&state, &description)?;
@@ -280,6 +283,25 @@ fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<O
     }
     let fd = fs::openat(dir, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty()).map_err(io::Error::from);
     fd.doing(|| format!("open state directory {description}"))
+}
+
+/// A directory that has something else in it would be made private, and look like a git repository: `/tmp`, say, or the
+/// project's own `src`. What a new file system comes with is no matter.
+fn check_free_for_state(path: &Path) -> Result<()> {
+    let doing = || format!("open state directory {}", path.display());
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>().doing(doing)?,
+        // Made where it is missing; what stands in its place is told by opening it.
+        Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        Err(err) => return Err(err).doing(doing),
+    };
+    let names: Vec<OsString> = entries.iter().map(|entry| entry.file_name()).collect();
+    // The first thing that is made in one, by whatever name until it is whole.
+    let is_ours = names.iter().any(|name| name.as_bytes().starts_with(INSTANCE.as_bytes()));
+    match is_ours || names.iter().all(|name| name == "lost+found") {
+        true => Ok(()),
+        false => Err(io::Error::other("it has other files in it, and is no state directory")).doing(doing),
+    }
 }
 
 fn open_outside(path: &PathBuf) -> Result<OwnedFd> {

@@ -109,6 +109,33 @@ fn wrong_paths_are_named() {
 }
 
 #[test]
+fn a_state_directory_with_other_files_in_it_is_refused_and_left_as_it_is() {
+    let scratch = mounted_scratch!();
+    let shared = scratch.root().join("shared");
+    fs::create_dir_all(shared.join("notes")).expect("a directory");
+    fs::create_dir(scratch.root().join("view")).expect("a directory");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("a mode");
+    let env = [("FETTLE_STATE_DIR", shared.to_str().expect("scratch paths are UTF-8"))];
+    let message = "open state directory [scratch]/shared: it has other files in it, and is no state directory";
+    refused(&scratch, mount(&scratch, &["project", "view"], &env), 1, "io", message);
+    let names: Vec<_> =
+        fs::read_dir(&shared).expect("it is there").map(|entry| entry.expect("an entry").file_name()).collect();
+    assert_eq!(names, ["notes"]);
+    assert_eq!(fs::metadata(&shared).expect("it is there").permissions().mode() & 0o7777, 0o1777);
+    // What a file system of its own comes with is nothing of anybody's.
+    fs::rename(shared.join("notes"), shared.join("lost+found")).expect("a rename");
+    mount(&scratch, &["project", "view"], &env)(&[]).ok();
+    scratch
+        .fettlefs()
+        .arg("unmount")
+        .arg(scratch.root().join("view"))
+        .output()
+        .map(Output::from)
+        .expect("it runs")
+        .ok();
+}
+
+#[test]
 fn a_project_inside_a_mounted_one_is_refused() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
