@@ -89,7 +89,8 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
             None => render_offer(checked, text),
         }
     })?;
-    Ok(Exit::Done)
+    // What is held was not tested: nobody may take this for leave to confirm it.
+    Ok(if reply.held_count > 0 && !reply.moved.is_empty() { Exit::Refused } else { Exit::Done })
 }
 
 /// Whether a person who can be asked wants it; where there is none the answer says how.

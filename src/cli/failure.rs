@@ -102,7 +102,7 @@ fn hint(body: &ErrorBody) -> Option<String> {
         }
         // One that is about no change is about the whole project.
         (ErrorCode::Busy, _, _) if body.id.is_some() || body.path.is_some() => {
-            Some("To wait for the writer: --wait".to_owned())
+            Some("To wait for the writer: fettlefs flush --wait".to_owned())
         }
         (_, _, _) => None,
     }

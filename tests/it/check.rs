@@ -104,7 +104,7 @@ fn what_moves_while_the_command_runs_keeps_everything_from_landing() {
     }
     assert_eq!(scratch.read("b"), lines(100), "nothing landed");
     // Seen without the flag too, so that nobody is told to confirm what was not tested.
-    let told = view.cli(&["check", "--", "sh", "-c", "echo y > new"]).ok();
+    let told = view.cli(&["check", "--", "sh", "-c", "echo y > new"]).exits(5);
     assert!(told.stdout.contains("so nothing lands:\n    written: new\n"), "{}", told.stdout);
     // Bytes that are there already are no change, and a second run finds things as they were.
     view.cli(&["check", "--confirm", "--", "sh", "-c", "echo y > new"]).ok();

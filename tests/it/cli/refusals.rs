@@ -229,10 +229,11 @@ fn what_somebody_still_writes_is_busy_and_names_the_writer() {
     let message = format!("c.txt is being written by python3 (pid {})", writer.pid());
     let error = refused(&view.cli(&["confirm", &id, "--json"]), "busy", 5, &message);
     assert_eq!((error["id"].as_str(), error["path"].as_str()), (Some(&*id), Some("c.txt")));
-    let want = "$ confirm c.txt\n! fettlefs: c.txt is being written by python3 (pid [pid])\n!   To wait for the writer: --wait\n=> 5\n\
+    let want = "$ confirm c.txt\n! fettlefs: c.txt is being written by python3 (pid [pid])\n!   To wait for the writer: fettlefs flush --wait\n=> 5\n\
                 $ flush\nStill being written:\n  c.txt  by pid [pid]\n=> 0\n\
+                $ flush --wait --timeout 0\nStill being written:\n  c.txt  by pid [pid]\n=> 5\n\
                 $ unmount --timeout 0\n! fettlefs: pid [pid] is still writing c.txt; --force does not wait\n=> 5\n";
-    let commands = ["confirm c.txt", "flush", "unmount --timeout 0"];
+    let commands = ["confirm c.txt", "flush", "flush --wait --timeout 0", "unmount --timeout 0"];
     assert_eq!(transcript(&scratch, &commands, |arguments| view.cli(arguments)), want);
     assert_eq!(view.status()["writers"], serde_json::json!([{"path": "c.txt", "pid": writer.pid()}]));
     writer.end();
