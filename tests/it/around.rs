@@ -354,6 +354,7 @@ const SENSITIVE: &[&str] = &[
     ".cursor/rules",
     ".vscode/tasks.json",
     ".husky/pre-commit",
+    "sub/.fettle/x",
     ".cargo/config.toml",
     ".mcp.json",
     "AGENTS.md",

@@ -12,9 +12,10 @@ use crate::model::RelPath;
 const NAMES: &[&str] =
     &[".fettle.toml", ".gitignore", ".mcp.json", "agents.md", "claude.md", ".envrc", ".gitlab-ci.yml"];
 
-/// Directories all of whose contents are sensitive.
+/// Directories all of whose contents are sensitive. A `.fettle` in a subdirectory is that of a project of its own, and what
+/// waits for review there can be lost or forged by it; the view's own does not stand for a directory of lower.
 const TREES: &[&[&str]] =
-    &[&[".claude"], &[".cursor"], &[".codex"], &[".vscode"], &[".husky"], &[".github", "workflows"]];
+    &[&[".claude"], &[".cursor"], &[".codex"], &[".vscode"], &[".husky"], &[".github", "workflows"], &[".fettle"]];
 
 /// Files that are sensitive in one directory. cargo still reads `config` without an ending.
 const FILES: &[&[&str]] = &[&[".cargo", "config.toml"], &[".cargo", "config"]];

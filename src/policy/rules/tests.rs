@@ -60,6 +60,7 @@ fn sensitive_paths_hold_at_any_depth_and_in_any_case() {
         "a/claude.MD",
         ".envrc",
         ".husky/pre-commit",
+        "sub/.fettle/stage/1",
         ".husky/_/husky.sh",
         ".github/workflows/ci.yml",
         ".GitHub/Workflows/ci.yml",
