@@ -100,6 +100,19 @@ fn wrong_paths_are_named() {
     let env = [("FETTLE_STATE_DIR", state.to_str().expect("scratch paths are UTF-8"))];
     let message = "the mountpoint [scratch]/state/point lies in the state directory [scratch]/state";
     refused(&scratch, mount(&scratch, &["project", "state/point"], &env), 2, "bad_request", message);
+    std::os::unix::fs::symlink(scratch.project(), scratch.root().join("link")).expect("a symlink");
+    for (variable, place) in
+        [("FETTLE_STATE_DIR", "project/st"), ("FETTLE_BACKUP_DIR", "link/src"), ("FETTLE_STAGE_DIR", "project")]
+    {
+        let place = scratch.root().join(place);
+        let env = [(variable, place.to_str().expect("scratch paths are UTF-8"))];
+        let message = format!(
+            "the state directory {} lies in the project [project]: leave it out, or choose one outside of it",
+            named(&scratch, env[0].1)
+        );
+        refused(&scratch, mount(&scratch, &["project", "state"], &env), 2, "bad_request", &message);
+        assert!(!scratch.has("st"));
+    }
     let outside = |more: &[&str]| -> Output {
         let mut command = scratch.fettlefs();
         command.current_dir(scratch.root()).args(["-C", "nowhere", "status"]).args(more);

@@ -50,6 +50,7 @@ impl Plan {
     /// Takes a dead mount of the project away first: nothing can be asked behind one.
     pub fn check(&self) -> Result<(), Failure> {
         self.check_mountpoint()?;
+        self.check_state_directories()?;
         self.take_dead_mounts_away()?;
         self.check_other_mounts()?;
         self.check_project()?;
@@ -69,7 +70,7 @@ impl Plan {
                 project.display()
             )));
         }
-        for state in [&self.location.state, &self.location.backups, &self.location.stage].into_iter().flatten() {
+        for state in self.state_directories() {
             if mountpoint.starts_with(state) {
                 return Err(refused(format!(
                     "the mountpoint {} lies in the state directory {}",
@@ -79,6 +80,25 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Those that are given by name.
+    fn state_directories(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.location.state, &self.location.backups, &self.location.stage].into_iter().flatten()
+    }
+
+    /// The view would show one in the project, and programs in it would write there.
+    fn check_state_directories(&self) -> Result<(), Failure> {
+        let is_shown =
+            |place: PathBuf| place.starts_with(&self.project) && !place.starts_with(self.project.join(STATE_DIRECTORY));
+        match self.state_directories().find(|state| is_shown(resolved(state))) {
+            Some(state) => Err(refused(format!(
+                "the state directory {} lies in the project {}: leave it out, or choose one outside of it",
+                state.display(),
+                self.project.display()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// A mount whose daemon died is replaced, wherever it stood; what it held is in the state directory.
@@ -165,6 +185,13 @@ pub fn take_away(path: &Path) -> Result<(), Failure> {
         done => done,
     };
     done.map_err(|err| told(&format!("unmount {}", path.display()), err))
+}
+
+/// A path without symlinks, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let whole = there.and_then(|(above, real)| Some(real.join(path.strip_prefix(above).ok()?)));
+    whole.unwrap_or_else(|| path.to_owned())
 }
 
 /// Asked as this user: `fusermount3` gives up its privilege before it opens the device.
