@@ -503,10 +503,11 @@ impl State {
     pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>, digest: Option<Digest>) {
         self.epoch += 1;
         self.windows.forget(path);
-        match meta {
+        match meta.filter(|meta| !meta.is_dir()) {
             Some(meta) => {
                 self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest });
             }
+            // A directory changes with each name in it.
             None => {
                 self.seen.remove(path);
             }

@@ -358,6 +358,7 @@ impl Overlay {
     /// goes on writing past them to a file that was open.
     pub fn set_policy(&self, policy: Policy) -> Result<()> {
         let before = std::mem::replace(&mut *self.policy.write(), Arc::new(policy));
+        self.forget_what_passes();
         self.part_from_passed(&before)
     }
 

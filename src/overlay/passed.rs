@@ -348,6 +348,18 @@ impl Overlay {
         Ok(())
     }
 
+    /// After a change of rules: nobody looks at what is written from now on to what passes, so that it is another says
+    /// nothing of who changed it.
+    pub(super) fn forget_what_passes(&self) {
+        let known: Vec<RelPath> = self.state.lock().seen.keys().cloned().collect();
+        let passes = |path: &&RelPath| self.action(path, FileKind::Regular) == Action::Pass;
+        let passing: Vec<&RelPath> = known.iter().filter(passes).collect();
+        let mut state = self.state.lock();
+        for path in passing {
+            state.seen.remove(path);
+        }
+    }
+
     /// Who has the file of lower at `path` open keeps the inode; the path gets another with the content of this moment.
     fn give_own_inode(&self, path: &RelPath) -> Result<()> {
         let doing = || format!("copy {path}");

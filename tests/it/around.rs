@@ -469,6 +469,20 @@ fn a_directory_renamed_between_passing_ones_brings_nothing_past_the_review_and_t
 }
 
 #[test]
+fn what_passes_since_a_reload_was_changed_by_nobody_else() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let view = scratch.mount_at("view");
+    run(&scratch, &view, "os.mkdir('dist'); put('dist/out.js', b'1\\n')");
+    assert_eq!(scratch.read("dist/out.js"), "1\n");
+    scratch.write(".gitignore", "target/\ndist/\n");
+    view.cli(&["reload"]).ok();
+    run(&scratch, &view, "put('dist/out.js', b'2\\n')");
+    assert_eq!(scratch.read("dist/out.js"), "2\n");
+    assert_eq!(view.status()["external"], serde_json::json!([]));
+}
+
+#[test]
 fn rules_change_at_reload_and_what_loosens_them_is_held() {
     let scratch = mounted_scratch!();
     project(&scratch);

@@ -697,6 +697,19 @@ fn what_was_put_back_where_it_came_from_was_removed_by_nobody_else() {
 }
 
 #[test]
+fn a_directory_confirmed_in_the_place_of_a_file_was_changed_by_nobody_else() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.unlink("a");
+    bench.mkdir("a");
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.confirm(&ids).unwrap();
+    assert!(bench.lower_path("a").is_dir());
+    bench.save("a/new", "new\n");
+    assert_eq!(bench.view().external_paths().unwrap(), []);
+}
+
+#[test]
 fn a_base_that_somebody_has_changed_since_shows_no_other_mode() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
