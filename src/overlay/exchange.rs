@@ -19,9 +19,9 @@ impl Overlay {
         if self.same_file(from, to) || from.path == to.path {
             return Ok(());
         }
-        let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
         let waits = |end: &End| end.structure().is_some() || self.is_in_held_dir(&end.path);
-        if from.structure().or(to.structure()).is_some() || ((is_dir(from) || is_dir(to)) && (waits(from) || waits(to)))
+        if from.structure().or(to.structure()).is_some()
+            || ((from.is_dir() || to.is_dir()) && (waits(from) || waits(to)))
         {
             // The caller copies.
             return Err(Error::Errno(libc::EXDEV));
@@ -30,9 +30,9 @@ impl Overlay {
             (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_passing(from, to, caller),
             // In and out to where nobody judges: the caller copies.
             (_, _, true, false) | (_, _, false, true) => Err(Error::Errno(libc::EXDEV)),
-            _ if is_dir(from) && is_dir(to) => self.exchange_dirs(from, to, caller),
-            _ if is_dir(from) => self.exchange_with_dir(to, from, caller),
-            _ if is_dir(to) => self.exchange_with_dir(from, to, caller),
+            _ if from.is_dir() && to.is_dir() => self.exchange_dirs(from, to, caller),
+            _ if from.is_dir() => self.exchange_with_dir(to, from, caller),
+            _ if to.is_dir() => self.exchange_with_dir(from, to, caller),
             _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to, caller),
             // One kind of thing in the place of another, of which only one has content that upper could hold.
             _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
@@ -42,16 +42,14 @@ impl Overlay {
 
     /// Of two paths that nobody judges. What a directory brings along may come to where it is judged, or leave that.
     fn exchange_passing(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        let is_dir = |end: &End| end.kind() == Some(FileKind::Directory);
-        let ends = [(from, to), (to, from)];
-        let mut dirs = ends.iter().filter(|(one, _)| is_dir(one));
-        if dirs.all(|(one, other)| self.passes_throughout(one) && self.passes_throughout(other)) {
+        let with_dir = from.is_dir() || to.is_dir();
+        if !with_dir || (self.passes_throughout(from) && self.passes_throughout(to)) {
             return self.exchange_below(from, to, caller);
         }
-        if is_dir(from) && is_dir(to) {
+        if from.is_dir() && to.is_dir() {
             return self.exchange_dirs(from, to, caller);
         }
-        let (file, dir) = if is_dir(from) { (to, from) } else { (from, to) };
+        let (file, dir) = if from.is_dir() { (to, from) } else { (from, to) };
         let arrives_passing =
             self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller)) == Action::Pass;
         match arrives_passing && self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?.is_empty() {
