@@ -273,7 +273,7 @@ fn is_gated_within(passenger: &Passenger<'_>, one: Move<'_>) -> bool {
     use crate::policy::rules::Entry;
     let entry = if passenger.kind == FileKind::Symlink { Entry::Symlink } else { Entry::File };
     let within = |path: &RelPath, dir: &RelPath| {
-        sensitive(path, entry).is_some_and(|found| found.depth >= dir.components().count())
+        sensitive(path, entry).is_some_and(|found| found.own_depth >= dir.components().count())
     };
     within(passenger.path, one.from) && within(&passenger.moved, one.to)
 }

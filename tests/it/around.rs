@@ -469,6 +469,23 @@ fn a_directory_renamed_between_passing_ones_brings_nothing_past_the_review_and_t
 }
 
 #[test]
+fn git_moves_the_directory_of_a_submodule_with_its_config() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    scratch.write("sub/.git/HEAD", "ref: refs/heads/main\n");
+    scratch.write("sub/.git/config", "[core]\n\tbare = false\n");
+    scratch.write("sub/.git/info/exclude", "*.o\n");
+    scratch.write("sub/.git/hooks/x", "a hook\n");
+    let view = scratch.mount();
+    run(&scratch, &view, "os.makedirs('.git/modules'); os.rename('sub/.git', '.git/modules/sub')");
+    assert_eq!(scratch.read(".git/modules/sub/config"), "[core]\n\tbare = false\n");
+    assert_eq!((view.held().len(), scratch.has("sub/.git")), (0, false));
+    // Its hooks do not become those of another.
+    let moved = r#"os.mkdir(".git/modules/other"); raises("EXDEV", os.rename, ".git/modules/sub/hooks", ".git/modules/other/hooks")"#;
+    run(&scratch, &view, moved);
+}
+
+#[test]
 fn what_passes_since_a_reload_was_changed_by_nobody_else() {
     let scratch = mounted_scratch!();
     project(&scratch);

@@ -30,13 +30,19 @@ pub struct Sensitive {
     pub action: Action,
     /// How many names stand before the one that makes it sensitive: 1 for `a/.claude/b`.
     pub depth: usize,
+    /// The same, of names in a git directory from there on: 3 for `.git/modules/m/hooks/x`. Who renames a directory above
+    /// it, as git does with that of a submodule, makes it no other than it was.
+    pub own_depth: usize,
 }
 
 /// Whether `path` is sensitive, and from which name on.
 pub fn sensitive(path: &RelPath, entry: Entry) -> Option<Sensitive> {
     let folded = fold(path.as_bytes());
     let names: Vec<&[u8]> = folded.split(|byte| *byte == b'/').collect();
-    (0..names.len()).find_map(|depth| from(&names[depth..], entry).map(|action| Sensitive { action, depth }))
+    (0..names.len()).find_map(|depth| {
+        let (action, own) = from(&names[depth..], entry)?;
+        Some(Sensitive { action, depth, own_depth: names.len() - own })
+    })
 }
 
 /// One path for each built-in pattern, to ask whether a rule would relax any.
@@ -51,9 +57,9 @@ pub(in crate::policy) fn examples() -> impl Iterator<Item = String> {
     names.chain(trees).chain(files).chain(git)
 }
 
-/// What `names` are when the first of them makes a path sensitive.
-fn from(names: &[&[u8]], entry: Entry) -> Option<Action> {
-    let held = Some(Action::Hold(HoldSource::Sensitive));
+/// What `names` are when the first of them makes a path sensitive, and how many of the last ones do so in their directory.
+fn from(names: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
+    let held = Some((Action::Hold(HoldSource::Sensitive), names.len()));
     match names[0] {
         b".git" => in_git(&names[1..], entry),
         first if NAMES.iter().any(|name| name.as_bytes() == first) => held,
@@ -80,9 +86,9 @@ fn replaces(names: &[&[u8]], wanted: &[&str], entry: Entry) -> bool {
 
 /// `rest` is what stands below `.git`. Submodules and worktrees keep git directories inside it, under names that may
 /// have slashes themselves; so below `modules/` every depth is looked at.
-fn in_git(rest: &[&[u8]], entry: Entry) -> Option<Action> {
+fn in_git(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     match rest {
-        [] => (entry == Entry::Symlink).then_some(Action::Hold(HoldSource::Sensitive)),
+        [] => (entry == Entry::Symlink).then_some((Action::Hold(HoldSource::Sensitive), 1)),
         [b"modules", below @ ..] if !below.is_empty() => in_modules(below, entry),
         [b"worktrees", _name, below @ ..] if !below.is_empty() => in_git(below, entry),
         _ => in_git_dir(rest, entry),
@@ -90,17 +96,17 @@ fn in_git(rest: &[&[u8]], entry: Entry) -> Option<Action> {
 }
 
 /// `below` begins with the first name of a submodule, which is never a part of its git directory.
-fn in_modules(below: &[&[u8]], entry: Entry) -> Option<Action> {
+fn in_modules(below: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     let is_namespace = |name: &&[u8]| GIT_NAMESPACES.iter().any(|space| space.as_bytes() == *name);
     let end = below.iter().skip(1).position(is_namespace).map_or(below.len(), |at| at + 1);
     (1..end).find_map(|depth| in_git_dir(&below[depth..], entry))
 }
 
 /// `rest` is what stands in one git directory.
-fn in_git_dir(rest: &[&[u8]], entry: Entry) -> Option<Action> {
-    let held = Some(Action::Hold(HoldSource::Sensitive));
+fn in_git_dir(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
+    let held = Some((Action::Hold(HoldSource::Sensitive), rest.len()));
     match rest {
-        [b"config" | b"config.worktree"] => Some(Action::GitConfig),
+        [b"config" | b"config.worktree"] => Some((Action::GitConfig, rest.len())),
         [b"hooks", .., last] if !last.ends_with(b".sample") => held,
         [b"info", b"exclude"] => held,
         // Points git at another directory for its config and hooks; git itself writes it only for worktrees.
