@@ -236,7 +236,7 @@ impl Overlay {
     }
 
     fn external_event(&self, state: &State, path: &RelPath, outside: &Outside) -> EventDraft {
-        let held = state.uppers.at(path).and_then(|id| state.uppers.get(id)?.row.held.as_ref());
+        let held = state.uppers.held_at(path);
         self.event(EventName::ExternalModified, path).with(|event| {
             event.id = held.map(|held| held.id.to_string());
             event.sha256 = outside.digest;
