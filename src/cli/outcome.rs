@@ -4,7 +4,7 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::words::{counts_with_modified, percent, plural, size};
 use crate::model::ChangeKind;
-use crate::protocol::{Acted, Action, Note, Outcome};
+use crate::protocol::{Acted, Action, NEW_FILE, Note, Outcome};
 
 /// Lines of a diff that a summary shows; the rest is counted.
 pub const SUMMARY_DIFF_LINES_MAX: usize = 200;
@@ -127,7 +127,7 @@ fn held_facts(outcome: &Outcome) -> Vec<String> {
 
 fn note_words(note: Note) -> &'static str {
     match note {
-        Note::NewFile => "[new file]",
+        Note::NewFile => NEW_FILE,
         Note::Binary => "[diff skipped: binary]",
         Note::Large => "[diff skipped: large]",
         Note::Merged => "[merged with later changes]",

@@ -77,6 +77,8 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         ));
     }
     project.overlay.settle_pending();
+    // What somebody did below before the command started is nothing that moved under it, and the last of it counts.
+    project.overlay.tell_all_external()?;
     let reply = match phase {
         CheckPhase::Started => started(request, asker, project),
         CheckPhase::Passed => ended(EventName::CheckPassed, request, asker, project),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::answers::held_rows;
 use super::{Asker, Project};
 use crate::model::{RelPath, escape_name};
-use crate::protocol::{ErrorBody, Event, EventName, tells_of_removal};
+use crate::protocol::{ErrorBody, Event, EventName, last_of_each_path, tells_of_removal};
 
 /// Paths that are named one by one; `log` has the rest.
 const PATHS_MAX: usize = 20;
@@ -22,9 +22,7 @@ pub fn begin(project: &Project, asker: &Asker) -> Result<(), ErrorBody> {
 /// The asker is a shell, and ends: text to print, as a rule none.
 pub fn end(project: &Project, asker: &Asker) -> Result<String, ErrorBody> {
     let events = project.overlay.shell_ends(asker.pid).map_err(|err| failed_at("end", &err))?;
-    // The last of each path: within a window it tells of those before it, too.
-    let named = events.into_iter().filter_map(|event| Some((event.path.clone()?, event)));
-    let mut effects: BTreeMap<RelPath, Event> = named.collect();
+    let mut effects = last_of_each_path(events);
     effects.retain(|path, last| !has_passed(path, last, project));
     Ok(told(&effects, project))
 }

@@ -214,6 +214,12 @@ impl Overlay {
         }
     }
 
+    /// Records at once what would else be told within a second.
+    pub fn tell_all_external(&self) -> Reviewed<()> {
+        self.external_paths()?.iter().for_each(|(path, _)| self.tell_external(path));
+        Ok(())
+    }
+
     fn news_of(&self, path: &RelPath) -> Result<Option<EventDraft>> {
         loop {
             let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };

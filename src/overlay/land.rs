@@ -14,7 +14,7 @@ use super::{Error, Overlay, Result, Seen, State};
 use crate::diff::{self};
 use crate::model::{BackupKind, Digest, Reason, RelPath, Stamp};
 use crate::policy::tier::LandNote;
-use crate::protocol::EventName;
+use crate::protocol::{EventName, NEW_FILE};
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
     NodeLooks, PathEffect, Promised, StagedContent, UpperRow, Version, Writer,
@@ -303,7 +303,7 @@ impl Overlay {
         let measure = comparison.measure;
         let size = comparison.new.exists().then_some(comparison.new.size);
         let note = match comparison.note {
-            LandNote::NewFile => Some("[new file]"),
+            LandNote::NewFile => Some(NEW_FILE),
             LandNote::DiffSkipped(diff::Side::Binary) => Some("[diff skipped: binary]"),
             LandNote::DiffSkipped(_) => Some("[diff skipped: large]"),
             LandNote::Small if size.is_none() => Some("[deleted]"),
@@ -317,13 +317,15 @@ impl Overlay {
             event.message = note.map(str::to_owned);
             event.operation = part.operation_told();
         });
-        let event = event.by(actor);
+        let setting = self.policy().settings.window;
         let drop = if job.takes_place { Vec::new() } else { vec![job.row.id] };
         let mut epilogue = Epilogue { drop, ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
         }
         let state = self.state.lock();
+        let continues = job.row.held.is_none() && state.windows.is_open(&path, setting);
+        let event = event.by(actor).with(|event| event.continues = continues);
         let replaced = (&comparison.present, before.0.map(|kept| kept.digest));
         epilogue.events.extend(self.unheralded(&state, &path, &job.row.base, replaced));
         epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));

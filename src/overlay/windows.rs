@@ -173,6 +173,11 @@ impl Windows {
         if present.exists() { Found::Ended } else { Found::None }
     }
 
+    /// Whether what was judged at a path a moment ago was judged with what had landed there before.
+    pub fn is_open(&self, path: &RelPath, setting: Setting) -> bool {
+        setting != Setting::Each && self.at.contains_key(path)
+    }
+
     /// What next writes are judged against.
     pub fn needed_content(&self) -> impl Iterator<Item = Digest> {
         let firsts = self.at.values().chain(self.of.values()).filter_map(|window| window.first);

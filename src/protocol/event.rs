@@ -1,5 +1,7 @@
 //! What happened: one line of `events.jsonl`, one entry of `log` (SPEC §14).
 
+use std::collections::BTreeMap;
+
 use super::words;
 use crate::model::{Digest, Reason, RelPath};
 use serde::{Deserialize, Serialize};
@@ -69,6 +71,9 @@ pub struct Event {
     pub insertions: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletions: Option<u64>,
+    /// Judged together with the landing before it at this path (SPEC §4.6): its counts tell of that one, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continues: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,9 +113,57 @@ impl EventName {
     ];
 }
 
+/// The note of the landing of what was not there.
+pub const NEW_FILE: &str = "[new file]";
+
 /// Whether the note of a landing says that something is gone.
 pub fn tells_of_removal(note: &str) -> bool {
     note == "[deleted]" || note.ends_with(" removed]")
+}
+
+/// The last event of each path, its lines added up with those of what was done there before in the same way.
+pub fn last_of_each_path(events: impl IntoIterator<Item = Event>) -> BTreeMap<RelPath, Event> {
+    let mut paths: BTreeMap<RelPath, Edits> = BTreeMap::new();
+    for event in events {
+        let Some(path) = event.path.clone() else { continue };
+        let edits = Edits::after(paths.remove(&path), event);
+        paths.insert(path, edits);
+    }
+    paths.into_iter().map(|(path, edits)| (path, edits.summed())).collect()
+}
+
+/// What happened at one path.
+struct Edits {
+    last: Event,
+    /// Lines of what came before, and is not told again by the last.
+    insertions: u64,
+    deletions: u64,
+}
+
+impl Edits {
+    fn after(earlier: Option<Self>, mut event: Event) -> Self {
+        let is_removal = event.message.as_deref().is_some_and(tells_of_removal);
+        let Some(earlier) = earlier.filter(|earlier| earlier.last.event == event.event && !is_removal) else {
+            return Self { last: event, insertions: 0, deletions: 0 };
+        };
+        let (mut insertions, mut deletions) = (earlier.insertions, earlier.deletions);
+        if !event.continues {
+            insertions += earlier.last.insertions.unwrap_or_default();
+            deletions += earlier.last.deletions.unwrap_or_default();
+        }
+        let is_new = earlier.last.message.as_deref() == Some(NEW_FILE);
+        event.message = event.message.or(is_new.then(|| NEW_FILE.to_owned()));
+        Self { last: event, insertions, deletions }
+    }
+
+    fn summed(mut self) -> Event {
+        let sum = |last: &mut Option<u64>, before: u64| {
+            *last = last.map(|lines| lines + before).or((before > 0).then_some(before));
+        };
+        sum(&mut self.last.insertions, self.insertions);
+        sum(&mut self.last.deletions, self.deletions);
+        self.last
+    }
 }
 
 impl Event {
@@ -129,6 +182,7 @@ impl Event {
             bytes: None,
             insertions: None,
             deletions: None,
+            continues: false,
             backup: None,
             message: None,
             pid: None,

@@ -23,7 +23,7 @@ mod words;
 pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
 pub use check::{CheckPhase, CheckReply, ReviewReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
-pub use event::{Event, EventName, Program, tells_of_removal};
+pub use event::{Event, EventName, NEW_FILE, Program, last_of_each_path, tells_of_removal};
 pub use op::Op;
 pub use page::{Cut, Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};

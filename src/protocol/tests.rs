@@ -503,6 +503,7 @@ fn the_schema_of_an_event_names_all_that_there_is() {
         bytes: Some(0),
         insertions: Some(0),
         deletions: Some(0),
+        continues: true,
         backup: Some("b".into()),
         message: Some("m".into()),
         pid: Some(1),
@@ -520,6 +521,36 @@ fn the_schema_of_an_event_names_all_that_there_is() {
     let mut required: Vec<String> = serde_json::from_value(schema["required"].clone()).unwrap();
     required.sort_unstable();
     assert_eq!(names(&least), required, "what is always there");
+}
+
+#[test]
+fn lines_of_a_path_add_up_but_for_those_that_are_told_again() {
+    use EventName::{WriteHeld, WriteLanded};
+    let event = |event, counts: (u64, u64), continues, message: &str| Event {
+        path: Some(path("a")),
+        insertions: Some(counts.0),
+        deletions: Some(counts.1),
+        continues,
+        message: Some(message.to_owned()).filter(|message| !message.is_empty()),
+        ..Event::new(1, time(), event)
+    };
+    let new = event(WriteLanded, (8, 0), false, NEW_FILE);
+    let of = |events: &[Event]| {
+        let last = last_of_each_path(events.to_vec()).remove(&path("a")).unwrap();
+        (last.insertions.unwrap(), last.deletions.unwrap(), last.message)
+    };
+    let is_new = Some(NEW_FILE.to_owned());
+    assert_eq!(of(std::slice::from_ref(&new)), (8, 0, is_new.clone()));
+    let more = event(WriteLanded, (9, 0), true, NEW_FILE);
+    assert_eq!(of(&[new.clone(), more.clone()]), (9, 0, is_new.clone()), "within the window");
+    let later = event(WriteLanded, (1, 2), false, "");
+    let latest = event(WriteLanded, (2, 3), true, "");
+    let all = [new.clone(), more, later, latest];
+    assert_eq!(of(&all[..3]), (10, 2, is_new.clone()), "in a window of its own");
+    assert_eq!(of(&all), (11, 3, is_new), "that goes on");
+    let gone = event(WriteLanded, (0, 9), false, "[deleted]");
+    assert_eq!(of(&[new.clone(), gone]), (0, 9, Some("[deleted]".into())));
+    assert_eq!(of(&[new, event(WriteHeld, (70, 7), false, "")]), (70, 7, None), "another thing");
 }
 
 #[test]

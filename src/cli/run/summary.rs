@@ -1,6 +1,5 @@
 //! What a run has done to the project, for whoever started it. On standard error, for standard output is the command's.
 
-use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write, stderr};
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use crate::cli::text::Text;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, held};
 use crate::model::RelPath;
-use crate::protocol::{Event, EventName, Held, Outcome, tells_of_removal};
+use crate::protocol::{Event, EventName, Held, Outcome, last_of_each_path, tells_of_removal};
 
 /// Paths that are named one by one; `log` has the rest.
 const NAMED_MAX: usize = 20;
@@ -53,19 +52,14 @@ struct Line<'a> {
 impl Touched {
     /// Each path of such events once, by name.
     pub fn all(events: &[Event], names: &[EventName]) -> Vec<Self> {
-        let mut paths: BTreeMap<RelPath, Self> = BTreeMap::new();
-        for event in events.iter().filter(|event| names.contains(&event.event)) {
-            let Some(path) = &event.path else { continue };
-            // The last tells of those before it, too, within a window.
-            let touched = Self {
-                path: path.clone(),
-                insertions: event.insertions.unwrap_or_default(),
-                deletions: event.deletions.unwrap_or_default(),
-                note: event.message.clone(),
-            };
-            paths.insert(path.clone(), touched);
-        }
-        paths.into_values().collect()
+        let named = events.iter().filter(|event| names.contains(&event.event)).cloned();
+        let touched = |(path, last): (RelPath, Event)| Self {
+            path,
+            insertions: last.insertions.unwrap_or_default(),
+            deletions: last.deletions.unwrap_or_default(),
+            note: last.message,
+        };
+        last_of_each_path(named).into_iter().map(touched).collect()
     }
 
     /// What is gone without having been removed was renamed, as careful programs save: the other name is told of.
