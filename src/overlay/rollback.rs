@@ -15,7 +15,7 @@ use crate::model::{BackupKind, Digest, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
 use crate::store::{
     AnchorState, Backup, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, NewContent,
-    PathEffect, Version, Writer,
+    PathEffect, Version,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -249,29 +249,33 @@ impl Overlay {
         self.store.last_landed(&unseen).map_err(|err| not_landed(err.into(), "nothing was restored"))
     }
 
-    /// A held change over what was just restored goes on against that, under a new id.
+    /// A held change over what was just restored goes on against that, under a new id. Nobody has written: however little
+    /// it now changes, it goes on waiting.
     pub(super) fn rebase_held(&self, path: &RelPath) -> Result<()> {
-        let row = {
-            let state = self.state.lock();
-            state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
+        let Some(id) = self.state.lock().uppers.at(path) else { return Ok(()) };
+        let (mut row, claimed) = match self.claim(id) {
+            // It was decided about, or renamed, a moment ago.
+            Err(err) if err.code() == libc::ESTALE => return Ok(()),
+            claimed => claimed?,
         };
-        let Some(mut row) = row.filter(|row| row.held.is_some()) else { return Ok(()) };
+        let Some(held) = row.held.clone().filter(|_| row.names[0] == *path) else { return Ok(()) };
         let mut present = self.present_side(path)?;
         let content = present.kept().doing(|| format!("hash {path}"))?;
         row.base.below = match present.meta {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
             None => Below::Nothing,
         };
-        row.base.content = content;
+        // Where nothing is any more it stays a change of what it was one of, as one of a deleted file does (SPEC §4.3).
+        row.base.content = content.or(row.base.content);
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }
         if row.what.is_structure() {
             return self.rebase_structure(row);
         }
-        let id = row.id;
         self.state.lock().uppers.set_row(row);
-        self.settle(id, &Writer::default()).map(|_| ())
+        drop(claimed);
+        self.settle_because(id, &held.writer.unwrap_or_default(), held.reasons).map(|_| ())
     }
 }
 

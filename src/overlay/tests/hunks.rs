@@ -215,3 +215,15 @@ fn hunks_do_not_land_on_what_somebody_changed_below_and_go_all_the_same() {
     bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(bench.lower("a"), Some(text(&[2, 3, 4, 5]).replace("line 27\n", "outside\n")), "merged");
 }
+
+#[test]
+fn the_undo_of_confirmed_hunks_lands_none_of_those_that_are_left() {
+    let bench = held();
+    bench.confirm_hunks(&[1, 2, 3]).unwrap();
+    let confirmed = bench.latest();
+    bench.discard_hunks(&[1]).unwrap();
+    assert_eq!(bench.sides(), (Some(text(&[1, 2, 3])), Some(text(&[1, 2, 3, 5])), 1));
+    bench.view().undo(confirmed.id, &UndoHow::default()).unwrap();
+    assert_eq!(bench.lower("a"), Some(text(&[])));
+    assert_eq!(bench.read("a"), Some(text(&[1, 2, 3, 5])));
+}

@@ -717,3 +717,51 @@ fn what_was_made_in_this_session_has_no_times_or_attributes_to_go_back_to() {
     bench.view().set_xattr(node, OsStr::new("user.origin"), b"here", XattrFlags::empty(), &ME).unwrap();
     assert_eq!(bench.view().store().events_since(0).unwrap().len(), before);
 }
+
+/// Every save is judged alone.
+fn each_alone() -> Bench {
+    Bench::with(&[(Key::Window, "0")])
+}
+
+#[test]
+fn what_is_held_over_what_an_undo_removes_goes_on_waiting() {
+    let mut bench = each_alone();
+    bench.save("a", &lines(50));
+    let created = bench.latest();
+    bench.view().go_ends(ME.pid);
+    bench.save("a", &lines(500));
+    bench.undo(&created).unwrap();
+    assert_eq!((bench.lower("a"), bench.read("a")), (None, Some(lines(500))));
+    assert_eq!((bench.held().len(), bench.reasons()), (1, vec![Reason::Size]));
+    bench.assert_sound();
+}
+
+#[test]
+fn what_is_held_over_what_a_rollback_restores_goes_on_waiting_however_little_it_changes() {
+    let mut bench = each_alone();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 90));
+    bench.confirm_all();
+    let backup = bench.view().store().backups().unwrap();
+    bench.save("a", &changed(100, 1));
+    assert_eq!(bench.held().len(), 1);
+    bench.view().rollback(&backup, &RollbackHow::default()).unwrap();
+    assert_eq!((bench.lower("a"), bench.read("a")), (Some(lines(100)), Some(changed(100, 1))));
+    assert_eq!((bench.held().len(), bench.reasons()), (1, vec![Reason::Size]));
+    bench.assert_sound();
+}
+
+#[test]
+fn the_undo_of_a_rollback_leaves_what_is_held_as_it_was() {
+    let mut bench = each_alone();
+    bench.put("a", &lines(5));
+    bench.unlink("a");
+    let backup = bench.view().store().backups().unwrap();
+    bench.save("a", &lines(200));
+    let before = bench.only_id();
+    bench.view().rollback(&backup, &RollbackHow::default()).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(5)));
+    bench.undo_latest();
+    assert_eq!((bench.lower("a"), bench.read("a"), bench.only_id()), (None, Some(lines(200)), before));
+    bench.assert_sound();
+}

@@ -1136,7 +1136,8 @@ impl Model {
             upper.below = below;
             upper.held.iter_mut().for_each(|held| held.base = Some(thing.clone()));
             if !upper.is_dir() {
-                self.settle(path, &[]);
+                let reasons = upper.held.iter().flat_map(|held| held.reasons.clone()).collect::<Vec<_>>();
+                self.settle(path, &reasons);
             }
         }
         Ok(())
