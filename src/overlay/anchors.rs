@@ -390,14 +390,15 @@ impl State {
     pub(super) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.seen_moved(from, to);
         self.windows.moved(from, to);
-        self.sights.forget_within(from);
-        self.sights.forget_within(to);
+        self.sights.moved_within(from, to);
     }
 
     /// The same of one that has its first name again.
     pub(super) fn recent_put_back(&mut self, from: &RelPath, path: &RelPath) {
         self.seen_moved(from, path);
         self.windows.moved_back(from, path);
+        // What is left at the other name, if anything, is a copy of it.
+        self.sights.copied(from, path);
     }
 
     fn seen_moved(&mut self, from: &RelPath, to: &RelPath) {
@@ -409,8 +410,7 @@ impl State {
     /// A directory was renamed, and what was known a moment ago of the files in it is known of them there.
     pub(super) fn dir_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.windows.moved_within(from, to);
-        self.sights.forget_within(from);
-        self.sights.forget_within(to);
+        self.sights.moved_within(from, to);
         let seen: Vec<RelPath> = self.seen.keys().filter(|path| path.is_within(from)).cloned().collect();
         for path in seen {
             if let (Some(moved), Some(seen)) = (path.rebase(from, to), self.seen.remove(&path)) {

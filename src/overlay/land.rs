@@ -114,6 +114,8 @@ impl Overlay {
         let mut applied = promised.apply()?;
         enter(&mut state);
         state.know(anchors.clone());
+        let tree = self.tree_of(actor.pid);
+        let seen_of_source = state.seen_of_source(job, tree);
         if let Some((source, _)) = &job.takes_along
             && let Some(meta) = applied.meta_of(&comparison.path)
         {
@@ -124,7 +126,9 @@ impl Overlay {
             let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
             applied.epilogue().save_others(taken);
         }
-        self.note_landed(&mut state, job, comparison, judged_against, (&applied, actor));
+        self.note_landed(&mut state, job, comparison, judged_against, &applied);
+        let seen = seen_of_source.or(applied.meta_of(&comparison.path).map(|meta| meta.stamp()));
+        state.saw(&comparison.path, seen, tree);
         let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
         Ok(Some((applied, attributes_hold)))
     }
@@ -350,7 +354,7 @@ impl Overlay {
         job: &Job,
         comparison: &mut Comparison,
         judged_against: Option<Kept>,
-        (applied, actor): (&Applied<'_>, &Writer),
+        applied: &Applied<'_>,
     ) {
         let meta = applied.meta_of(&comparison.path);
         state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
@@ -364,7 +368,6 @@ impl Overlay {
         } else {
             state.seen.remove(&comparison.path);
         }
-        state.saw(&comparison.path, meta.map(|meta| meta.stamp()), self.tree_of(actor.pid));
         state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 

@@ -101,7 +101,7 @@ impl Overlay {
     }
 
     /// Where what was last at a free path went, by a rename of its own or of a directory.
-    fn went_from(&self, path: &RelPath) -> Result<Option<Went>> {
+    pub(super) fn went_from(&self, path: &RelPath) -> Result<Option<Went>> {
         if self.is_in_held_dir(path) {
             // Lower has no place for it there.
             return Ok(None);

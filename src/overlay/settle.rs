@@ -202,7 +202,7 @@ impl Overlay {
             Old::Lost => (self.present_side(path)?, true),
         };
         let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present);
-        if is_lost || self.is_stale(job, &comparison, actor) {
+        if is_lost || self.is_stale(job, &comparison, actor)? {
             comparison.add(Reason::Stale);
         }
         if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {

@@ -1,16 +1,19 @@
 //! What each process tree last saw of a path (SPEC §7): who writes over what it has never seen is held, `stale`.
 //!
-//! Only opens through the view count, and what the tree itself has put there. Names that went elsewhere are forgotten: of
-//! what came to them since nobody has seen anything. So are the oldest, when there are too many.
+//! Only opens through the view count, and what the tree itself has put there. What was seen of a file goes along when it is
+//! renamed: who saves by renaming it away and making it anew writes over that. Of what came to its name since nobody has
+//! seen anything. The oldest are forgotten when there are too many.
 
 use std::collections::BTreeMap;
 
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
+use super::error::Context;
 use super::settle::Job;
-use super::{NodeId, Overlay, State};
+use super::{NodeId, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::store::Writer;
+use crate::store::{Went, Writer};
+use crate::sys::file::Meta;
 
 /// Of how many paths, twice.
 const PATHS_MAX: usize = 32_768;
@@ -62,6 +65,27 @@ impl Sights {
         }
     }
 
+    /// What was at or below `from` is at or below `to`.
+    pub fn moved_within(&mut self, from: &RelPath, to: &RelPath) {
+        self.forget_within(to);
+        for sights in [&mut self.young, &mut self.old] {
+            let within = sights.range(from.clone()..).take_while(|(at, _)| at.is_within(from));
+            let moves: Vec<(RelPath, RelPath)> =
+                within.filter_map(|(at, _)| Some((at.clone(), at.rebase(from, to)?))).collect();
+            for (at, moved) in moves {
+                let seen = sights.remove(&at).unwrap_or_default();
+                sights.insert(moved, seen);
+            }
+        }
+    }
+
+    /// A copy of what is at `from` is at `to`, which is known as little or as much.
+    pub fn copied(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(seen) = self.young.get(from).or_else(|| self.old.get(from)).cloned() {
+            *self.young_at(to) = seen;
+        }
+    }
+
     fn young_at(&mut self, path: &RelPath) -> &mut Vec<Sight> {
         if !self.young.contains_key(path) {
             if self.young.len() >= PATHS_MAX {
@@ -76,14 +100,31 @@ impl Sights {
 
 impl Overlay {
     /// Whether lower has something else than its writer's tree last saw there. What is held is asked for its base instead.
-    pub(super) fn is_stale(&self, job: &Job, comparison: &Comparison, by: &Writer) -> bool {
+    pub(super) fn is_stale(&self, job: &Job, comparison: &Comparison, by: &Writer) -> Result<bool> {
         if job.row.held.is_some() {
-            return false;
+            return Ok(false);
         }
-        let Some(tree) = self.tree_of(by.pid) else { return false };
-        let seen = self.state.lock().sights.last(tree, &comparison.path);
-        let now = comparison.present.meta.map(|meta| meta.stamp());
-        seen.is_some_and(|seen| now.is_none_or(|now| !same_content_stamp(&seen, &now)))
+        let Some(tree) = self.tree_of(by.pid) else { return Ok(false) };
+        let (at, now) = match (comparison.present.meta, self.renamed_away(comparison)?) {
+            (None, Some((to, meta))) => (to, Some(meta)),
+            (present, _) => (comparison.path.clone(), present),
+        };
+        let seen = self.state.lock().sights.last(tree, &at);
+        Ok(seen.is_some_and(|seen| now.is_none_or(|now| !same_content_stamp(&seen, &now.stamp()))))
+    }
+
+    /// Where the file that was at a free path is, if it is still there under another name: what is made at the path is a
+    /// modification (SPEC §4.3) by who knew that one.
+    fn renamed_away(&self, comparison: &Comparison) -> Result<Option<(RelPath, Meta)>> {
+        let Comparison { path, old, present, .. } = comparison;
+        if present.exists() || !old.exists() {
+            return Ok(None);
+        }
+        let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(None) };
+        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        // The inode tells, and not its times, which anybody sets.
+        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+        Ok(meta.filter(is_it).map(|meta| (to, meta)))
     }
 }
 
@@ -95,6 +136,13 @@ impl State {
         if stamp.is_none_or(is_there) {
             self.saw(path, stamp, tree);
         }
+    }
+
+    /// What `tree` saw of the file that is renamed over something, where somebody has changed that since: by renaming it the
+    /// tree has seen no more of it.
+    pub(super) fn seen_of_source(&self, job: &Job, tree: Option<u32>) -> Option<Stamp> {
+        let ((source, stamp), tree) = job.takes_along.as_ref().zip(tree)?;
+        self.sights.last(tree, source).filter(|seen| !same_content_stamp(seen, stamp))
     }
 
     /// A process of `tree` has put there what lower has at a path.
@@ -144,6 +192,19 @@ mod tests {
         sights.forget_within(&path("d"));
         let known = ["d", "d/a", "d/e/b", "d2/a", "da"].map(|at| sights.last(1, &path(at)).is_some());
         assert_eq!(known, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn what_was_seen_goes_along_with_a_name_and_with_all_below_it() {
+        let mut sights = Sights::default();
+        for (at, inode) in [("d", 1), ("d/a", 2), ("d2/a", 3), ("e", 4), ("e/b", 5)] {
+            sights.note(1, &path(at), Some(stamp(inode)));
+        }
+        sights.moved_within(&path("d"), &path("e"));
+        let known = ["d", "d/a", "d2/a", "e", "e/a", "e/b"].map(|at| sights.last(1, &path(at)));
+        assert_eq!(known, [None, None, Some(stamp(3)), Some(stamp(1)), Some(stamp(2)), None]);
+        sights.copied(&path("e/a"), &path("f"));
+        assert_eq!(["e/a", "f"].map(|at| sights.last(1, &path(at))), [Some(stamp(2)); 2]);
     }
 
     #[test]

@@ -70,6 +70,59 @@ fn a_save_over_what_a_person_has_changed_since_it_was_read_is_held() {
 }
 
 #[test]
+fn who_renames_a_file_away_to_make_it_anew_has_seen_no_more_of_it() {
+    type Save = fn(&Bench, &str);
+    let saves: [Save; 4] = [
+        |bench, content| {
+            bench.rename("a", "a~");
+            bench.save("a", content);
+        },
+        |bench, content| {
+            // Over the one before.
+            bench.save("a~", &lines(99));
+            bench.rename("a", "a~");
+            bench.save("a", content);
+        },
+        |bench, content| {
+            bench.save("temp", content);
+            bench.rename("a", "a.bak");
+            bench.rename("temp", "a");
+        },
+        |bench, content| {
+            bench.rename("a", "a.bak");
+            bench.rename("a.bak", "a.old");
+            bench.save("a", content);
+        },
+    ];
+    for (number, save) in saves.into_iter().enumerate() {
+        let bench = bench();
+        bench.look("a", &ME);
+        save(&bench, &changed(100, 1));
+        assert!(bench.held().is_empty(), "{number}: nobody else has changed it: {:?}", bench.held());
+        bench.look("a", &ME);
+        bench.put("a", &outside());
+        save(&bench, &changed(100, 2));
+        assert_eq!(bench.held().len(), 1, "{number}");
+        assert_eq!(bench.reasons(), [Reason::Stale], "{number}");
+        assert_eq!((bench.lower("a"), bench.read("a")), (Some(outside()), Some(changed(100, 2))), "{number}");
+    }
+}
+
+#[test]
+fn what_was_seen_of_a_file_is_known_under_its_new_name_too() {
+    for (from, to) in [("d/a", "d/b"), ("d", "e")] {
+        let bench = bench();
+        bench.put("d/a", &lines(100));
+        bench.look("d/a", &ME);
+        bench.put("d/a", &outside());
+        bench.rename(from, to);
+        let path = if from == "d" { "e/a" } else { "d/b" };
+        bench.save_by_rename(path, &changed(100, 1));
+        assert_eq!((bench.reasons(), bench.lower(path)), (vec![Reason::Stale], Some(outside())), "{from}");
+    }
+}
+
+#[test]
 fn a_save_over_what_another_tree_has_landed_since_is_held() {
     let bench = bench();
     bench.look("a", &ME);
