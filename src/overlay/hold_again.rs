@@ -295,6 +295,8 @@ impl State {
         }
         match (&row.what, below) {
             (What::Whiteout, Some(was)) => self.unnamed_at(&row.names[0], &was),
+            // Held over one name of a file: the others go on as they are, and this is none of them any more.
+            (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() => self.nodes.unname_path(&row.names[0]),
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
         }
         self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });

@@ -765,3 +765,23 @@ fn the_undo_of_a_rollback_leaves_what_is_held_as_it_was() {
     assert_eq!((bench.lower("a"), bench.read("a"), bench.only_id()), (None, Some(lines(200)), before));
     bench.assert_sound();
 }
+
+#[test]
+fn what_was_held_over_one_name_of_a_file_is_so_again_and_the_others_are_not() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("h")).unwrap();
+    assert_eq!((bench.read("a"), bench.read("h")), (Some(lines(100)), Some(lines(100))));
+    bench.save("temp", &lines(300));
+    bench.rename("temp", "h");
+    let ids = [bench.only_id()];
+    bench.view().discard(&ids, &HOW.review).unwrap();
+    assert_eq!(bench.read("h"), Some(lines(100)));
+    bench.undo_latest();
+    assert_eq!((bench.read("a"), bench.read("h")), (Some(lines(100)), Some(lines(300))));
+    bench.save("a", &changed(100, 1));
+    assert_eq!((bench.read("a"), bench.read("h")), (Some(changed(100, 1)), Some(lines(300))));
+    assert_eq!((bench.lower("a"), bench.lower("h")), (Some(changed(100, 1)), Some(changed(100, 1))));
+    bench.assert_sound();
+    assert_eq!((bench.read("a"), bench.read("h")), (Some(changed(100, 1)), Some(lines(300))));
+}
