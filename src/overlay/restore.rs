@@ -269,7 +269,7 @@ impl Overlay {
         Ok(None)
     }
 
-    fn symlink_side(&self, target: &File, looks: &Version) -> Result<Side> {
+    pub(super) fn symlink_side(&self, target: &File, looks: &Version) -> Result<Side> {
         use std::os::unix::ffi::OsStrExt;
         let target = file::read_all(target).doing(|| "read a symlink's target".to_owned())?;
         let like = Meta::of(self.lower.root()).doing(|| "stat the project".to_owned())?;
@@ -279,7 +279,7 @@ impl Overlay {
     }
 
     /// A file of ours without a name, from which the landing copies.
-    fn dressed_side(&self, content: &File, like: Option<&File>, looks: &Version) -> Result<Side> {
+    pub(super) fn dressed_side(&self, content: &File, like: Option<&File>, looks: &Version) -> Result<Side> {
         let upper = self.store.create_upper(looks.mode)?;
         let dress = || -> Result<Side> {
             file::copy_content(content, &upper.file)?;

@@ -1,21 +1,19 @@
 //! Rolling back: kept content comes back, never judged, and what it replaces is kept in its turn.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::error::Context;
 use super::handles::Backing;
-use super::land::backup_of;
+use super::land::{Replacement, content_effect};
 use super::review::{Review, Reviewed, check_not_ours, failed, not_landed, refused_at};
 use super::side::Side;
 use super::{Error, Known, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, Digest, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
 use crate::store::{
-    AnchorState, Backup, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, NewContent,
-    PathEffect, Version,
+    AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, PathEffect,
+    Version,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -174,24 +172,44 @@ impl Overlay {
         Ok(applied.finish()?)
     }
 
-    /// Keeps what is replaced, in its turn. Gives what that does.
+    /// Prepares what is to be there; what it comes instead of is kept in its turn. Gives what that does.
     fn stage_rollback(&self, one: &mut Rolling<'_>, how: &RollbackHow, landing: &mut Landing<'_>) -> Result<Effect> {
-        let Rolling { path, present, .. } = one;
+        let mut new = self.side_of_backup(one)?;
+        let Rolling { path, present, .. } = &*one;
         landing.make_parents(&self.lower, path)?;
-        if let Some(content) = present.stage(&self.store)? {
-            one.replaced = Some(Kept { digest: content.digest, symlink: present.is_symlink() });
-            let made = backup_of(path, present, &content, BackupKind::RolledBack, &how.review.by);
-            landing.keep(content, made);
-        }
-        let meta = self.place_backup(one, landing)?;
+        // All names of a file go back together.
+        let below = |meta: Meta| Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+        let base = Base::of(present.meta.map_or(Below::Nothing, below));
+        let (kind, by) = (BackupKind::RolledBack, &how.review.by);
+        one.replaced =
+            self.stage_replacement(&Replacement { path, base: &base, new: &new, present, kind, by }, landing)?;
         if let Some(merged) = one.merged.as_ref()
             && let Some(content) = merged.stage(&self.store)?
         {
             // What is compared with later must be there even when the file is replaced from outside.
             self.store.keep_content(&content)?;
         }
-        let after = Some(Version::of(&meta, Some(one.restored()?)));
-        Ok(Effect::Content { before: one.present.version(one.replaced), after, shared: false })
+        let after = new.kept().doing(|| format!("hash {}", one.path))?;
+        Ok(content_effect(&base, (&one.present, one.replaced), new.version(after)))
+    }
+
+    fn side_of_backup(&self, one: &Rolling<'_>) -> Result<Side> {
+        let Rolling { backup, path, present, merged, .. } = one;
+        if let Some(merged) = merged {
+            return Ok(merged.clone());
+        }
+        let kept = self.store.content_file(backup.digest)?.ok_or(Error::Errno(libc::ENOENT))?;
+        let owner = match present.meta {
+            Some(meta) => Some(meta),
+            None => self.lower.stat(&path.parent().unwrap_or_default())?,
+        };
+        let (uid, gid) = owner.map_or((0, 0), |meta| (meta.uid, meta.gid));
+        let Backup { size, mode, mtime, .. } = **backup;
+        let looks = Version { content: None, size, mode: mode & 0o7777, uid, gid, mtime };
+        match backup.symlink {
+            true => self.symlink_side(&kept, &looks),
+            false => self.dressed_side(&kept, present.file.as_deref(), &looks),
+        }
     }
 
     /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
@@ -209,33 +227,6 @@ impl Overlay {
             event.bytes = Some(one.size());
             event.message = Some(one.backup.name.clone());
         })
-    }
-
-    fn place_backup(&self, one: &Rolling<'_>, landing: &mut Landing<'_>) -> Result<Meta> {
-        use std::os::unix::ffi::OsStrExt;
-        let Rolling { backup, path, present, merged, .. } = one;
-        let expect = present.meta.map(|meta| meta.stamp());
-        if let Some(file) = merged.as_ref().and_then(|side| side.file.as_deref()) {
-            let meta = Meta::of(file.as_fd())?;
-            return Ok(landing.place(&self.lower, path, expect, &NewContent::File { file, like: file, meta })?);
-        }
-        let kept = self.store.content_file(backup.digest)?;
-        let kept = kept.ok_or(Error::Errno(libc::ENOENT))?;
-        if backup.symlink {
-            let target = crate::sys::file::read_all(&kept)?;
-            let (uid, gid) = present.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));
-            let link = NewContent::Symlink { target: std::ffi::OsStr::from_bytes(&target), uid, gid, times: None };
-            return Ok(landing.place(&self.lower, path, expect, &link)?);
-        }
-        let kept_meta = Meta::of(kept.as_fd())?;
-        let (uid, gid) = match present.meta {
-            Some(meta) => (meta.uid, meta.gid),
-            None => self.lower.stat(&path.parent().unwrap_or_default())?.map_or((0, 0), |meta| (meta.uid, meta.gid)),
-        };
-        let now = now();
-        let meta = Meta { mode: backup.mode & 0o7777, uid, gid, atime: now, mtime: now, ..kept_meta };
-        let like: &File = present.file.as_deref().unwrap_or(&kept);
-        Ok(landing.place(&self.lower, path, expect, &NewContent::File { file: &kept, like, meta })?)
     }
 
     /// The hash of what fettlefs last put at a path, as far as this session knows.

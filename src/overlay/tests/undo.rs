@@ -785,3 +785,24 @@ fn what_was_held_over_one_name_of_a_file_is_so_again_and_the_others_are_not() {
     bench.assert_sound();
     assert_eq!((bench.read("a"), bench.read("h")), (Some(changed(100, 1)), Some(lines(300))));
 }
+
+#[test]
+fn all_names_of_a_file_are_rolled_back_and_stay_names_of_it() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("h")).unwrap();
+    let both = |bench: &Bench| {
+        let inode = |path: &str| std::fs::metadata(bench.lower_path(path)).unwrap().ino();
+        assert_eq!(inode("a"), inode("h"));
+        assert_eq!(bench.read("a"), bench.read("h"));
+        (bench.lower("a").unwrap(), bench.lower("h").unwrap())
+    };
+    bench.save("a", &changed(100, 1));
+    assert_eq!(both(&bench), (changed(100, 1), changed(100, 1)));
+    let backup = bench.view().store().backups().unwrap();
+    rolled_back(&bench, &backup[0]).unwrap();
+    assert_eq!(both(&bench), (lines(100), lines(100)));
+    bench.undo_latest();
+    assert_eq!(both(&bench), (changed(100, 1), changed(100, 1)));
+    bench.assert_sound();
+}
