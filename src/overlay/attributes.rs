@@ -187,6 +187,7 @@ impl Overlay {
     /// Keeps an upper entry from landing while `change` sets its attributes: a landing that has copied the old ones would
     /// bring them back. A new empty file lands after its close, when programs set its mode and times.
     fn unlanded_meanwhile(&self, node: NodeId, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _acting = self.acting_on(node);
         let claimed = self.claim_at(node)?;
         let changed = change();
         if let Some(claimed) = claimed {

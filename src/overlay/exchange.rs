@@ -7,17 +7,17 @@ use super::rename_over::Taken;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
-use crate::store::{Epilogue, NewUpper};
+use crate::store::{Epilogue, NewUpper, UpperId};
 use crate::sys::file::FileKind;
 
 impl Overlay {
-    /// Both paths change at once; each is judged by what it becomes.
-    pub(super) fn exchange(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+    /// Both paths change at once; each is judged by what it becomes. Gives what has come along and waits for that.
+    pub(super) fn exchange(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         if to.kind().is_none() {
             return Err(Error::Errno(libc::ENOENT));
         }
         if self.same_file(from, to) || from.path == to.path {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let waits = |end: &End| end.structure().is_some() || self.is_in_held_dir(&end.path);
         if from.structure().or(to.structure()).is_some()
@@ -36,12 +36,12 @@ impl Overlay {
             _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to, caller),
             // One kind of thing in the place of another, of which only one has content that upper could hold.
             _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
-            _ => self.exchange_judged(from, to, caller),
+            _ => self.exchange_judged(from, to, caller).map(|()| Vec::new()),
         }
     }
 
     /// Of two paths that nobody judges. What a directory brings along may come to where it is judged, or leave that.
-    fn exchange_passing(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+    fn exchange_passing(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let with_dir = from.is_dir() || to.is_dir();
         if !with_dir || (self.passes_throughout(from) && self.passes_throughout(to)) {
             return self.exchange_below(from, to, caller);
@@ -59,10 +59,7 @@ impl Overlay {
     }
 
     /// Directories with all that is in them.
-    fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        if to.path.is_within(&from.path) || from.path.is_within(&to.path) {
-            return Err(Error::Errno(libc::EINVAL));
-        }
+    fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
         let lifted = self.lift(&self.survey(&moves, caller)?)?;
         self.relocate_dirs(from, to, lifted, caller)
@@ -70,7 +67,7 @@ impl Overlay {
 
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
-    fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
+    fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let action = self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller));
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
         let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);

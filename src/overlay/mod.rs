@@ -11,11 +11,12 @@
 //! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
 //! Begin with [`Overlay`].
 //!
-//! Lock order: `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
+//! Lock order: directories that are acted in or renamed ([`acting`]), then `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
 //! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
 //! diff, no hash, no copy, and nothing that waits for another process. One exception stands in `store::landing`: an inode
 //! with several names is written in place.
 
+mod acting;
 mod after_answer;
 mod anchors;
 mod ask;
@@ -114,6 +115,7 @@ pub use traffic::Traffic;
 pub use undo::UndoHow;
 pub use watch::Holds;
 
+use acting::Shape;
 use after_answer::Spent;
 use bursts::Bursts;
 use external::{Doubts, Heralded};
@@ -230,8 +232,8 @@ struct State {
     closing: HashMap<NodeId, u32>,
     /// The same once that release is under way. Each as often as there are such.
     judged_at_release: Vec<NodeId>,
-    /// Directories in which a program is making, removing or renaming a name at this moment, each as often.
-    changing: Vec<NodeId>,
+    /// Directories in which something is being changed at this moment, or which are being renamed.
+    shape: Shape,
 }
 
 /// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
@@ -503,7 +505,7 @@ impl State {
             epoch: 0,
             closing: HashMap::new(),
             judged_at_release: Vec::new(),
-            changing: Vec::new(),
+            shape: Shape::default(),
         })
     }
 }

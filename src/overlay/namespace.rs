@@ -46,11 +46,11 @@ impl Overlay {
 
     /// A FIFO, socket, device or empty regular file. The kernel does the talking through the first three.
     pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry> {
-        let _changing = self.changing([parent]);
         let kind = FileKind::from_mode(mode);
         if kind == FileKind::Regular {
+            let _acting = self.acting([parent]);
             let flags = super::OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);
-            let (entry, opened) = self.create(parent, name, mode, flags, caller)?;
+            let (entry, opened) = self.create_here(parent, name, mode, flags, caller)?;
             self.release(opened.handle)?;
             return Ok(entry);
         }
@@ -68,7 +68,7 @@ impl Overlay {
         make: impl FnOnce(&Place, Mode) -> std::io::Result<()>,
     ) -> Result<Entry> {
         self.check_may_write(caller)?;
-        let _changing = self.changing([parent]);
+        let _acting = self.acting([parent]);
         let path = self.new_path(parent, name)?;
         match self.creation(&path, made.kind, caller)? {
             Creation::AtOnce => return self.make(parent, name, made.kind, made.mode, caller, make),
@@ -179,7 +179,7 @@ impl Overlay {
 
     pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
-        let _changing = self.changing([parent]);
+        let _acting = self.acting([parent]);
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
         if matches!(action, Action::Deny | Action::Freeze) {
@@ -218,7 +218,7 @@ impl Overlay {
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
     pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
-        let _changing = self.changing([parent]);
+        let _acting = self.acting([parent, self.parent_of(node)]);
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         // In the place of a deletion that waits for review it is judged with that.
@@ -336,7 +336,7 @@ impl Overlay {
 
     pub fn unlink(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
-        let _changing = self.changing([parent]);
+        let _acting = self.acting([parent]);
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let origin = self.origin_by_name(&path)?;
         let was = match &origin {
@@ -569,7 +569,7 @@ impl Overlay {
 
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
-        let _changing = self.changing([parent]);
+        let _acting = self.acting([parent]);
         let path = self.state.lock().nodes.child_path(parent, name)?;
         let was = match self.origin(&path)? {
             Origin::Lower(meta) if meta.is_dir() => meta,

@@ -305,9 +305,21 @@ impl Overlay {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Entry, Opened)> {
+        let _acting = self.acting([parent]);
+        self.create_here(parent, name, mode, flags, caller)
+    }
+
+    /// For who has said that he acts in the directory.
+    pub(super) fn create_here(
+        &self,
+        parent: NodeId,
+        name: &std::ffi::OsStr,
+        mode: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, Opened)> {
         self.check_may_open()?;
         self.check_may_write(caller)?;
-        let _changing = self.changing([parent]);
         let path = self.new_path(parent, name)?;
         let origin = self.origin(&path)?;
         if matches!(origin, Origin::Lower(_) | Origin::Upper(..)) {

@@ -172,22 +172,34 @@ impl Overlay {
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
-    pub(super) fn relocate_dir(&self, from: &End, to: &End, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<()> {
+    pub(super) fn relocate_dir(
+        &self,
+        from: &End,
+        to: &End,
+        lifted: Vec<Lifted<'_>>,
+        caller: &Caller,
+    ) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from, to, how: How::RenameDir }, lifted, caller)
     }
 
     /// Two directories with all that is in them.
-    pub(super) fn relocate_dirs(&self, from: &End, to: &End, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<()> {
+    pub(super) fn relocate_dirs(
+        &self,
+        from: &End,
+        to: &End,
+        lifted: Vec<Lifted<'_>>,
+        caller: &Caller,
+    ) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, lifted, caller)
     }
 
     /// A file, and a directory with all that is in it: each to a name that the other leaves.
-    pub(super) fn relocate_file_and_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<()> {
+    pub(super) fn relocate_file_and_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, Vec::new(), caller)
     }
 
     /// Two entries of lower that nobody judges.
-    pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
+    pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Vec::new(), caller)
     }
 
@@ -212,12 +224,18 @@ impl Overlay {
     }
 
     fn relocate_back(&self, moving: &Moving<'_>, event: EventDraft) -> Result<Option<OperationId>> {
+        let _renaming = match moving.how {
+            How::RenameDir => self.renaming(&[moving.from]),
+            How::ExchangeDirs | How::ExchangeFileAndDir | How::ExchangeBelow => {
+                self.renaming(&[moving.from, moving.to])
+            }
+        };
         Ok(self.relocate(moving, Vec::new(), &[event])?.operation)
     }
 
-    fn relocate_told(&self, moving: &Moving<'_>, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<()> {
-        let relocated = self.relocate(moving, lifted, &self.relocation_events(moving, caller))?;
-        self.settle_lifted(&relocated.lifted, caller)
+    /// Gives what is in upper now and waits to be judged.
+    fn relocate_told(&self, moving: &Moving<'_>, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<Vec<UpperId>> {
+        Ok(self.relocate(moving, lifted, &self.relocation_events(moving, caller))?.lifted)
     }
 
     /// Renames in lower, and takes the upper entries at and below both ends along, and what is lifted into them.

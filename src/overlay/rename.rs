@@ -81,7 +81,7 @@ impl Overlay {
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(Error::Errno(libc::EINVAL));
         }
-        let _changing = self.changing([parent, new_parent]);
+        let _acting = self.acting([parent, new_parent]);
         let mut tries = 1;
         loop {
             let epoch = self.state.lock().epoch;
@@ -122,6 +122,27 @@ impl Overlay {
     }
 
     fn rename_ends(&self, from: &End, to: &End, kind: FileKind, flags: RenameFlags, caller: &Caller) -> Result<()> {
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        let is_nested = to.path.is_within(&from.path) || (is_exchange && from.path.is_within(&to.path));
+        if is_nested && from.path != to.path {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        let renaming = if is_exchange { self.renaming(&[from, to]) } else { self.renaming(&[from]) };
+        let lifted = self.rename_standing(from, to, kind, flags, caller)?;
+        // A permission program may want to look into the directory.
+        drop(renaming);
+        self.settle_lifted(&lifted, caller)
+    }
+
+    /// Nobody is at work in what is renamed. Gives what has come along and waits to be judged.
+    fn rename_standing(
+        &self,
+        from: &End,
+        to: &End,
+        kind: FileKind,
+        flags: RenameFlags,
+        caller: &Caller,
+    ) -> Result<Vec<UpperId>> {
         if flags.contains(RenameFlags::EXCHANGE) {
             return self.exchange(from, to, caller);
         }
@@ -129,7 +150,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EEXIST));
         }
         if let Some(id) = from.structure() {
-            return self.move_structure(from, to, id, caller);
+            return self.move_structure(from, to, id, caller).map(|()| Vec::new());
         }
         match (kind, to.kind()) {
             (FileKind::Directory, Some(target)) if target != FileKind::Directory => Err(Error::Errno(libc::ENOTDIR)),
@@ -137,7 +158,7 @@ impl Overlay {
             (FileKind::Directory, _) if self.waits_there(to) => Err(Error::Errno(libc::EXDEV)),
             (FileKind::Directory, _) => self.rename_dir(from, to, caller),
             (_, Some(FileKind::Directory)) => Err(Error::Errno(libc::EISDIR)),
-            _ => self.rename_file(from, to, caller),
+            _ => self.rename_file(from, to, caller).map(|()| Vec::new()),
         }
     }
 
@@ -341,10 +362,7 @@ impl Overlay {
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
-    fn rename_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        if to.path.is_within(&from.path) {
-            return Err(Error::Errno(libc::EINVAL));
-        }
+    fn rename_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         if to.kind().is_some() && !self.hidden_below(&to.path)?.is_empty() {
             // Empty in the view, and below it waits for deletions in it.
             return Err(Error::Errno(libc::EXDEV));

@@ -49,6 +49,7 @@ impl Overlay {
     /// has edited since is merged where that can be done, as an undo does (SPEC §9).
     pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
         self.person_decides(&how.review);
+        let _acting = self.acting_at(backups.iter().map(|backup| how.path_of(backup)));
         // By force nobody asks for it.
         let asked = backups.iter().filter(|_| !how.force);
         let landed = self.landed_unseen(asked.map(|backup| how.path_of(backup)))?;

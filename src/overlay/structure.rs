@@ -248,9 +248,6 @@ impl Overlay {
         if from.path == to.path {
             return Ok(());
         }
-        if to.path.is_within(&from.path) {
-            return Err(Error::Errno(libc::EINVAL));
-        }
         self.check_target(from, to)?;
         loop {
             let with_target = |state: &State| {

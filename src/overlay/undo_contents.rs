@@ -35,6 +35,7 @@ impl Overlay {
         mut held: Vec<ChangeId>,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
+        let _acting = self.acting_at(operation.effects.iter().map(|done| &done.path));
         held.extend(self.held_again(operation)?);
         let dropping = self.dropping(&held)?;
         let plan = self.plan(&operation.effects, &dropping.entries(), how)?;

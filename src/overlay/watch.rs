@@ -181,14 +181,14 @@ impl Overlay {
         loop {
             let (path, epoch) = {
                 let state = self.state.lock();
-                if state.changing.contains(&parent) {
+                if state.acts_in(parent) {
                     return Ok(Differs::Later);
                 }
                 (state.nodes.child_path(parent, name)?, state.epoch)
             };
             let origin = self.origin(&path)?;
             let mut state = self.state.lock();
-            if state.changing.contains(&parent) {
+            if state.acts_in(parent) {
                 return Ok(Differs::Later);
             }
             if state.epoch != epoch {
@@ -309,24 +309,6 @@ impl Overlay {
         // A directory that is asked for by itself is one the kernel walks through.
         let itself = if is_dir { self.watch(node) } else { None };
         Watched { parent: parent.and_then(|parent| self.watch(parent)), itself }
-    }
-
-    /// Marks directories as ones in which a program changes names, until the guard is dropped: what is seen of them
-    /// meanwhile is half of something.
-    pub(super) fn changing<const N: usize>(&self, dirs: [NodeId; N]) -> impl Drop + '_ {
-        struct Changing<'a, const N: usize>(&'a Overlay, [NodeId; N]);
-        impl<const N: usize> Drop for Changing<'_, N> {
-            fn drop(&mut self) {
-                let mut state = self.0.state.lock();
-                for dir in &self.1 {
-                    if let Some(at) = state.changing.iter().position(|changing| changing == dir) {
-                        state.changing.swap_remove(at);
-                    }
-                }
-            }
-        }
-        self.state.lock().changing.extend(dirs);
-        Changing(self, dirs)
     }
 }
 

@@ -1,13 +1,18 @@
 //! Somebody writes below at the very moment at which something lands there, is confirmed or is rolled back: whatever he
 //! wrote is in the project or in a backup afterwards. A few dozen rounds here; `scripts/races` does a thousand of each.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, chmodat, mkdirat, openat, renameat, statat, symlinkat, unlinkat,
+};
 
 use crate::harness::{Scratch, View, lines, mounted_scratch, with_changed_lines};
 
@@ -177,4 +182,70 @@ fn no_byte_written_below_is_lost_to_a_rollback() {
     };
     race(&scratch, &view, land, roll_back);
     view.unmount();
+}
+
+/// Two directories change places again and again, or one its name, while somebody works in what lies below: by a
+/// descriptor, so that only the directory's own path moves. Each of his acts is done to his own file.
+fn race_with_renames(view: &View<'_>, flags: RenameFlags) {
+    let (one, other) = (view.path("one"), view.path("other"));
+    for dir in [&one, &other] {
+        fs::create_dir_all(dir.join("sub")).expect("a directory");
+    }
+    if flags == RenameFlags::NOREPLACE {
+        fs::remove_dir_all(&other).expect("a free name");
+    }
+    let sub = File::open(one.join("sub")).expect("a directory");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut ends = [&one, &other];
+            while !is_over.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(CWD, ends[0], CWD, ends[1], flags).expect("a rename");
+                ends.swap(0, 1);
+            }
+        });
+        let worked = std::panic::catch_unwind(|| (0..4 * rounds()).for_each(|round| work_in(&sub, round)));
+        is_over.store(true, Ordering::Relaxed);
+        worked.expect("what is done is done there");
+    });
+    assert_eq!(view.cli(&["status", "--json"]).ok().json()["held"], serde_json::json!([]));
+    view.cli(&["fsck"]).ok();
+}
+
+/// Makes, changes and removes a name of each kind in `sub`, and sees each come and go.
+fn work_in(sub: &File, round: usize) {
+    let [file, temp, dir, link] = ["file", "temp", "dir", "link"].map(|kind| format!("{kind}{round}"));
+    let has = |name: &str| statat(sub, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    let make = |name: &str| {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let mut made = File::from(openat(sub, name, flags, Mode::from_raw_mode(0o644)).expect("a file is made"));
+        made.write_all(b"text\n").expect("written");
+    };
+    make(&file);
+    mkdirat(sub, &dir, Mode::from_raw_mode(0o755)).expect("a directory is made");
+    symlinkat(&file, sub, &link).expect("a symlink is made");
+    make(&temp);
+    renameat(sub, &temp, sub, &file).expect("renamed over");
+    chmodat(sub, &file, Mode::from_raw_mode(0o640), AtFlags::empty()).expect("a mode is set");
+    let mode = statat(sub, &file, AtFlags::empty()).expect("it is there").st_mode;
+    assert_eq!(mode & 0o777, 0o640, "the mode of {file}");
+    for (name, how) in [(&file, AtFlags::empty()), (&link, AtFlags::empty()), (&dir, AtFlags::REMOVEDIR)] {
+        assert!(has(name), "{name} was made");
+        unlinkat(sub, name, how).expect("it goes");
+        assert!(!has(name), "{name} was removed");
+    }
+}
+
+#[test]
+fn what_is_done_in_a_directory_is_done_there_though_one_above_it_is_renamed() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    race_with_renames(&view, RenameFlags::NOREPLACE);
+}
+
+#[test]
+fn what_is_done_in_a_directory_is_done_there_though_one_above_it_changes_places() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    race_with_renames(&view, RenameFlags::EXCHANGE);
 }
