@@ -14,7 +14,7 @@ use super::settle::Settled;
 use super::structure::{Creation, Made};
 use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result, State};
-use crate::model::{OperationId, Reason, RelPath};
+use crate::model::{OperationId, Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
@@ -266,7 +266,7 @@ impl Overlay {
         let linked = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
         let from = {
             let mut state = self.state.lock();
-            linked.iter().for_each(|meta| state.windows.linked(&source, meta));
+            linked.iter().for_each(|meta| state.linked(&source, meta));
             let known = state.anchors.get(&source);
             known.and_then(|known| known.from.clone()).or(Some(source.clone())).filter(|_| !state.is_fresh(&source))
         };
@@ -280,12 +280,13 @@ impl Overlay {
     fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
         {
             let mut state = self.state.lock();
-            state.uppers.add_name(id, path);
-            if let Some(upper) = state.uppers.get(id) {
-                self.store.save_upper(&upper.row)?;
-            }
-            let first = state.uppers.get(id).map(|upper| upper.row.names[0].clone());
-            if let Some(node) = first.and_then(|first| state.nodes.at(&first)) {
+            let mut row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+            row.names.push(path.clone());
+            // First where it may fail: a name that was refused is nowhere.
+            self.store.save_upper(&row)?;
+            let first = state.nodes.at(&row.names[0]);
+            state.uppers.set_row(row);
+            if let Some(node) = first {
                 state.nodes.name(node, parent, name);
             }
         }
@@ -656,6 +657,18 @@ impl Overlay {
 }
 
 impl State {
+    /// Lower's file at `source`, which is `meta` now, has one more name. Who has it open for writing writes under both.
+    fn linked(&mut self, source: &RelPath, meta: &Meta) {
+        self.windows.linked(source, meta);
+        let Some(upper) = self.uppers.at(source).and_then(|id| self.uppers.get(id)) else { return };
+        let Below::Entry { stamp, mode, .. } = upper.row.base.below else { return };
+        if (stamp.device, stamp.inode) == (meta.device, meta.inode) {
+            let below = Below::Entry { stamp: Stamp { ctime: meta.ctime, ..stamp }, mode, links: meta.links };
+            let base = Base { below, ..upper.row.base };
+            self.uppers.set_row(UpperRow { base, ..upper.row.clone() });
+        }
+    }
+
     /// The view has an entry no more; who has it open keeps its content.
     pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
         use super::handles::Backing;

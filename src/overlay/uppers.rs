@@ -242,13 +242,6 @@ impl Uppers {
         }
     }
 
-    pub fn add_name(&mut self, id: UpperId, name: &RelPath) {
-        self.put_name(name, id);
-        if let Some(upper) = self.entries.get_mut(&id) {
-            upper.row.names.push(name.clone());
-        }
-    }
-
     pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
         self.by_change.get(id).copied()
     }

@@ -1,5 +1,7 @@
 //! What a hostile reading found: each test is one way in which work was lost or got past the review.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
 
 fn write(bench: &Bench, path: &str, content: &str) {
@@ -718,4 +720,26 @@ fn a_base_that_somebody_has_changed_since_shows_no_other_mode() {
     let sides = bench.view().sides(&bench.held()[0]).unwrap();
     let modes = [sides.old, sides.new].map(|side| format!("{:o}", side.unwrap().mode));
     assert_eq!(modes, ["100644", "100644"]);
+}
+
+#[test]
+fn who_goes_on_writing_a_file_that_gets_another_name_writes_under_both() {
+    for exists in [false, true] {
+        let bench = Bench::new();
+        if exists {
+            bench.put("a", "one\n");
+        }
+        let handle = bench.open_for_save("a");
+        bench.view().write(handle, 0, b"two\n").unwrap();
+        let (node, (parent, name)) = (bench.node("a").unwrap(), bench.parent("b"));
+        bench.view().link(node, parent, name, &ME).unwrap();
+        bench.view().write(handle, 4, b"three\n").unwrap();
+        bench.close(handle);
+        let inode = |path: &str| std::fs::metadata(bench.lower_path(path)).unwrap().ino();
+        for content in [bench.read("a"), bench.read("b"), bench.lower("a"), bench.lower("b")] {
+            assert_eq!(content.as_deref(), Some("two\nthree\n"), "{exists}");
+        }
+        assert_eq!(inode("a"), inode("b"));
+        assert_eq!(bench.view().check().unwrap().0, []);
+    }
 }
