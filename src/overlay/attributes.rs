@@ -180,6 +180,10 @@ impl Overlay {
         if set.mode.is_some() || set.uid.or(set.gid).is_some() {
             self.check_not_frozen(&target, caller)?;
         }
+        if target.path.as_ref().is_some_and(|path| self.unlanded(path).is_none()) {
+            // Recovery knows what has landed by its times.
+            self.store.record_waiting()?;
+        }
         target.each(|inode| inode.set(set)).doing(|| target.doing("change attributes of"))?;
         self.attributes_settled(&target, set, caller)
     }

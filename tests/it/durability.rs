@@ -303,6 +303,26 @@ fn a_daemon_that_dies_is_started_again_with_everything_it_held() {
     assert_eq!(scratch.read("a"), rewritten());
 }
 
+#[test]
+fn a_new_file_whose_times_are_set_has_landed_though_the_daemon_dies_at_once() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let daemon = view.status()["pid"].as_i64().expect("a pid") as i32;
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    view.write("a", "made\n");
+    let times = fs::FileTimes::new().set_modified(long_ago);
+    // By its path, as `touch` does: a descriptor of it would have it judged once more.
+    fs::File::open(view.path("a")).and_then(|file| file.set_times(times)).expect("times are set");
+    kill(daemon);
+    assert!(within(STARTED_AGAIN, || is_served_again(&view, daemon)), "no other daemon answers");
+    let meta = fs::metadata(scratch.lower().join("a")).expect("it is below");
+    assert_eq!((meta.mtime(), view.read("a")), (1_000_000_000, "made\n".to_owned()));
+    let log = view.cli(&["log", "--json", "a"]).ok().json();
+    let names = log["events"].as_array().expect("events").iter().map(|event| event["event"].as_str());
+    assert_eq!(names.collect::<Vec<_>>(), [Some("write_landed")], "{log}");
+    view.unmount();
+}
+
 /// Sparse: quick to make. That takes longer to copy and to hash than a discard takes.
 const LARGE_BYTES: u64 = 512 << 20;
 
