@@ -237,6 +237,7 @@ impl Overlay {
         self.check_may_land(path, &how.review.by)?;
         self.check_may_land(from, &how.review.by)?;
         self.check_parent(from)?;
+        self.check_parent(path)?;
         let event = undone_event(self, from, operation, how);
         let event = event.doing([PathEffect::new(from, Effect::Renamed { from: path.clone(), onto: None })]);
         let dirs = self.dirs_of([from, path])?;
@@ -269,6 +270,8 @@ impl Overlay {
     ) -> Reviewed<Vec<Outcome>> {
         self.check_may_land(path, &how.review.by)?;
         self.check_may_land(with, &how.review.by)?;
+        self.check_parent(path)?;
+        self.check_parent(with)?;
         let event = undone_event(self, path, operation, how);
         let event = event.doing([PathEffect::new(path, Effect::Exchanged { with: with.clone() })]);
         let dirs = self.dirs_of([path, with])?;

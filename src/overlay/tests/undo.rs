@@ -806,3 +806,15 @@ fn all_names_of_a_file_are_rolled_back_and_stay_names_of_it() {
     assert_eq!(both(&bench), (changed(100, 1), changed(100, 1)));
     bench.assert_sound();
 }
+
+#[test]
+fn the_undo_of_a_rename_into_a_directory_that_is_gone_is_refused() {
+    let bench = Bench::new();
+    bench.put("a", "one\n");
+    bench.make_dir("d", 0o755);
+    bench.rename("a", "d/a");
+    let moved = bench.latest();
+    bench.rename("d", "e");
+    bench.refused(&moved, ErrorCode::Conflict, "its directory is not there any more");
+    assert_eq!(bench.lower("e/a"), Some("one\n".to_owned()));
+}
