@@ -17,6 +17,7 @@ use crate::store::{
     Landing, PathEffect, Promised, UpperRow, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::is_absent;
 
 /// Whether changes held for too long without a look are refused (SPEC §8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,7 @@ impl Overlay {
         let is_removal =
             |change: &&Taken| change.row.what == What::Whiteout && change.held.kind == ChangeKind::Structure;
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
+        dirs.iter().try_for_each(|dir| self.check_emptied(dir, taken))?;
         let mut landables = Vec::new();
         for change in files {
             let landable = self.landable(change, how).inspect_err(|err| self.record_failure(change, &err.message))?;
@@ -221,6 +223,25 @@ impl Overlay {
             }
         }
         Ok(())
+    }
+
+    /// A directory goes with what was deleted in it. With anything else in it, which the view does not show, it stays.
+    fn check_emptied(&self, dir: &Taken, taken: &[Taken]) -> Reviewed<()> {
+        let path = &dir.row.names[0];
+        let entries = match self.lower.list(path) {
+            Err(err) if is_absent(&err) => return Ok(()),
+            listed => listed.map_err(|err| failed(path, &err.into()))?,
+        };
+        let goes =
+            |entry: &RelPath| taken.iter().any(|one| one.row.what == What::Whiteout && one.row.names[0] == *entry);
+        match entries.iter().filter_map(|entry| path.join(&entry.name).ok()).find(|entry| !goes(entry)) {
+            Some(other) => {
+                let why = format!("{other} has come to be in it below; discard {} to see it", dir.held.id);
+                let refusal = refused_at(path, ErrorCode::Conflict, &why);
+                Err(refusal.about(dir.held.id.as_str())).inspect_err(|err| self.record_failure(dir, &err.message))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {

@@ -515,3 +515,20 @@ fn a_held_directory_moves_with_the_directory_it_is_in() {
     assert_eq!(bench.lower("e/big/x"), Some("x\n".to_owned()));
     bench.check();
 }
+
+#[test]
+fn a_removed_directory_into_which_somebody_has_put_something_stays() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    bench.unlink("d/f");
+    bench.rmdir("d").unwrap();
+    bench.put("d/new", "by a person\n");
+    let ids = [bench.id_of("d"), bench.id_of("d/f")];
+    let refusal = bench.view().confirm(&ids, &HOW).unwrap_err();
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("d/new"), "{refusal:?}");
+    assert_eq!((bench.lower("d/f"), bench.held().len()), (Some(lines(100)), 2));
+    bench.discard("d");
+    assert_eq!(bench.read("d/new"), Some("by a person\n".to_owned()));
+    std::fs::remove_file(bench.lower_path("d/new")).unwrap();
+    bench.check();
+}
