@@ -170,6 +170,7 @@ impl Overlay {
         if new.exists() {
             self.check_way(path)?;
         }
+        self.check_further_names(change)?;
         let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
         if !as_based && !how.review.dry_run {
             // Once the two are one nobody finds it any more.
@@ -220,6 +221,18 @@ impl Overlay {
                     return Err(refused_at(path, ErrorCode::Conflict, &format!("{dir} is not a directory any more")));
                 }
                 None => above = dir.parent(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Further names are made, never put in the place of something, by force neither: they show nothing that would be lost.
+    fn check_further_names(&self, change: &Taken) -> Reviewed<()> {
+        for name in change.row.names.iter().skip(1) {
+            if self.lower.exists(name).map_err(|err| failed(name, &err.into()))? {
+                let why =
+                    format!("something else is there below by now, where {} is to be linked", change.row.names[0]);
+                return Err(refused_at(name, ErrorCode::Conflict, &why).about(change.held.id.as_str()));
             }
         }
         Ok(())

@@ -743,3 +743,22 @@ fn who_goes_on_writing_a_file_that_gets_another_name_writes_under_both() {
         assert_eq!(bench.view().check().unwrap().0, []);
     }
 }
+
+#[test]
+fn a_further_name_of_a_change_that_is_taken_below_is_a_conflict_that_names_it() {
+    let bench = Bench::new();
+    bench.save(".envrc", "export A=1\n");
+    let (node, (parent, name)) = (bench.node(".envrc").unwrap(), bench.parent("b"));
+    bench.view().link(node, parent, name, &ME).unwrap();
+    assert_eq!(bench.held()[0].names.len(), 2);
+    bench.put("b", "by a person\n");
+    let ids = [bench.only_id()];
+    for force in [false, true] {
+        let refusal = bench.view().confirm(&ids, &ConfirmHow { force, ..HOW }).unwrap_err();
+        assert!(refusal.code == ErrorCode::Conflict && refusal.message.starts_with("b: "), "{refusal:?}");
+    }
+    assert_eq!(bench.lower("b").as_deref(), Some("by a person\n"));
+    std::fs::remove_file(bench.lower_path("b")).unwrap();
+    bench.confirm(&ids).unwrap();
+    assert_eq!(bench.lower("b").as_deref(), Some("export A=1\n"));
+}
