@@ -176,11 +176,11 @@ impl Comparison {
         self.detail = Some(why);
     }
 
-    /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).
+    /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6), and what
+    /// is too large to be read here, which git reads all the same.
     fn judged_as_git_config(mut self) -> Self {
-        let old = self.old.bytes.as_deref().unwrap_or_default();
-        let new = self.new.bytes.as_deref().unwrap_or_default();
-        if risky_git_config_change(&self.path, old, new).is_some() {
+        let is_unread = self.new.exists() && self.new.bytes.is_none();
+        if is_unread || risky_git_config_change(&self.path, self.old.text(), self.new.text()).is_some() {
             self.add(Reason::Sensitive);
         }
         self

@@ -350,6 +350,7 @@ const SENSITIVE: &[&str] = &[
     ".Git/hooks/y",
     ".git/modules/sub/hooks/post-checkout",
     ".git/worktrees/w/hooks/x",
+    "vendor/.git",
     ".github/workflows/x.yml",
     ".cursor/rules",
     ".vscode/tasks.json",
@@ -427,6 +428,54 @@ put(".git/modules/m/HEAD", b"ref: refs/heads/main\n")
         r#"os.makedirs(".git/modules/n"); sh("git config --file .git/modules/n/config remote.origin.url x")"#,
     );
     assert!(scratch.read(".git/modules/n/config").contains("url = x"));
+}
+
+#[test]
+fn git_is_led_nowhere_that_nobody_reviews() {
+    const EVIL: &str = r#"
+EVIL = b"[core]\n\trepositoryformatversion = 0\n\tfsmonitor = /tmp/evil\n"
+os.makedirs(".git/foo"); put(".git/foo/config", EVIL)
+"#;
+    for (script, held) in [
+        ("os.unlink('.git/config'); os.symlink('foo/config', '.git/config')", ".git/config"),
+        ("os.symlink('foo/config', '.git/c'); os.rename('.git/c', '.git/config')", ".git/config"),
+        ("put('.git/config', EVIL + b'#' * (6 << 20))", ".git/config"),
+        ("put('.git/c', EVIL + b'#' * (6 << 20)); os.rename('.git/c', '.git/config')", ".git/config"),
+        ("os.makedirs('.git/modules'); os.symlink('../foo', '.git/modules/lib')", ".git/modules/lib"),
+        ("os.makedirs('.git/worktrees'); os.symlink('../foo', '.git/worktrees/w')", ".git/worktrees/w"),
+        ("os.mkdir('x'); put('x/.git', b'gitdir: ../.git/foo\\n')", "x/.git"),
+        ("os.mkdir('x'); put('x/.g', b'gitdir: ../.git/foo\\n'); os.rename('x/.g', 'x/.git')", "x/.git"),
+        ("os.mkdir('x'); put('x/g', b'gitdir: ../.git/foo\\n'); os.link('x/g', 'x/.git'); os.unlink('x/g')", "x/.git"),
+    ] {
+        let scratch = mounted_scratch!();
+        project(&scratch);
+        let view = scratch.mount();
+        run(&scratch, &view, &format!("{EVIL}{script}"));
+        assert_eq!(held_paths(&view), [held], "{script}");
+        assert!(!scratch.try_read(held).is_ok_and(|now| now.windows(4).any(|word| word == b"evil")), "{script}");
+        assert!(held == ".git/config" || !scratch.has(held), "{script}");
+    }
+}
+
+#[test]
+fn git_makes_submodules_and_work_trees_in_the_view() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let other = scratch.root().join("other");
+    let other = other.to_str().expect("UTF-8");
+    scratch.git(&["init", "-q", other]).ok();
+    scratch.git(&["-C", other, "commit", "-q", "--allow-empty", "-m", "one"]).ok();
+    let view = scratch.mount();
+    view.sh(&format!("git -c protocol.file.allow=always submodule --quiet add {other} libs/a")).ok();
+    view.sh("git commit -qm submodule && git -C libs/a status && git worktree add -q w && git -C w status").ok();
+    let waiting =
+        [".git/modules/libs/a/info/exclude", ".git/worktrees/w/commondir", "libs/a/.git", "w/.git", "w/.gitignore"];
+    assert_eq!(held_paths(&view), waiting);
+    assert!(view.held().iter().all(|held| held.reason == "sensitive"));
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    view.unmount();
+    scratch.git(&["-C", "libs/a", "status"]).ok();
+    scratch.git(&["-C", "w", "status"]).ok();
 }
 
 #[test]

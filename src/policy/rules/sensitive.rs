@@ -59,12 +59,11 @@ pub(in crate::policy) fn examples() -> impl Iterator<Item = String> {
 
 /// What `names` are when the first of them makes a path sensitive, and how many of the last ones do so in their directory.
 fn from(names: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
-    let held = Some((Action::Hold(HoldSource::Sensitive), names.len()));
     match names[0] {
         b".git" => in_git(&names[1..], entry),
-        first if NAMES.iter().any(|name| name.as_bytes() == first) => held,
-        _ if TREES.iter().any(|tree| within(names, tree, entry)) => held,
-        _ if FILES.iter().any(|file| starts(names, file) || replaces(names, file, entry)) => held,
+        first if NAMES.iter().any(|name| name.as_bytes() == first) => held(names),
+        _ if TREES.iter().any(|tree| within(names, tree, entry)) => held(names),
+        _ if FILES.iter().any(|file| starts(names, file) || replaces(names, file, entry)) => held(names),
         _ => None,
     }
 }
@@ -88,8 +87,11 @@ fn replaces(names: &[&[u8]], wanted: &[&str], entry: Entry) -> bool {
 /// have slashes themselves; so below `modules/` every depth is looked at.
 fn in_git(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     match rest {
-        [] => (entry == Entry::Symlink).then_some((Action::Hold(HoldSource::Sensitive), 1)),
+        // Leads git to another directory for its config and hooks.
+        [] if entry != Entry::Dir => held(&[b".git"]),
+        [] => None,
         [b"modules", below @ ..] if !below.is_empty() => in_modules(below, entry),
+        [b"worktrees", name] if entry == Entry::Symlink => held(&[name]),
         [b"worktrees", _name, below @ ..] if !below.is_empty() => in_git(below, entry),
         _ => in_git_dir(rest, entry),
     }
@@ -97,6 +99,10 @@ fn in_git(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
 
 /// `below` begins with the first name of a submodule, which is never a part of its git directory.
 fn in_modules(below: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
+    if entry == Entry::Symlink {
+        // Git makes none there, and each can stand in the place of a submodule's directory.
+        return held(below);
+    }
     let is_namespace = |name: &&[u8]| GIT_NAMESPACES.iter().any(|space| space.as_bytes() == *name);
     let end = below.iter().skip(1).position(is_namespace).map_or(below.len(), |at| at + 1);
     (1..end).find_map(|depth| in_git_dir(&below[depth..], entry))
@@ -104,16 +110,21 @@ fn in_modules(below: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
 
 /// `rest` is what stands in one git directory.
 fn in_git_dir(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
-    let held = Some((Action::Hold(HoldSource::Sensitive), rest.len()));
+    let is_link = entry == Entry::Symlink;
     match rest {
+        [b"config" | b"config.worktree" | b"hooks" | b"info" | b"modules" | b"worktrees"] if is_link => held(rest),
         [b"config" | b"config.worktree"] => Some((Action::GitConfig, rest.len())),
-        [b"hooks", .., last] if !last.ends_with(b".sample") => held,
-        [b"info", b"exclude"] => held,
+        [b"hooks", .., last] if !last.ends_with(b".sample") => held(rest),
+        [b"info", b"exclude"] => held(rest),
         // Points git at another directory for its config and hooks; git itself writes it only for worktrees.
-        [b"commondir"] => held,
-        [b"hooks" | b"info" | b"modules" | b"worktrees"] if entry == Entry::Symlink => held,
+        [b"commondir"] => held(rest),
         _ => None,
     }
+}
+
+/// `own` are the names that make it sensitive in their directory.
+fn held(own: &[&[u8]]) -> Option<(Action, usize)> {
+    Some((Action::Hold(HoldSource::Sensitive), own.len()))
 }
 
 /// Lower case as case-insensitive file systems see it: Unicode folding, and without the characters they ignore.
