@@ -349,6 +349,8 @@ const SENSITIVE: &[&str] = &[
     ".git/hooks/x",
     ".Git/hooks/y",
     ".git/modules/sub/hooks/post-checkout",
+    ".git/modules/lib/logs/hooks/x",
+    ".git/modules/lib/refs/hooks/pre-commit",
     ".git/worktrees/w/hooks/x",
     "vendor/.git",
     ".github/workflows/x.yml",

@@ -72,11 +72,27 @@ const RISKY: &[&str] = &[
 /// The key that is new or has another value and can run a program or include a file; `config` is the file's path.
 /// A key that is gone is no risk. `(unreadable)` stands for a file that git itself would refuse.
 pub fn risky_git_config_change(config: &RelPath, old: &[u8], new: &[u8]) -> Option<String> {
+    if is_branch_or_log(new) {
+        return None;
+    }
     let Some(new) = risky_values(config, new) else { return Some("(unreadable)".to_owned()) };
     // Nothing of an old file that cannot be read excuses a key of the new one.
     let old = risky_values(config, old).unwrap_or_default();
     let (key, _) = new.into_iter().find(|(key, values)| old.get(key) != Some(values))?;
     Some(String::from_utf8_lossy(&key).into_owned())
+}
+
+/// Whether this is what a branch has that is called `config`, or its log. As a config, git finds one key without a section
+/// in the first, which is none it knows, and refuses the second at its first line.
+fn is_branch_or_log(text: &[u8]) -> bool {
+    let is_object = |word: &[u8]| matches!(word.len(), 40 | 64) && word.iter().all(u8::is_ascii_hexdigit);
+    let line = text.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
+    match (words.next(), words.next()) {
+        (Some(only), None) => is_object(only) && line.len() == text.len(),
+        (Some(old), Some(new)) => is_object(old) && is_object(new),
+        (None, _) => false,
+    }
 }
 
 /// Each key with its values in order.

@@ -20,8 +20,37 @@ const TREES: &[&[&str]] =
 /// Files that are sensitive in one directory. cargo still reads `config` without an ending.
 const FILES: &[&[&str]] = &[&[".cargo", "config.toml"], &[".cargo", "config"]];
 
-/// In a git directory: where branch names stand as paths, so that a branch `hooks/x` of a submodule is not a hook.
-const GIT_NAMESPACES: &[&str] = &["refs", "logs", "objects", "lfs"];
+/// What git runs from `hooks/`: githooks(5) of 2.47.
+const GIT_HOOKS: &[&str] = &[
+    "applypatch-msg",
+    "commit-msg",
+    "fsmonitor-watchman",
+    "p4-changelist",
+    "p4-post-changelist",
+    "p4-pre-submit",
+    "p4-prepare-changelist",
+    "post-applypatch",
+    "post-checkout",
+    "post-commit",
+    "post-index-change",
+    "post-merge",
+    "post-receive",
+    "post-rewrite",
+    "post-update",
+    "pre-applypatch",
+    "pre-auto-gc",
+    "pre-commit",
+    "pre-merge-commit",
+    "pre-push",
+    "pre-rebase",
+    "pre-receive",
+    "prepare-commit-msg",
+    "proc-receive",
+    "push-to-checkout",
+    "reference-transaction",
+    "sendemail-validate",
+    "update",
+];
 
 /// Why a path is sensitive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,15 +126,28 @@ fn in_git(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     }
 }
 
-/// `below` begins with the first name of a submodule, which is never a part of its git directory.
+/// `below` begins with the first name of a submodule, which is never a part of its git directory. All others may be either.
 fn in_modules(below: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     if entry == Entry::Symlink {
         // Git makes none there, and each can stand in the place of a submodule's directory.
         return held(below);
     }
-    let is_namespace = |name: &&[u8]| GIT_NAMESPACES.iter().any(|space| space.as_bytes() == *name);
-    let end = below.iter().skip(1).position(is_namespace).map_or(below.len(), |at| at + 1);
-    (1..end).find_map(|depth| in_git_dir(&below[depth..], entry))
+    let at_depth = |depth: usize| match below[1..depth].contains(&b"refs".as_slice()) {
+        true => among_branches(&below[depth..]),
+        false => in_git_dir(&below[depth..], entry),
+    };
+    (1..below.len()).find_map(at_depth)
+}
+
+/// Below `refs`, branches stand as paths, and the submodule `x/refs/y` may as well: only what git itself looks for is
+/// taken for its own, so that a branch `hooks/x` is no hook.
+fn among_branches(rest: &[&[u8]]) -> Option<(Action, usize)> {
+    match rest {
+        [b"config" | b"config.worktree"] => Some((Action::GitConfig, rest.len())),
+        [b"hooks", hook] if GIT_HOOKS.iter().any(|name| name.as_bytes() == *hook) => held(rest),
+        [b"commondir"] => held(rest),
+        _ => None,
+    }
 }
 
 /// `rest` is what stands in one git directory.

@@ -190,11 +190,61 @@ fn a_submodules_git_directory_is_guarded_like_the_projects() {
             (".git/modules/libs/b/config", Action::GitConfig),
             (".git/modules/a/modules/b/config", Action::GitConfig),
             (".git/modules/a/info/exclude", SENSITIVE),
-            (".git/modules/a/refs/heads/config", Action::Pass),
             (".git/modules/a/refs/heads/hooks/x", Action::Pass),
-            (".git/modules/a/logs/refs/heads/config", Action::Pass),
+            (".git/modules/a/refs/heads/x/info/exclude", Action::Pass),
+            (".git/modules/a/logs/refs/heads/hooks/x", Action::Pass),
+            (".git/modules/a/logs/HEAD", Action::Pass),
+            (".git/modules/a/objects/ab/cdef", Action::Pass),
+            (".git/modules/a/lfs/cache/locks/refs/heads/hooks/verifiable", Action::Pass),
+            // A branch, or that of a submodule `a/refs/heads`: its content tells.
+            (".git/modules/a/refs/heads/config", Action::GitConfig),
+            (".git/modules/a/logs/refs/heads/config", Action::GitConfig),
+            (".git/modules/a/refs/heads/hooks/pre-commit", SENSITIVE),
+            (".git/modules/a/refs/heads/commondir", SENSITIVE),
         ],
     );
+}
+
+#[test]
+fn a_submodule_may_be_called_like_a_part_of_a_git_directory() {
+    for name in ["logs", "refs", "objects", "lfs", "logs/refs", "refs/heads"] {
+        let dir = format!(".git/modules/lib/{name}");
+        check_all(
+            &rules(&[]),
+            &[
+                (&format!("{dir}/config"), Action::GitConfig),
+                (&format!("{dir}/config.worktree"), Action::GitConfig),
+                (&format!("{dir}/hooks/pre-commit"), SENSITIVE),
+                (&format!("{dir}/hooks/pre-commit.sample"), Action::Pass),
+                (&format!("{dir}/commondir"), SENSITIVE),
+                (&format!("{dir}/modules/b/config"), Action::GitConfig),
+                (&format!("{dir}/HEAD"), Action::Pass),
+                (&format!("{dir}@"), SENSITIVE),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_branch_called_config_and_its_log_are_no_configs() {
+    let object = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391";
+    let log = format!("{object} {object} a <a@b> 1 +0000\tcommit\n[core]\npager = x\n");
+    let text = format!("{object}\n[core]\npager = x\n");
+    for (content, want) in [
+        (format!("{object}\n"), None),
+        (log, None),
+        (text, Some("core.pager")),
+        (format!("{object} = x\n[core]\npager = x\n"), Some("core.pager")),
+        ("abc abc\n".to_owned(), Some("(unreadable)")),
+    ] {
+        let branch = path(".git/modules/a/refs/heads/config");
+        let found = risky_git_config_change(&branch, b"", content.as_bytes());
+        assert_eq!(found.as_deref(), want, "{content:?}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &content).unwrap();
+        let git = Command::new("git").args(["config", "--list", "--file"]).arg(file.path()).output().unwrap();
+        assert!(want.is_some() || !git.stdout.contains(&b'.'), "git finds a key in {content:?}");
+    }
 }
 
 #[test]
