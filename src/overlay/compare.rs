@@ -99,9 +99,12 @@ impl Overlay {
         let meta = comparison.present.meta.filter(|meta| meta.links > 1 && job.row.base.is_shared())?;
         let source = std::cell::Cell::new(None);
         let is_gated = |path: &RelPath| {
-            let Action::Hold(found) = self.action_on_content(path, FileKind::Regular, by) else { return false };
-            source.set(Some(found));
-            true
+            source.set(match self.action_on_content(path, FileKind::Regular, by) {
+                Action::Hold(found) => Some(found),
+                Action::GitConfig => comparison.is_risky_git_config(path).then_some(HoldSource::Sensitive),
+                Action::Auto | Action::Pass | Action::Deny | Action::Freeze => None,
+            });
+            source.get().is_some()
         };
         match self.judged_name_below(&meta, is_gated) {
             Ok(_) => source.get(),
@@ -142,12 +145,14 @@ impl Overlay {
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
-            Action::GitConfig => return comparison.judged_as_git_config(),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.
             Action::Pass => return comparison,
-            Action::Auto | Action::Deny | Action::Freeze => {
+            action @ (Action::Auto | Action::GitConfig | Action::Deny | Action::Freeze) => {
                 let source = self.gated_by_other_name(job, &comparison, by);
                 comparison.reasons.extend(source.map(|source| source.reason()));
+                if action == Action::GitConfig {
+                    return comparison.judged_as_git_config();
+                }
             }
         }
         comparison.add_type_reasons();
@@ -176,14 +181,19 @@ impl Comparison {
         self.detail = Some(why);
     }
 
-    /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6), and what
-    /// is too large to be read here, which git reads all the same.
+    /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).
     fn judged_as_git_config(mut self) -> Self {
-        let is_unread = self.new.exists() && self.new.bytes.is_none();
-        if is_unread || risky_git_config_change(&self.path, self.old.text(), self.new.text()).is_some() {
+        if self.is_risky_git_config(&self.path) {
             self.add(Reason::Sensitive);
         }
         self
+    }
+
+    /// Whether git could run a program that this names, which shows at `config`. What is too large to be read here is read
+    /// by git all the same.
+    fn is_risky_git_config(&self, config: &RelPath) -> bool {
+        let is_unread = self.new.exists() && self.new.bytes.is_none();
+        is_unread || risky_git_config_change(config, self.old.text(), self.new.text()).is_some()
     }
 
     /// One kind of thing in the place of another, and symlinks that lead out, are always reviewed (SPEC §4.5).

@@ -180,7 +180,8 @@ impl Overlay {
         Ok(true)
     }
 
-    /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes, where most files lie.
+    /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes with all that is in it,
+    /// where most files lie.
     pub(super) fn judged_name_below(
         &self,
         meta: &Meta,
@@ -199,11 +200,12 @@ impl Overlay {
                 if (!is_dir && entry.inode != meta.inode) || super::lookup::is_reserved(&path) {
                     continue;
                 }
-                if self.action(&path, entry.kind) == Action::Pass {
+                let passes = self.action(&path, entry.kind) == Action::Pass;
+                if is_dir && (!passes || self.policy().may_judge_below(&path)) {
+                    dirs.push(path);
                     continue;
                 }
-                if is_dir {
-                    dirs.push(path);
+                if passes {
                     continue;
                 }
                 let at = self.lower.stat(&path).doing(|| format!("stat {path}"))?;

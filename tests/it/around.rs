@@ -459,6 +459,25 @@ os.makedirs(".git/foo"); put(".git/foo/config", EVIL)
     }
 }
 
+/// Names that stood before the mount, of which the kernel has not asked: who may link may have made them in another one.
+#[test]
+fn a_link_to_what_git_runs_is_reviewed_by_whichever_name_it_is_written() {
+    for (gated, content) in [(".git/hooks/pre-commit", "x\n"), (".git/config", "[core]\n\tpager = x\n")] {
+        for link in ["link", "target/link"] {
+            let scratch = mounted_scratch!();
+            project(&scratch);
+            scratch.write(".git/hooks/pre-commit", "#!/bin/sh\n");
+            let before = scratch.read(gated);
+            fs::hard_link(scratch.lower().join(gated), scratch.lower().join(link)).expect("link");
+            let view = scratch.mount();
+            run(&scratch, &view, &format!("open({link:?}, 'a').write({content:?})"));
+            assert_eq!(view.only_held().reason, "sensitive", "{gated} as {link}");
+            assert_eq!(scratch.read(gated), before, "{gated} as {link}");
+            assert!(view.read(link).ends_with(content), "{gated} as {link}");
+        }
+    }
+}
+
 #[test]
 fn git_makes_submodules_and_work_trees_in_the_view() {
     let scratch = mounted_scratch!();
