@@ -81,6 +81,8 @@ pub enum PolicyError {
     Rules(#[from] RuleError),
     #[error("read {what}: {cause}")]
     Read { what: String, cause: std::io::Error },
+    #[error("{PROJECT_FILE} is no regular file: rules are read from what the project itself has there")]
+    NoFile,
     #[error("{0} is in the project, where what runs in the view could write it; keep it elsewhere (`XDG_CONFIG_HOME`)")]
     Inside(String),
     #[error("{at}: hooks.pre_write: {cause}")]
@@ -302,13 +304,22 @@ fn read_index(lower: &Tree) -> Result<Option<TrackedSet>, PolicyError> {
 
 /// A repository without index and without any commit tracks nothing.
 fn is_unborn(lower: &Tree) -> bool {
-    let there = |path: &str| RelPath::parse(path.as_bytes()).is_ok_and(|path| lower.exists(&path).unwrap_or(true));
-    there(".git/HEAD") && !there(".git/logs/HEAD") && !there(".git/packed-refs")
+    is_there(lower, ".git/HEAD") && !is_there(lower, ".git/logs/HEAD") && !is_there(lower, ".git/packed-refs")
+}
+
+/// Whether something has that name; what cannot be told counts as there.
+fn is_there(lower: &Tree, path: &str) -> bool {
+    RelPath::parse(path.as_bytes()).is_ok_and(|path| lower.exists(&path).unwrap_or(true))
 }
 
 impl ProjectFile {
     fn read(lower: &Tree, source: &RuleSource) -> Result<Option<Self>, PolicyError> {
-        let Some(text) = read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)? else { return Ok(None) };
+        let text = match read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)? {
+            Some(text) => text,
+            // Rules that somebody keeps elsewhere, behind a link, are not taken for none.
+            None if is_there(lower, PROJECT_FILE) => return Err(PolicyError::NoFile),
+            None => return Ok(None),
+        };
         let digest = Digest::of(&text);
         let trusted = source.trusted_file.as_ref().map_or(Ok(None), |path| source.read_outside(lower, path))?;
         let is_trusted = is_trusted(&trusted.unwrap_or_default(), &source.project, digest);

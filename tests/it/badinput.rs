@@ -233,6 +233,26 @@ fn a_settings_file_is_refused_with_the_line_that_is_wrong() {
     assert!(!scratch.has(".fettle"), "state was made for a mount that was refused");
 }
 
+/// As one that a person keeps elsewhere and links to.
+#[test]
+fn a_settings_file_that_is_no_regular_file_is_no_silent_default() {
+    let message = ".fettle.toml is no regular file: rules are read from what the project itself has there";
+    for make in
+        ["ln -s rules.toml .fettle.toml", "ln -s gone .fettle.toml", "mkdir .fettle.toml", "mkfifo .fettle.toml"]
+    {
+        let scratch = mounted_scratch!();
+        scratch.write("rules.toml", "[[rule]]\nmatch = \"a\"\naction = \"freeze\"\n");
+        let view = small(&scratch).start();
+        scratch.command("sh").current_dir(scratch.lower()).args(["-c", make]).status().expect(make);
+        let output = view.cli(&["reload"]).exits(1);
+        assert_eq!(output.stderr, format!("fettlefs: nothing was reloaded: {message}\n"), "{make}");
+        view.unmount();
+        refused(&scratch, mount(&scratch, &["project"], &[]), 2, "bad_request", message);
+        let told = scratch.cli(&["status"]).ok().stdout;
+        assert!(told.contains(&format!("only what is built in is in force: {message}")), "{told}");
+    }
+}
+
 #[test]
 fn reload_keeps_the_old_settings_when_the_new_ones_are_wrong() {
     let scratch = mounted_scratch!();
