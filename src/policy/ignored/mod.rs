@@ -108,24 +108,68 @@ fn compile(text: &[u8]) -> Option<Gitignore> {
     builder.build().ok()
 }
 
-/// A line in the `ignore` crate's dialect, which has `{a,b}` and lacks `[[:alpha:]]`.
+/// A line in the `ignore` crate's dialect, which has `{a,b}`. None where the two read it differently, or may.
 fn as_git_reads(line: &[u8]) -> Option<String> {
     let line = std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)).ok()?;
-    (!line.contains("[:")).then(|| escape_braces(line))
+    let line = without_trailing_blanks(line);
+    let (sign, pattern) = line.strip_prefix('!').map_or(("", line), |pattern| ("!", pattern));
+    if line.starts_with('#') || pattern.contains("//") || pattern.contains("***") || pattern == "/" {
+        return None;
+    }
+    // The crate takes the `/` of a class for one that anchors the pattern.
+    let is_anchored = pattern.trim_end_matches('/').contains('/');
+    let anywhere = if pattern.contains('[') && !is_anchored { "**/" } else { "" };
+    Some(format!("{sign}{anywhere}{}", translated(pattern)?))
 }
 
-fn escape_braces(line: &str) -> String {
-    let (mut escaped, mut in_class, mut after_backslash) = (String::with_capacity(line.len()), false, false);
-    for character in line.chars() {
-        let is_plain = !after_backslash;
+fn translated(pattern: &str) -> Option<String> {
+    let (mut read, mut rest) = (String::with_capacity(pattern.len()), pattern.chars());
+    while let Some(character) = rest.next() {
         match character {
-            '[' if is_plain => in_class = true,
-            ']' if is_plain => in_class = false,
-            '{' | '}' if is_plain && !in_class => escaped.push('\\'),
-            _ => {}
+            '\\' => read.extend(['\\', rest.next().filter(|escaped| *escaped != '/')?]),
+            '[' => {
+                let (class, after) = rest.as_str().split_once(']')?;
+                read.push_str(&class_without_slash(class)?);
+                rest = after.chars();
+            }
+            '{' | '}' => read.extend(['\\', character]),
+            // Where the crate takes off blanks at the end, git does not.
+            _ if character != ' ' && (character.is_whitespace() || character.is_control()) => return None,
+            _ => read.push(character),
         }
-        after_backslash = character == '\\' && is_plain;
-        escaped.push(character);
     }
-    escaped
+    Some(read)
+}
+
+/// As git's `dir.c` does: spaces alone, up to one that is escaped.
+fn without_trailing_blanks(line: &str) -> &str {
+    let kept = line.trim_end_matches(' ');
+    let backslashes = kept.len() - kept.trim_end_matches('\\').len();
+    match kept.len() < line.len() && backslashes % 2 == 1 {
+        true => &line[..=kept.len()],
+        false => kept,
+    }
+}
+
+/// The crate lets a class match `/`. One is read that has letters, digits, `_` and `.` in it, and ranges among letters of
+/// one case or digits.
+fn class_without_slash(class: &str) -> Option<String> {
+    match class.strip_prefix(['!', '^']) {
+        Some(members) => is_plain_class(members).then(|| format!("[!{members}/]")),
+        None => is_plain_class(class).then(|| format!("[{class}]")),
+    }
+}
+
+fn is_plain_class(members: &str) -> bool {
+    let is_member = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
+    let kinds = [u8::is_ascii_lowercase, u8::is_ascii_uppercase, u8::is_ascii_digit];
+    let mut rest = members.as_bytes();
+    while !rest.is_empty() {
+        rest = match rest {
+            [first, b'-', last, after @ ..] if kinds.iter().any(|is_kind| is_kind(first) && is_kind(last)) => after,
+            [member, after @ ..] if is_member(member) => after,
+            _ => return false,
+        };
+    }
+    !members.is_empty()
 }

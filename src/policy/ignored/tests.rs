@@ -56,6 +56,18 @@ impl Repository {
         self.command(&["check-ignore", "-q", "--no-index", dir]).status().unwrap().success()
     }
 
+    /// Those of some paths that git ignores, of which nothing is tracked.
+    fn ignored_among(&self, dirs: &[&str]) -> Vec<String> {
+        for dir in dirs {
+            std::fs::create_dir_all(self.0.path().join(dir)).unwrap();
+        }
+        self.write(".git/asked", dirs.join("\0").as_bytes());
+        let asked = std::fs::File::open(self.0.path().join(".git/asked")).unwrap();
+        let listed = self.command(&["check-ignore", "-z", "--no-index", "--stdin"]).stdin(asked).output().unwrap();
+        let names = String::from_utf8(listed.stdout).unwrap();
+        names.split_terminator('\0').map(str::to_owned).collect()
+    }
+
     /// What we say, walking down as a caller does.
     fn scope_ignores(&self, dir: &str) -> bool {
         let excludes: Vec<_> =
@@ -152,6 +164,190 @@ fn directories_are_ignored_as_git_ignores_them() {
         "target/sub/deep",
     ] {
         assert_eq!(repository.scope_ignores(dir), repository.ignores(dir), "{dir}");
+    }
+}
+
+/// Names that the lines below are about, each once in another directory.
+const NAMES: &[&str] = &[
+    "src",
+    "src\t",
+    "x",
+    "x/y",
+    "xzy",
+    "xay",
+    "xby",
+    "x-y",
+    "\\",
+    "a\\",
+    "a\\ ",
+    "a",
+    "a ",
+    "a  ",
+    "[",
+    "[a-",
+    "[a",
+    "b",
+    "-",
+    "]",
+    "[/]",
+    "*#",
+    "*#\\",
+    "#",
+    "#a",
+    "!",
+    "{a,b}",
+    "Debug",
+    "debug",
+    "é",
+    "fé",
+    "fo",
+    "foo",
+    "f",
+    "1",
+    "x1y",
+    "a.b",
+    "a_b",
+    "...",
+    "***",
+    "q/r/s",
+    "q/s",
+    "sub/src",
+    "sub/x/y",
+    "sub/[",
+    "sub/a",
+    "sub/debug",
+    "sub/q/s",
+];
+
+/// Whatever a line looks like, nothing passes that git does not ignore.
+#[test]
+fn no_line_makes_more_ignored_than_git_does() {
+    let repository = Repository::new(&[]);
+    for line in [
+        "src\t",
+        "src \t",
+        "src\u{a0}",
+        "src\u{b}",
+        "src\r\r",
+        "x[!a]y",
+        "x[^a]y",
+        "x[+-9]y",
+        "x[--1]y",
+        "x[/]y",
+        "[/]",
+        "x[.-9]y",
+        "\\/",
+        "*#\\/",
+        "*\\/",
+        "a\\",
+        "a\\ ",
+        "a\\  ",
+        "a\\\\ ",
+        "a\\\\",
+        "[",
+        "[a-",
+        "[a",
+        "[]",
+        "[!",
+        "[!]",
+        "[]a]",
+        "[!]a]",
+        "[a-]",
+        "[a\\]b]",
+        "[[:alpha:]]",
+        "[b-a]",
+        "[A-z]",
+        "[0-a]",
+        "x[é]y",
+        "[é]",
+        "f?",
+        "?",
+        "f??",
+        "/",
+        "//",
+        "//src",
+        "x//y",
+        "src//",
+        "/src/",
+        "./src",
+        "src/.",
+        "***",
+        "***/s",
+        "q/***/s",
+        "q/**/s",
+        "q/**",
+        "**",
+        "**/",
+        "/**",
+        "**/s",
+        "q**s",
+        "q/**s",
+        "{a,b}",
+        "\\{a,b\\}",
+        "{a",
+        "a}",
+        "!",
+        "!!a",
+        "*\n!",
+        "*\n!/",
+        "*\n!a\\ ",
+        "*\n![!b]",
+        "*\n!\ta",
+        "*\n!a\0b",
+        "*\n!src\t",
+        "*\n!*\\/",
+        "*\n!x[!a]y",
+        "*\n!//a",
+        "*\n![a-",
+    ] {
+        repository.write(".gitignore", line.as_bytes());
+        let theirs = repository.ignored_among(NAMES);
+        let ours: Vec<_> = NAMES.iter().filter(|dir| repository.scope_ignores(dir)).collect();
+        let more: Vec<_> = ours.iter().filter(|dir| !theirs.contains(&(**dir).to_string())).collect();
+        assert!(more.is_empty(), "{line:?} makes us ignore {more:?}, git {theirs:?}");
+    }
+}
+
+#[test]
+fn what_people_write_is_read_as_git_reads_it() {
+    let repository = Repository::new(&[]);
+    for line in [
+        "src",
+        "src/",
+        "/src",
+        "src  ",
+        "src\r",
+        "a\\ ",
+        "[Dd]ebug/",
+        "x[a-z]y",
+        "x[!a]y",
+        "x[^a-c]y",
+        "x[0-9a-f]y",
+        "a[._]b",
+        "[._]*",
+        "#",
+        "#[ab]",
+        "\\#[ab]",
+        "\\#",
+        "\\!",
+        "*",
+        "f*",
+        "?",
+        "x?y",
+        "**/s",
+        "q/**",
+        "q/**/s",
+        "x/y",
+        "*/y",
+        "{a,b}",
+        "*\n![Dd]ebug/",
+        "*\n!x[a-b]y",
+        "*\n!x[!a]y",
+        "*\n!src  ",
+    ] {
+        repository.write(".gitignore", line.as_bytes());
+        let ours: Vec<_> = NAMES.iter().copied().filter(|dir| repository.scope_ignores(dir)).collect();
+        assert_eq!(ours, repository.ignored_among(NAMES), "{line:?}");
     }
 }
 
