@@ -115,27 +115,44 @@ fn plan_file(
         Err(err) => return Err(told(&path, &err)),
     };
     let (did, content) = change(old);
+    if matches!(did, Did::Added | Did::Renewed) {
+        check_inside(project, &path)?;
+    }
     Ok(Planned { name, path, did, content })
 }
 
+/// Who made the project may have put a link there to a file of whoever works on it.
+fn check_inside(project: &Path, path: &Path) -> Result<(), Failure> {
+    let resolve = |path: &Path| fs::canonicalize(path).map_err(|err| told(path, &err));
+    let target = resolve(path)?;
+    match target.starts_with(resolve(project)?) {
+        true => Ok(()),
+        false => {
+            let why = format!("{}: a link out of the project, to {}", path.display(), target.display());
+            Err(Failure::new(ErrorCode::Io, why))
+        }
+    }
+}
+
+/// With the line ends of the file's first line.
 fn with_section(old: Option<Vec<u8>>) -> (Did, Vec<u8>) {
-    let section = [BEGIN, SECTION, END].concat().into_bytes();
-    let Some(old) = old else { return (Did::Made, section) };
-    let at = |words: &str| old.windows(words.len()).position(|window| window == words.as_bytes());
-    match (at(BEGIN), at(END)) {
+    let section = [BEGIN, SECTION, END].concat();
+    let Some(old) = old else { return (Did::Made, section.into_bytes()) };
+    let first = old.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line_end = if first.ends_with(b"\r\n") { "\r\n" } else { "\n" };
+    let section = section.replace('\n', line_end).into_bytes();
+    let at = |mark: &str| old.windows(mark.len()).position(|window| window == mark.as_bytes());
+    match (at(BEGIN.trim_end()), at(END.trim_end())) {
         (Some(begin), Some(end)) if begin < end => {
-            let new = [&old[..begin], &section, &old[end + END.len()..]].concat();
+            let after = &old[end + END.trim_end().len()..];
+            let after = after.strip_prefix(b"\r").unwrap_or(after);
+            let new = [&old[..begin], &section, after.strip_prefix(b"\n").unwrap_or(after)].concat();
             (if new == old { Did::Kept } else { Did::Renewed }, new)
         }
         _ => {
-            let gap: &[u8] = if old.is_empty() || old.ends_with(b"\n\n") {
-                b""
-            } else if old.ends_with(b"\n") {
-                b"\n"
-            } else {
-                b"\n\n"
-            };
-            (Did::Added, [&old, gap, &section].concat())
+            let ends = |count: usize| old.ends_with(line_end.repeat(count).as_bytes());
+            let gap = if old.is_empty() { 0 } else { 2 - usize::from(ends(1)) - usize::from(ends(2)) };
+            (Did::Added, [&old, line_end.repeat(gap).as_bytes(), &section].concat())
         }
     }
 }
@@ -216,5 +233,19 @@ mod tests {
         assert_eq!((did, &added), (Did::Added, &[b"# Agents\nBe kind.\n\n", made.as_slice()].concat()));
         let older = [b"# Agents\n", BEGIN.as_bytes(), b"Old words.\n", END.as_bytes(), b"After.\n"].concat();
         assert_eq!(with_section(Some(older)), (Did::Renewed, [b"# Agents\n", made.as_slice(), b"After.\n"].concat()));
+        // With the file's line ends, also in the place of a section that has others.
+        let ends = |text: &[u8]| String::from_utf8(text.to_vec()).expect("UTF-8").replace('\n', "\r\n").into_bytes();
+        for before in ["# Agents\r\n", "# Agents\r\nBe kind.", "# Agents\r\n\r\n"] {
+            let (did, added) = with_section(Some(before.into()));
+            assert_eq!(
+                (did, added.ends_with(&ends(&[b"\n\n", made.as_slice()].concat()))),
+                (Did::Added, true),
+                "{before:?}"
+            );
+            assert_eq!(with_section(Some(added.clone())), (Did::Kept, added), "{before:?}");
+        }
+        let mixed = [b"# Agents\r\n", made.as_slice(), b"After.\r\n"].concat();
+        let want = [b"# Agents\r\n", ends(&made).as_slice(), b"After.\r\n"].concat();
+        assert_eq!(with_section(Some(mixed)), (Did::Renewed, want));
     }
 }

@@ -38,7 +38,7 @@ fn what_people_wrote_stays() {
     assert_eq!(did(&scratch, &[]), ["kept .fettle.toml", "added CLAUDE.md"]);
     assert_eq!(scratch.read(".fettle.toml"), "floor = 3\n");
     let written = scratch.read("CLAUDE.md");
-    assert!(written.starts_with("# Ours\r\nNo last newline\n\n<!-- fettlefs: begin"), "{written}");
+    assert!(written.starts_with("# Ours\r\nNo last newline\r\n\r\n<!-- fettlefs: begin"), "{written}");
     let mode = scratch.project().join("CLAUDE.md").metadata().expect("stat").permissions().mode();
     assert_eq!((mode & 0o777, scratch.has("AGENTS.md")), (0o640, false));
 
@@ -49,6 +49,29 @@ fn what_people_wrote_stays() {
     assert_eq!(did(&scratch, &[]), ["kept .fettle.toml", "added AGENTS.md", "kept CLAUDE.md"]);
     assert!(scratch.project().join("AGENTS.md").is_symlink());
     assert_eq!(scratch.read("CLAUDE.md").matches("fettlefs: begin").count(), 1);
+}
+
+/// A clone may bring one.
+#[test]
+fn a_link_out_of_the_project_is_not_written_through() {
+    for (name, target) in [("CLAUDE.md", "../outside"), ("AGENTS.md", "docs/link")] {
+        let scratch = mounted_scratch!();
+        let outside = scratch.root().join("outside");
+        fs::write(&outside, "mine\n").expect("a file");
+        fs::create_dir(scratch.project().join("docs")).expect("a directory");
+        symlink(&outside, scratch.project().join("docs/link")).expect("a link");
+        symlink(target, scratch.project().join(name)).expect("a link");
+        for arguments in [&["init"][..], &["init", "--dry-run"]] {
+            let refused = scratch.cli(arguments).exits(1);
+            assert!(
+                refused.stderr.contains(&format!("/{name}: a link out of the project, to /")),
+                "{}",
+                refused.stderr
+            );
+        }
+        assert_eq!(fs::read_to_string(&outside).expect("a file"), "mine\n");
+        assert!(!scratch.has(".fettle.toml"));
+    }
 }
 
 #[test]
