@@ -177,9 +177,7 @@ impl Overlay {
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
         }
-        if set.mode.is_some() || set.uid.or(set.gid).is_some() {
-            self.check_not_frozen(&target, caller)?;
-        }
+        self.check_not_frozen(&target, caller)?;
         if target.path.as_ref().is_some_and(|path| self.unlanded(path).is_none()) {
             // Recovery knows what has landed by its times.
             self.store.record_waiting()?;
@@ -254,7 +252,7 @@ impl Overlay {
         state.uppers.at(path).filter(|id| state.uppers.get(*id).is_some_and(|upper| !upper.is_landed()))
     }
 
-    /// What is frozen is not modified in any way but by time's passing: times may be set (SPEC §6).
+    /// What is frozen is not modified in any way (SPEC §6). What reading does to its access time asks nobody here.
     fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
         let by = self.writer(caller);

@@ -46,10 +46,13 @@ const DENIED: [&str; 24] = [
 ];
 
 /// And those that only `freeze` does: attributes, a second name elsewhere, and what is above.
-const FROZEN: [&str; 9] = [
+const FROZEN: [&str; 12] = [
     "os.chmod, 'up/ice/file', 0o600",
     "os.chown, 'up/ice/file', 1, 1",
     "os.setxattr, 'up/ice/file', 'user.x', b'x'",
+    "os.utime, 'up/ice/file'",
+    "os.utime, 'up/ice/file', (1, 1)",
+    "os.utime, 'up/ice/sub', (1, 1)",
     "os.link, 'up/ice/file', 'hard'",
     "os.rename, 'up', 'elsewhere'",
     "os.rename, 'up/ice', 'up/elsewhere'",
