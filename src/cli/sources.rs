@@ -9,7 +9,7 @@ use crate::overlay::RuleSource;
 use crate::policy::settings::{Key, Layer, SettingsError};
 use crate::store::Location;
 
-/// Where the state of a project stands. Absolute, for the daemon does not stay in the caller's directory.
+/// Where the state of a project stands.
 pub fn location() -> Result<Location, Failure> {
     Ok(Location {
         state: directory("FETTLE_STATE_DIR")?,
@@ -19,8 +19,12 @@ pub fn location() -> Result<Location, Failure> {
 }
 
 fn directory(variable: &str) -> Result<Option<PathBuf>, Failure> {
-    let Some(value) = named(variable) else { return Ok(None) };
-    let path = std::path::absolute(PathBuf::from(value));
+    let Some(value) = std::env::var_os(variable).map(PathBuf::from) else { return Ok(None) };
+    if !value.is_absolute() {
+        // It would be another place for each command that is given elsewhere, and none for the daemon.
+        return Err(Failure::usage(format!("{variable} = {value:?}: must be an absolute path")));
+    }
+    let path = std::path::absolute(value);
     path.map(Some).map_err(|err| Failure::usage(format!("{variable}: {err}")))
 }
 

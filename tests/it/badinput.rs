@@ -122,6 +122,22 @@ fn wrong_paths_are_named() {
 }
 
 #[test]
+fn a_directory_variable_that_is_empty_or_relative_is_refused() {
+    let scratch = mounted_scratch!();
+    for variable in ["FETTLE_STATE_DIR", "FETTLE_BACKUP_DIR", "FETTLE_STAGE_DIR"] {
+        for value in ["", "state", "./state"] {
+            let message = format!("{variable} = \"{value}\": must be an absolute path");
+            refused(&scratch, mount(&scratch, &["project"], &[(variable, value)]), 2, "bad_request", &message);
+            let mut command = scratch.fettlefs();
+            command.env(variable, value).current_dir(scratch.project()).args(["run", "--", "true"]);
+            let output: Output = command.output().expect("the built program runs").into();
+            assert_eq!((output.status, output.stderr), (125, format!("fettlefs: {message}\n")), "{variable}");
+        }
+    }
+    assert!(!scratch.has(".fettle") && !scratch.has("state"));
+}
+
+#[test]
 fn a_state_directory_with_other_files_in_it_is_refused_and_left_as_it_is() {
     let scratch = mounted_scratch!();
     let shared = scratch.root().join("shared");
