@@ -21,11 +21,11 @@ elif [[ ${FETTLE_COMMAND-} != "$$" && ( -z ${FETTLE_BASH_ENV-} || -z $(trap -p E
         export FETTLE_TELLS=$$:$BASH
         __fettle_at="${BASH_SOURCE[0]%/*}/end"
         __fettle_tell() {
-            { local - line; set +xeu; } 2> /dev/null
+            # Yours may be read-only, IFS too, which `mapfile` needs not.
+            { local - __fettle_lines; set +xeu; } 2> /dev/null
             trap '' PIPE
-            while IFS= read -r line; do
-                printf '%s\n' "$line" >&2
-            done < "$__fettle_at"
+            mapfile -t __fettle_lines < "$__fettle_at"
+            (( ${#__fettle_lines[@]} == 0 )) || printf '%s\n' "${__fettle_lines[@]}" >&2
             return 0
         }
         trap __fettle_tell EXIT

@@ -46,11 +46,11 @@ elif { read -r __fettle_line < $__fettle_at/begin } 2> /dev/null; then
     __fettle_tell() {
         { emulate -L zsh; setopt no_xtrace } 2> /dev/null
         (( ZSH_SUBSHELL || __fettle_told++ )) && return
-        local said
+        local __fettle_said
         trap '' PIPE
         # Zsh reads this itself, at once; `read` would ask the daemon for each byte.
-        said="$(<$__fettle_at/end)"
-        [[ -z $said ]] || print -r -u 2 -- $said
+        __fettle_said="$(<$__fettle_at/end)"
+        [[ -z $__fettle_said ]] || print -r -u 2 -- $__fettle_said
     }
     integer -g __fettle_told=0
     # A trap, for without one zsh becomes its last command, and with `set -e` it calls no function. The function, for the

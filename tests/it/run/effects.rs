@@ -79,6 +79,7 @@ fn options_traps_and_startup_files_of_the_user_stay_theirs() {
         ),
         ("IFS=x; set -f; echo y > nx4; echo $-", 0, "", "[fettlefs] landed nx4 (+1 -0) [new file]\n"),
         ("echo x > n5; exec true", 0, "", ""),
+        ("readonly line REPLY IFS; echo y > n7", 0, "", "[fettlefs] landed n7 (+1 -0) [new file]\n"),
         ("echo x > n6; kill -9 $$", -9, "", ""),
     ] {
         let output = shell(&scratch, script);
@@ -115,6 +116,7 @@ fn zsh_tells_once_whatever_ends_it_and_status_and_output_stay() {
         ("setopt ksh_arrays noclobber; echo x > z6", 0, "", landed("z6")),
         ("zsh -c 'echo x > z7; zsh -c true'; bash -c 'echo x > z8'", 0, "", landed("z7") + &landed("z8")),
         ("python3 -c 'open(\"z9\",\"w\").write(\"z\\n\")'", 0, "", landed("z9")),
+        ("readonly said=1 line=1 IFS; echo x > z12", 0, "", landed("z12")),
         ("exit 3", 3, "", String::new()),
         ("echo x > z10; kill -TERM $$", -15, "", String::new()),
         ("echo x > z11; exec true", 0, "", String::new()),
