@@ -74,7 +74,7 @@ pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
 fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorBody> {
     let structure = structure(project, &row);
     let held = row.held.ok_or_else(|| internal("a held change that is not held"))?;
-    let expired = project.overlay.is_expired(&held).is_some();
+    let expired = project.overlay.expired(&held).is_some();
     let mut names = row.names.into_iter();
     let wrote = held.writer;
     let by = wrote.as_ref().map(writer);

@@ -236,8 +236,7 @@ fn parted<'a>(request: &Request, chosen: &'a [HeldRow]) -> Result<Option<&'a Cha
 
 /// A person confirms what was looked at a moment ago, or looks again.
 fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Result<()> {
-    let expired: Vec<_> =
-        chosen.iter().filter_map(|row| Some((row, project.overlay.is_expired(row.held())?))).collect();
+    let expired: Vec<_> = chosen.iter().filter_map(|row| Some((row, project.overlay.expired(row.held())?))).collect();
     if !request.dry_run {
         project.overlay.tell_expired(expired.iter().map(|(row, _)| row.row()));
     }
@@ -247,10 +246,8 @@ fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Resu
             let message = format!("{} of {} held changes expired; nothing was applied", expired.len(), chosen.len());
             Err(ErrorBody::new(ErrorCode::Expired, message))
         }
-        Some((row, minutes)) => {
-            let plural = if *minutes == 1 { "" } else { "s" };
-            let message = format!("{} expired {minutes} minute{plural} ago", row.id());
-            let body = ErrorBody::new(ErrorCode::Expired, message).about(row.id().as_str());
+        Some((row, expired)) => {
+            let body = ErrorBody::new(ErrorCode::Expired, format!("{} {expired}", row.id())).about(row.id().as_str());
             Err(ErrorBody { path: row.row().names.first().cloned(), ..body })
         }
     }

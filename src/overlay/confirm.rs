@@ -109,9 +109,9 @@ impl Overlay {
     }
 
     pub(super) fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
-        let Some(minutes) = self.is_expired(&change.held) else { return Ok(()) };
+        let Some(expired) = self.expired(&change.held) else { return Ok(()) };
         self.tell_expired([&change.row]);
-        let message = format!("{} of {} expired {minutes} minutes ago", change.held.id, change.row.names[0]);
+        let message = format!("{} of {} {expired}", change.held.id, change.row.names[0]);
         Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
     }
 
@@ -120,7 +120,7 @@ impl Overlay {
     pub fn tell_expired<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) {
         let expired = |row: &'a UpperRow| {
             let held = row.held.as_ref()?;
-            Some((row, held, self.is_expired(held)?))
+            Some((row, held, self.expired(held)?))
         };
         let expired: Vec<_> = rows.into_iter().filter_map(expired).collect();
         if expired.is_empty() {
@@ -131,9 +131,8 @@ impl Overlay {
             Ok(told) => told,
             Err(err) => return log::error!("look into the log: {err}"),
         };
-        for (row, held, minutes) in expired {
+        for (row, held, message) in expired {
             if told.get(held.id.as_str()).is_none_or(|at| *at < held.renewed) {
-                let message = format!("expired {minutes} minutes ago");
                 self.record_refusal(EventName::Expired, (&row.names[0], &held.id), &message);
             }
         }

@@ -137,12 +137,14 @@ impl Overlay {
         Ok(Side { kind: Some(kind), mode, ..side })
     }
 
-    /// Since how many minutes a change needs a fresh look, if it does.
-    pub fn is_expired(&self, held: &Held) -> Option<u64> {
+    /// Since when a change needs a fresh look, if it does: `expired 5 minutes ago`, of which the last has begun.
+    pub fn expired(&self, held: &Held) -> Option<String> {
         let Ttl::After(ttl) = self.policy().settings.ttl else { return None };
         let age = u64::try_from(store::now_millis() - held.renewed).unwrap_or(0);
         let over = age.checked_sub(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))?;
-        (over > 0).then_some(over / 60_000)
+        let minutes = over.div_ceil(60_000);
+        let plural = if minutes == 1 { "" } else { "s" };
+        (over > 0).then(|| format!("expired {minutes} minute{plural} ago"))
     }
 
     /// Somebody looked at a change.

@@ -94,9 +94,9 @@ fn what_expired_needs_a_look_or_renew_and_all_is_refused_whole() {
     view.write("d.txt", NEW);
     let (c, d) = (id_of(&view, "c.txt"), id_of(&view, "d.txt"));
     expire(&view);
-    let error = refused(&view.cli(&["confirm", &c, "--json"]), "expired", 5, &format!("{c} expired 0 minutes ago"));
+    let error = refused(&view.cli(&["confirm", &c, "--json"]), "expired", 5, &format!("{c} expired 1 minute ago"));
     assert_eq!((error["id"].as_str(), error["path"].as_str()), (Some(&*c), Some("c.txt")));
-    let want = format!("fettlefs: {c} expired 0 minutes ago\n  To look again: fettlefs diff {c}\n");
+    let want = format!("fettlefs: {c} expired 1 minute ago\n  To look again: fettlefs diff {c}\n");
     assert_eq!(view.cli(&["confirm", "c.txt"]).exits(5).stderr, want);
     let want = "! fettlefs: 2 of 2 held changes expired; nothing was applied\n\
                 !   To look again: fettlefs diff; to go on without: --renew\n=> 5\n";
