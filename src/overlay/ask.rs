@@ -57,7 +57,7 @@ impl Overlay {
         let source = from.upper().and_then(row_of);
         let Some(id) = from.upper().or(to.upper()) else { return Ok(()) };
         let what = source.as_ref().map_or(What::File, |row| row.what.clone());
-        let row = UpperRow { id, names: vec![to.path.clone()], what, base, held };
+        let row = UpperRow { id, names: vec![to.path.clone()], what, base, held, looks: None };
         let along = match (&from.origin, from.action) {
             (Origin::Lower(_), Action::Hold(_) | Action::Pass) => None,
             (Origin::Lower(meta), _) => Some((from.path.clone(), meta.stamp())),
@@ -100,6 +100,7 @@ impl Overlay {
             what: What::File,
             base: Base::of(below),
             held: None,
+            looks: None,
         });
         let kept = Kept { digest: Digest::of(new), symlink: false };
         Ok((row, Side::of_kept(new.to_vec(), kept, mode)))

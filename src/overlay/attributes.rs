@@ -228,7 +228,10 @@ impl Overlay {
         let times_only = set.mode.is_none() && set.uid.or(set.gid).is_none();
         match self.unlanded(path) {
             Some(_) if times_only => {}
-            Some(id) => self.mark_dirty(id)?,
+            Some(id) => {
+                self.note_own_looks(id, target.effects()?)?;
+                self.mark_dirty(id)?;
+            }
             // Nobody wants the times back that something made in this session had.
             None if times_only && self.is_fresh(path) => {}
             None if self.action(path, target.kind) == Action::Pass => {}
@@ -407,16 +410,20 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
-        match self.unlanded(path) {
-            Some(id) => self.mark_dirty(id)?,
-            None if before == after || self.is_fresh(path) || self.action(path, inode.kind) == Action::Pass => {}
-            None => {
-                let what = format!("[attribute {}]", name.to_string_lossy());
-                let effect = Effect::Xattr { name: name.as_bytes().to_vec(), before, after };
-                let effects = std::iter::once(effect).chain(inode.effects()?);
-                self.record_structure(path, what, effects, Vec::new(), &self.doer(caller))?;
+        let unlanded = self.unlanded(path);
+        let is_told = || !self.is_fresh(path) && self.action(path, inode.kind) != Action::Pass;
+        if before != after && (unlanded.is_some() || is_told()) {
+            let effect = Effect::Xattr { name: name.as_bytes().to_vec(), before, after };
+            let effects: Vec<Effect> = std::iter::once(effect).chain(inode.effects()?).collect();
+            match unlanded {
+                Some(id) => self.note_own_looks(id, effects)?,
+                None => {
+                    let what = format!("[attribute {}]", name.to_string_lossy());
+                    self.record_structure(path, what, effects, Vec::new(), &self.doer(caller))?;
+                }
             }
         }
+        unlanded.map_or(Ok(()), |id| self.mark_dirty(id))?;
         self.remember_below(inode)
     }
 

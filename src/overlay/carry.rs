@@ -252,9 +252,11 @@ impl Lifted<'_> {
         let there = state.uppers.at(&self.path).and_then(|id| state.uppers.get(id)).map(|upper| &upper.row);
         match (there, &self.copy) {
             (Some(row), _) if row.held.is_none() && row.names.len() == 1 && row.what != What::Whiteout => {
-                Ok(UpperRow { names, base, ..row.clone() })
+                Ok(UpperRow { names, base, looks: None, ..row.clone() })
             }
-            (None, Some((new, what))) => Ok(UpperRow { id: new.id(), names, what: what.clone(), base, held: None }),
+            (None, Some((new, what))) => {
+                Ok(UpperRow { id: new.id(), names, what: what.clone(), base, held: None, looks: None })
+            }
             (_, _) => Err(Error::Errno(libc::ESTALE)),
         }
     }

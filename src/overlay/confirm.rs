@@ -13,10 +13,10 @@ use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landed,
-    Landing, PathEffect, Promised, UpperRow, What, Writer,
+    self, Anchor, AnchorState, Applied, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks,
+    Kept, Landed, Landing, PathEffect, Promised, UpperRow, What, Writer,
 };
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::is_absent;
 
 /// Whether changes held for too long without a look are refused (SPEC §8).
@@ -323,7 +323,7 @@ impl Overlay {
             let lower = open_lower(&self.lower, path)?;
             let meta = Meta::of(lower.as_fd())?;
             (&upper.file).write_all(merged)?;
-            crate::sys::file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;
+            file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
         // The descriptor is all that is needed: the name goes with `upper`.
@@ -348,6 +348,7 @@ impl Overlay {
         let mut epilogue = Epilogue::default();
         for landable in landables.iter_mut() {
             self.reopen(landable)?;
+            self.take_looks_below(&landable.taken.row, &mut landable.new, &landable.present)?;
             if landable.new.exists() {
                 let mut names = landable.taken.row.names.iter();
                 names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
@@ -528,6 +529,8 @@ impl State {
             upper.dirty = false;
             if let Some(meta) = meta {
                 upper.row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+                // With others' edits merged in it looks like what has landed, and not like its own file.
+                upper.row.looks = Some(FileLooks::default());
             }
         }
     }

@@ -10,7 +10,7 @@ use super::handles::{Backing, OpenFile};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::store::{self, Base, Below, NewUpper, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 
 /// What a copy-up needs of the old content.
@@ -100,7 +100,8 @@ impl Overlay {
             return Ok(Copied::Nameless);
         }
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
-        let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None };
+        let looks = Some(FileLooks::of(meta));
+        let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None, looks };
         self.store.save_upper_soon(&row)?;
         let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
@@ -132,7 +133,8 @@ impl Overlay {
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
             self.changed.wait(&mut state);
         }
-        let mut row = UpperRow { id, names: vec![path.clone()], what, base: Base::of(Below::Nothing), held: None };
+        let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
+        let mut row = UpperRow { id, names, what, base, held: None, looks: None };
         let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         if let Some(hidden) = hidden {
             // Deleted and made again is a modification of what was there (SPEC §4.3).

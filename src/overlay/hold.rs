@@ -102,6 +102,9 @@ impl Overlay {
                 row.base = row.base.of_one_name();
             }
         }
+        if row.looks.is_none() {
+            row.looks = self.looks_beside(&row.base, &comparison.new, &comparison.present)?;
+        }
         row.held = Some(held);
         Ok((row, part))
     }

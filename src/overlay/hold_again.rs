@@ -12,7 +12,7 @@ use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, undone_event};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath, Stamp};
+use crate::model::{ChangeId, RelPath, Stamp, Timestamp};
 use crate::protocol::{Action as Done, Counts, ErrorCode, Outcome};
 use crate::store::{
     self, Below, Effect, Epilogue, Fate, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
@@ -170,6 +170,10 @@ impl Overlay {
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
         let mut row = UpperRow { held, ..(*row).clone() };
+        if let Some(looks) = &mut row.looks {
+            // Its attributes do not come back: lower's are what it gets.
+            (looks.own.xattrs, looks.as_of) = (Vec::new(), Timestamp::default());
+        }
         let new = match (&row.what, *content) {
             (What::Whiteout, _) => None,
             (What::Dir, Some(version)) => {

@@ -371,7 +371,7 @@ impl Overlay {
         state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 
-    fn tell_landed(&self, path: &RelPath) {
+    pub(super) fn tell_landed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
             self.forget_attributes(node);

@@ -46,6 +46,7 @@ mod known;
 mod land;
 mod layered;
 mod limits;
+mod looks;
 mod lookup;
 mod namespace;
 mod nodes;

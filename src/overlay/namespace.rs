@@ -412,7 +412,7 @@ impl Overlay {
     pub(super) fn whiteout(&self, path: &RelPath, meta: &Meta) -> Upper {
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
         let (id, base) = (self.store.reserve_upper(), Base::of(below));
-        let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None };
+        let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None, looks: None };
         Upper { saved: false, ..Upper::written(row) }
     }
 

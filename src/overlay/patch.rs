@@ -31,7 +31,7 @@ use super::{Caller, Error, NodeId, Overlay, Result, State};
 use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome};
-use crate::store::{Base, Below, NewUpper, UpperId, UpperRow, What};
+use crate::store::{Base, Below, FileLooks, NewUpper, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 
 /// A file and its new content.
@@ -212,7 +212,8 @@ impl State {
             (Backing::Lower(_), None) if self.uppers.at(path).is_none() => {
                 let Meta { mode, links, .. } = writing.was;
                 let base = Base::of(Below::Entry { stamp: writing.was.stamp(), mode, links });
-                Ok(UpperRow { id: new.id(), names: vec![path.clone()], what: What::File, base, held: None })
+                let looks = Some(FileLooks::of(&writing.was));
+                Ok(UpperRow { id: new.id(), names: vec![path.clone()], what: What::File, base, held: None, looks })
             }
             (Backing::Lower(_) | Backing::Upper(..) | Backing::Orphan(_), _) => {
                 Err(refused_at(path, ErrorCode::Busy, "nothing was written: it is being replaced"))

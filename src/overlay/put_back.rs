@@ -161,7 +161,7 @@ fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, U
     let nothing = Base::of(Below::Nothing);
     (
         UpperRow { base: Base { below, content }, held: theirs.held.clone(), ..ours },
-        UpperRow { base: nothing, held: None, ..theirs },
+        UpperRow { base: nothing, held: None, looks: None, ..theirs },
     )
 }
 

@@ -196,7 +196,7 @@ impl Overlay {
                 }
             }
         };
-        Ok(Taken { row: UpperRow { id, names, what, base, held }, replaced })
+        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, replaced })
     }
 
     /// Puts an entry at the target, in the place of the one that it replaces. False, and nothing done, when something

@@ -286,7 +286,7 @@ impl Overlay {
             let meta = Meta { uid: looks.uid, gid: looks.gid, ..Meta::of(upper.file.as_fd())? };
             file::copy_owner(&meta, upper.file.as_fd())?;
             if let Some(like) = like {
-                crate::sys::xattr::copy(like.as_fd(), upper.file.as_fd())?;
+                crate::sys::xattr::copy(like.as_fd(), upper.file.as_fd(), &[])?;
             }
             let mode = if self.grants.suid { looks.mode } else { looks.mode & 0o1777 };
             file::set_mode(upper.file.as_fd(), mode)?;

@@ -20,7 +20,8 @@ use crate::hooks::Answer;
 use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
 use crate::protocol::EventName;
 use crate::store::{
-    self, Below, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landing, PathEffect, UpperId, UpperRow, Writer,
+    self, Below, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Kept, Landing, PathEffect, UpperId,
+    UpperRow, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::xattr;
@@ -193,6 +194,7 @@ impl Overlay {
         let path = &job.row.names[0];
         let mut new = self.row_side(&job.row)?;
         let present = self.present_side(path)?;
+        self.take_looks_below(&job.row, &mut new, &present)?;
         let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
         if is_same && !leaves_other_names(job, &present) {
             return self.end_unchanged(job, &new, &present, actor);
@@ -327,7 +329,7 @@ impl Overlay {
             // Nothing but the disk is in the way any more.
             self.give_looks(path, new, present)?;
             if let (Some(ours), Some(theirs)) = (&new.file, &present.file) {
-                xattr::copy(ours.as_fd(), theirs.as_fd()).doing(|| format!("change attributes of {path}"))?;
+                xattr::copy(ours.as_fd(), theirs.as_fd(), &[]).doing(|| format!("change attributes of {path}"))?;
             }
         }
         let mut applied = promised.apply()?;
@@ -421,6 +423,7 @@ impl State {
         upper.because.clear();
         upper.takes_along = None;
         upper.row.base.content = None;
+        upper.row.looks = meta.map(FileLooks::of);
         upper.row.base.below = match meta {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
             None => Below::Nothing,

@@ -175,7 +175,7 @@ impl Overlay {
         };
         because.extend(deletion.iter().flat_map(|held| held.reasons.iter().copied()));
         let what = if kind == FileKind::Directory { What::Dir } else { What::Node };
-        let row = UpperRow { id, names: vec![path.clone()], what, base, held: deletion.clone() };
+        let row = UpperRow { id, names: vec![path.clone()], what, base, held: deletion.clone(), looks: None };
         let row = state.waiting(row, ChangeKind::Structure, because, Some(by.clone()))?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         epilogue.events.push(self.made_event(&row, kind, &by));

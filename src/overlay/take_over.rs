@@ -33,6 +33,7 @@ impl Overlay {
             what: What::File,
             base: Base::of(below),
             held: None,
+            looks: None,
         };
         let along = Some((from.path.clone(), meta.stamp()));
         let job = Job { takes_place: true, ..Job::to_come(row, along) };

@@ -10,6 +10,7 @@ mod findings;
 mod goes;
 mod hunks;
 mod links;
+mod looks;
 mod model;
 mod patch;
 mod programs;

@@ -57,7 +57,7 @@ pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version
 pub use readings::{Baseline, Counted, MeterRow, Reader};
 pub use recovery::Recovered;
 pub use room::{Nameless, Room};
-pub use upper::{Base, Below, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
+pub use upper::{Base, Below, FileLooks, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;

@@ -539,7 +539,7 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
     let upper = bench.store().create_upper(0o600).unwrap().new.keep();
     let base = Base::of(Below::Nothing);
-    let row = UpperRow { id: upper, names: vec![path("a")], what: What::File, base, held: None };
+    let row = UpperRow { id: upper, names: vec![path("a")], what: What::File, base, held: None, looks: None };
     bench.store().save_upper(&row).unwrap();
     bench.store().drop_upper_file(upper);
     bench.store().note_boot().unwrap();

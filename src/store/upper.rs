@@ -6,10 +6,10 @@ use std::fs::File;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store};
-use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, Stamp};
+use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
 use crate::sys::Mode;
-use crate::sys::file::FileKind;
+use crate::sys::file::{FileKind, Meta, OwnLooks};
 use crate::sys::sqlite::Transaction;
 
 /// Names an upper entry and its file in `stage/`. Never given twice.
@@ -147,6 +147,23 @@ impl Base {
     }
 }
 
+/// Which looks of a file are the change's own, for what was written to a copy of one of lower. All others are lower's, as
+/// they are when it lands: what somebody does to them there meanwhile is not taken back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLooks {
+    pub own: OwnLooks,
+    /// When lower's inode had changed last as the others were taken over from it: as long as it has not since, they are
+    /// the same.
+    pub as_of: Timestamp,
+}
+
+impl FileLooks {
+    /// Of a file that looks like what lower has.
+    pub fn of(lower: &Meta) -> Self {
+        Self { own: OwnLooks::default(), as_of: lower.ctime }
+    }
+}
+
 /// Who wrote, renamed or removed something, as far as the kernel told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writer {
@@ -213,6 +230,9 @@ pub struct UpperRow {
     pub what: What,
     pub base: Base,
     pub held: Option<Held>,
+    /// None: all of them are its own, as those of a file that was made anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looks: Option<FileLooks>,
 }
 
 impl Store {

@@ -385,13 +385,32 @@ pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> i
     set_times(to, to_timespec(meta.atime), to_timespec(meta.mtime))
 }
 
+/// Which of its looks a file has of its own. They stay when it gets those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct OwnLooks {
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mode: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owner: bool,
+    /// Names of extended attributes, also of such as it is not to have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xattrs: Vec<Vec<u8>>,
+}
+
 /// Owner, attributes and mode. What was made a moment ago mostly has them, and each call that gives them costs a change of
 /// the inode.
 pub fn copy_looks(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    copy_looks_but(&OwnLooks::default(), from, meta, to)
+}
+
+/// The same, but for what `to` has of its own.
+pub fn copy_looks_but(own: &OwnLooks, from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     let now = Meta::of(to)?;
-    let changed = give_owner(meta, &now, to)? | xattr::copy(from, to)?;
+    let owner = if own.owner { false } else { give_owner(meta, &now, to)? };
+    let changed = owner | xattr::copy(from, to, &own.xattrs)?;
+    let mode = if own.mode { now.mode } else { meta.mode };
     // Last: an owner takes set-id bits away, and a list changes the bits of the group.
-    if changed || now.mode != meta.mode { set_mode(to, meta.mode) } else { Ok(()) }
+    if changed || now.mode != mode { set_mode(to, mode) } else { Ok(()) }
 }
 
 /// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.

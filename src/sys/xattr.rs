@@ -73,16 +73,19 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
 
 /// Gives `to` every attribute of `from` that it may have, and takes what programs have set there and `from` has not: also a
 /// list that its directory has handed down. Capabilities fall with a write, so they are never carried over; what this
-/// process may not set (`trusted.*` and `security.*` without privilege) is left out. Whether either has any.
-pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<bool> {
+/// process may not set (`trusted.*` and `security.*` without privilege) is left out. Those that are `spared` stay as `to` has
+/// them. Whether either has any.
+pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io::Result<bool> {
     let wanted = list(from)?;
     let is_programs =
         |name: &OsString| name.as_bytes().starts_with(b"user.") || name.as_bytes().starts_with(b"system.");
+    let is_spared = |name: &OsString| spared.iter().any(|spared| spared == name.as_bytes());
     let had = list(to)?;
     let any = !(wanted.is_empty() && had.is_empty());
-    let extra = had.into_iter().filter(is_programs).filter(|name| !wanted.contains(name));
+    let extra = had.into_iter().filter(is_programs).filter(|name| !wanted.contains(name) && !is_spared(name));
     extra.into_iter().try_for_each(|name| remove(to, &name))?;
-    for name in wanted.into_iter().filter(|name| name.as_bytes() != b"security.capability") {
+    let wanted = wanted.into_iter().filter(|name| name.as_bytes() != b"security.capability" && !is_spared(name));
+    for name in wanted {
         let value = get(from, &name)?;
         match set(to, &name, &value, XattrFlags::empty()) {
             Err(err) if matches!(err.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
@@ -90,4 +93,19 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<bool> {
         }
     }
     Ok(any)
+}
+
+/// The names of all attributes in which two files differ.
+pub fn differing(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = list(a)?;
+    names.extend(list(b)?);
+    names.sort();
+    names.dedup();
+    let mut differing = Vec::new();
+    for name in names {
+        if find(a, &name)? != find(b, &name)? {
+            differing.push(name.into_vec());
+        }
+    }
+    Ok(differing)
 }

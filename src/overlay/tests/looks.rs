@@ -1,0 +1,125 @@
+//! What files look like: what a change brings lands, and what somebody else has done below meanwhile stays (SPEC §4.7, §9).
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::*;
+use crate::sys::xattr;
+use rustix::fs::XattrFlags;
+
+const COLOUR: &str = "user.colour";
+
+impl Bench {
+    /// As somebody outside does it.
+    fn chmod_below(&self, path: &str, mode: u32) {
+        std::fs::set_permissions(self.lower_path(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn chown_below(&self, path: &str, id: u32) {
+        std::os::unix::fs::chown(self.lower_path(path), Some(id), Some(id)).unwrap();
+    }
+
+    fn attribute_below(&self, path: &str, name: &str, value: &[u8]) {
+        let file = std::fs::File::open(self.lower_path(path)).unwrap();
+        xattr::set(file.as_fd(), OsStr::new(name), value, XattrFlags::empty()).unwrap();
+    }
+
+    /// Mode, user and colour below.
+    fn looks_below(&self, path: &str) -> (u32, u32, Option<String>) {
+        let file = std::fs::File::open(self.lower_path(path)).unwrap();
+        let meta = file.metadata().unwrap();
+        let colour = xattr::find(file.as_fd(), OsStr::new(COLOUR)).unwrap();
+        (meta.mode() & 0o7777, meta.uid(), colour.map(|colour| String::from_utf8(colour).unwrap()))
+    }
+
+    fn chmod(&self, path: &str, mode: u32) {
+        let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
+        let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime, mtime };
+        self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
+    }
+
+    fn colour(&self, path: &str, value: &str) {
+        let node = self.node(path).unwrap();
+        self.view().set_xattr(node, OsStr::new(COLOUR), value.as_bytes(), XattrFlags::empty(), &ME).unwrap();
+    }
+
+    fn mode_shown(&self, path: &str) -> u32 {
+        self.view().attributes(self.node(path).unwrap()).unwrap().meta.mode
+    }
+
+    fn replace(&self, path: &str, content: &str) {
+        self.save("new", content);
+        self.rename("new", path);
+    }
+}
+
+#[test]
+fn what_somebody_does_to_the_looks_of_a_held_file_stays_when_it_is_confirmed() {
+    for hold in [Bench::save, Bench::replace] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        hold(&bench, "a", &changed(100, 60));
+        bench.chmod_below("a", 0o600);
+        bench.chown_below("a", 7);
+        bench.attribute_below("a", COLOUR, b"red");
+        bench.confirm(&[bench.only_id()]).unwrap();
+        assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+        assert_eq!(bench.looks_below("a"), (0o600, 7, Some("red".to_owned())));
+        assert_eq!(bench.mode_shown("a"), 0o600);
+    }
+}
+
+#[test]
+fn it_stays_when_a_save_lands_and_at_each_that_follows() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.chmod_below("a", 0o600);
+    bench.attribute_below("a", COLOUR, b"red");
+    bench.view().flush(handle, &ME).unwrap();
+    assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+    assert_eq!(bench.looks_below("a"), (0o600, 0, Some("red".to_owned())));
+    bench.view().write(handle, 0, changed(100, 3).as_bytes()).unwrap();
+    bench.close(handle);
+    assert_eq!(bench.looks_below("a"), (0o600, 0, Some("red".to_owned())));
+    assert_eq!(bench.mode_shown("a"), 0o600);
+}
+
+#[test]
+fn it_stays_when_the_same_bytes_are_saved() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, lines(100).as_bytes()).unwrap();
+    bench.chmod_below("a", 0o600);
+    bench.close(handle);
+    assert_eq!(bench.looks_below("a"), (0o600, 0, None));
+}
+
+#[test]
+fn of_a_held_file_what_the_view_has_changed_lands_and_the_rest_is_lowers() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.put("b", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.save("b", &changed(100, 60));
+    bench.chmod("a", 0o755);
+    bench.colour("b", "blue");
+    bench.attribute_below("a", COLOUR, b"red");
+    bench.chmod_below("b", 0o600);
+    bench.remount();
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.confirm(&ids).unwrap();
+    assert_eq!(bench.looks_below("a"), (0o755, 0, Some("red".to_owned())));
+    assert_eq!(bench.looks_below("b"), (0o600, 0, Some("blue".to_owned())));
+}
+
+#[test]
+fn set_id_bits_that_somebody_gives_below_are_lent_to_nothing_that_was_written() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.chmod_below("a", 0o4755);
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.looks_below("a").0, 0o755);
+}
