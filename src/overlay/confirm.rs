@@ -286,7 +286,11 @@ impl Overlay {
                 false => Err(refuse(None)),
             };
         }
-        self.merge_texts(path, change.row.base.content, present, new, refuse)
+        let mut merged = self.merge_texts(path, change.row.base.content, present, new, refuse)?;
+        if change.row.looks.is_some() {
+            wear_looks(&mut merged, new).map_err(|err| failed(path, &err.into()))?;
+        }
+        Ok(merged)
     }
 
     /// What two have made of the same text, each in his own lines (SPEC §9). `refuse` is told the hunks that clash, where
@@ -555,6 +559,15 @@ impl State {
             }
         }
     }
+}
+
+/// Merged content looks like the change itself, until it takes over what is lower's.
+fn wear_looks(merged: &mut Side, new: &Side) -> std::io::Result<()> {
+    let (Some(to), Some(from), Some(meta)) = (&merged.file, &new.file, &new.meta) else { return Ok(()) };
+    file::copy_looks(from.as_fd(), meta, to.as_fd())?;
+    let meta = Meta::of(to.as_fd())?;
+    (merged.mode, merged.meta) = (meta.mode, Some(meta));
+    Ok(())
 }
 
 /// What has no content and lands all the same.

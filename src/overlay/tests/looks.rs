@@ -123,3 +123,18 @@ fn set_id_bits_that_somebody_gives_below_are_lent_to_nothing_that_was_written() 
     bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(bench.looks_below("a").0, 0o755);
 }
+
+#[test]
+fn what_the_view_has_changed_lands_with_content_that_is_merged() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.chmod("a", 0o750);
+    bench.colour("a", "blue");
+    bench.chown_below("a", 7);
+    bench.put("a", &lines(100).replace("line 90\n", "theirs\n"));
+    let outcomes = bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(outcomes[0].action, crate::protocol::Action::Merged);
+    assert_eq!(bench.lower("a"), Some(changed(100, 60).replace("line 90\n", "theirs\n")));
+    assert_eq!(bench.looks_below("a"), (0o750, 7, Some("blue".to_owned())));
+}
