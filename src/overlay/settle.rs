@@ -235,7 +235,7 @@ impl Overlay {
     fn end_unchanged(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
         if !self.brings_older(job) {
-            self.give_looks(path, new, present)?;
+            self.give_looks(&job.row, new, present)?;
         }
         if let (true, Some(below)) = (job.synced, &present.file) {
             // What landed before was perhaps never synced, and this was.
@@ -280,8 +280,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// Owner, mode and times of what has the same bytes.
-    fn give_looks(&self, path: &RelPath, new: &Side, present: &Side) -> Result<()> {
+    /// Owner, attributes, mode and times of what has the same bytes.
+    fn give_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<()> {
+        let path = &row.names[0];
         let (Some(FileKind::Regular), Some(ours), Some(theirs)) = (new.kind, new.meta, present.meta) else {
             return Ok(());
         };
@@ -290,7 +291,13 @@ impl Overlay {
         if (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
             place.set_owner(Some(ours.uid), Some(ours.gid)).doing(doing)?;
         }
-        if ours.mode != theirs.mode {
+        let has_own = row.looks.as_ref().is_none_or(|looks| !looks.own.xattrs.is_empty());
+        let attributes = match (&new.file, &present.file) {
+            (Some(ours), Some(theirs)) if has_own => xattr::copy(ours.as_fd(), theirs.as_fd(), &[]).doing(doing)?,
+            (_, _) => false,
+        };
+        // Last: the bits of the group are a list's mask, and without that list rights of the group.
+        if attributes || ours.mode != theirs.mode {
             place.set_mode(ours.mode).doing(doing)?;
         }
         place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime)).doing(doing)
@@ -327,10 +334,7 @@ impl Overlay {
         let promised = landing.promise(epilogue)?;
         if is_older {
             // Nothing but the disk is in the way any more.
-            self.give_looks(path, new, present)?;
-            if let (Some(ours), Some(theirs)) = (&new.file, &present.file) {
-                xattr::copy(ours.as_fd(), theirs.as_fd(), &[]).doing(|| format!("change attributes of {path}"))?;
-            }
+            self.give_looks(&job.row, new, present)?;
         }
         let mut applied = promised.apply()?;
         let mut state = self.state.lock();

@@ -138,3 +138,49 @@ fn what_the_view_has_changed_lands_with_content_that_is_merged() {
     assert_eq!(bench.lower("a"), Some(changed(100, 60).replace("line 90\n", "theirs\n")));
     assert_eq!(bench.looks_below("a"), (0o750, 7, Some("blue".to_owned())));
 }
+
+/// The owning group has nothing, user 2 all: the mask shows as the group's bits of the mode.
+const LIST: &[u8] = &[
+    2, 0, 0, 0, // version
+    1, 0, 6, 0, 255, 255, 255, 255, // the owner
+    2, 0, 7, 0, 2, 0, 0, 0, // user 2
+    4, 0, 0, 0, 255, 255, 255, 255, // the owning group
+    16, 0, 7, 0, 255, 255, 255, 255, // the mask
+    32, 0, 0, 0, 255, 255, 255, 255, // others
+];
+
+impl Bench {
+    fn list_below(&self, path: &str) -> Option<Vec<u8>> {
+        let file = std::fs::File::open(self.lower_path(path)).unwrap();
+        xattr::find(file.as_fd(), OsStr::new(attributes::ACCESS_ACL)).unwrap()
+    }
+
+    fn give_list(&self, path: &str) {
+        let (node, name) = (self.node(path).unwrap(), OsStr::new(attributes::ACCESS_ACL));
+        self.view().set_xattr(node, name, LIST, XattrFlags::empty(), &ME).unwrap();
+    }
+}
+
+#[test]
+fn what_has_the_same_bytes_brings_its_access_list() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("new", &lines(100));
+    bench.give_list("new");
+    bench.rename("new", "a");
+    assert_eq!((bench.list_below("a"), bench.looks_below("a").0), (Some(LIST.to_vec()), 0o670));
+    assert_eq!(bench.lower_names(), ["a"]);
+}
+
+#[test]
+fn attributes_that_are_set_before_the_same_bytes_are_saved_stay() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, lines(100).as_bytes()).unwrap();
+    bench.colour("a", "blue");
+    bench.give_list("a");
+    bench.close(handle);
+    assert_eq!(bench.looks_below("a"), (0o670, 0, Some("blue".to_owned())));
+    assert_eq!(bench.list_below("a"), Some(LIST.to_vec()));
+}
