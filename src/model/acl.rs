@@ -88,6 +88,13 @@ impl Acl {
         u32::from(any_group.iter().fold(others, |all, entry| all & entry.permissions & mask))
     }
 
+    /// What the owning group may do, in the lowest three bits, where a mask bounds it and others: the group's bits of the
+    /// mode are the mask's then.
+    pub fn masked_group(&self) -> Option<u32> {
+        let group = self.0.iter().find(|entry| entry.tag == GROUP_OBJECT).filter(|_| self.has(MASK));
+        group.map(|group| u32::from(group.permissions))
+    }
+
     fn has(&self, tag: u16) -> bool {
         self.0.iter().any(|entry| entry.tag == tag)
     }

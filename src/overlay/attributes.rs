@@ -18,7 +18,8 @@ use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::{Effect, UpperId};
 use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
-use crate::sys::{OFlags, process, xattr};
+use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
+use crate::sys::{OFlags, process};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
@@ -45,9 +46,6 @@ pub struct SetAttributes {
     pub mtime: SetTime,
 }
 
-/// Set-user-id and set-group-id.
-pub(super) const ACCESS_ACL: &str = "system.posix_acl_access";
-pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 /// Names that the view answers itself, and that no file below has.
 const OWN_XATTRS: &[u8] = b"user.fettle.";
 

@@ -344,6 +344,6 @@ fn outcome(change: &Taken) -> Outcome {
 /// What a discard does, for who undoes it.
 fn discarded(change: &Taken, side: &Side, kept: Option<Digest>) -> Effect {
     let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
-    let version = side.meta.map(|meta| Version::of(&meta, content));
+    let version = side.meta.map(|meta| Version { group: side.masked_group(), ..Version::of(&meta, content) });
     Effect::Discarded { row: Box::new(change.row.clone()), content: version, rest: None }
 }

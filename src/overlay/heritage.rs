@@ -5,14 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::XattrFlags;
 
-use super::attributes::{ACCESS_ACL, DEFAULT_ACL};
 use super::error::Context;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Acl, Inherited, RelPath};
 use crate::policy::rules::Action;
 use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::tree::Place;
-use crate::sys::xattr;
+use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
 
 /// Owner, mode and ACL of an entry about to be made.
 #[derive(Debug)]

@@ -216,11 +216,12 @@ impl Overlay {
             place.sync_dir()?;
             return Ok(Content { new, file: None });
         }
-        let upper = self.store.create_upper(version.mode)?;
+        let mode = file::mode_beside_list(version.mode, version.group, None)?;
+        let upper = self.store.create_upper(mode)?;
         let fd = upper.file.as_fd();
         file::copy_content(content, &upper.file)?;
         file::set_owner(fd, owner.0, owner.1)?;
-        file::set_mode(fd, version.mode)?;
+        file::set_mode(fd, mode)?;
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
         self.store.upper_place(upper.new.id())?.sync_dir()?;

@@ -489,6 +489,7 @@ pub(super) fn backup_of(
         digest: content.digest,
         size: content.size,
         mode: side.mode,
+        group: side.masked_group(),
         symlink: side.kind == Some(FileKind::Symlink),
         mtime: side.meta.map(|meta| meta.mtime).unwrap_or_default(),
         created,

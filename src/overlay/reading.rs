@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::attributes::ACCESS_ACL;
 use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
@@ -22,7 +21,7 @@ use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::UpperId;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
-use crate::sys::xattr;
+use crate::sys::xattr::{self, ACCESS_ACL};
 
 /// A regular file as the view shows it at this moment.
 #[derive(Debug)]

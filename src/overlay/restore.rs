@@ -161,7 +161,9 @@ impl Overlay {
         if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
             return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
         }
-        if self.is_as(reversal.wanted, &mut present).map_err(fault)? && has_looks_back(&reversal, &present) {
+        if self.is_as(reversal.wanted, &mut present).map_err(fault)?
+            && has_looks_back(&reversal, &present).map_err(|err| failed(path, &err.into()))?
+        {
             return Ok(None);
         }
         let as_left = match &reversal.left {
@@ -288,7 +290,8 @@ impl Overlay {
             if let Some(like) = like {
                 crate::sys::xattr::copy(like.as_fd(), upper.file.as_fd(), &[])?;
             }
-            let mode = if self.grants.suid { looks.mode } else { looks.mode & 0o1777 };
+            let mode = file::mode_beside_list(looks.mode, looks.group, like)?;
+            let mode = if self.grants.suid { mode } else { mode & 0o1777 };
             file::set_mode(upper.file.as_fd(), mode)?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
@@ -434,16 +437,18 @@ fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Vers
         mode: back(wanted.mode, left.mode, present.mode),
         uid: back(wanted.uid, left.uid, present.uid),
         gid: back(wanted.gid, left.gid, present.gid),
+        group: wanted.group.filter(|_| present.mode == left.mode),
         ..*wanted
     }
 }
 
 /// Whether mode and owner are what they were, too, as far as the operation has changed them.
-fn has_looks_back(reversal: &Reversal<'_>, present: &Side) -> bool {
-    let (Some(wanted), Some(present)) = (reversal.wanted, present.meta.filter(Meta::is_file)) else { return true };
-    let back = looks_back(wanted, &reversal.left, Some(&present));
+fn has_looks_back(reversal: &Reversal<'_>, present: &Side) -> std::io::Result<bool> {
+    let (Some(wanted), Some(meta)) = (reversal.wanted, present.meta.filter(Meta::is_file)) else { return Ok(true) };
+    let back = looks_back(wanted, &reversal.left, Some(&meta));
+    let mode = file::mode_beside_list(back.mode, back.group, present.file.as_deref())?;
     // Set-uid and set-gid do not come back where they are not granted.
-    (back.mode & 0o1777, back.uid, back.gid) == (present.mode & 0o1777, present.uid, present.gid)
+    Ok((mode & 0o1777, back.uid, back.gid) == (meta.mode & 0o1777, meta.uid, meta.gid))
 }
 
 /// The first refusal, which names the other paths, too.

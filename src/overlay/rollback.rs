@@ -205,8 +205,8 @@ impl Overlay {
             None => self.lower.stat(&path.parent().unwrap_or_default())?,
         };
         let (uid, gid) = owner.map_or((0, 0), |meta| (meta.uid, meta.gid));
-        let Backup { size, mode, mtime, .. } = **backup;
-        let looks = Version { content: None, size, mode: mode & 0o7777, uid, gid, mtime };
+        let Backup { size, mode, group, mtime, .. } = **backup;
+        let looks = Version { content: None, size, mode: mode & 0o7777, uid, gid, mtime, group };
         match backup.symlink {
             true => self.symlink_side(&kept, &looks),
             false => self.dressed_side(&kept, present.file.as_deref(), &looks),

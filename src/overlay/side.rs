@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
@@ -29,6 +29,8 @@ pub(super) struct Side {
     pub digest: Option<Digest>,
     /// Counted before its bytes went.
     pub counted: Option<u64>,
+    /// What [`file::masked_group`] says, once it was asked.
+    pub masked_group: OnceLock<Option<u32>>,
 }
 
 impl Side {
@@ -140,7 +142,13 @@ impl Side {
 
     /// What an operation remembers of this side, whose content is `content` where that is known.
     pub(super) fn version(&self, content: Option<Kept>) -> Option<Version> {
-        self.meta.filter(|_| self.is_file() || self.is_symlink()).map(|meta| Version::of(&meta, content))
+        let meta = self.meta.filter(|_| self.is_file() || self.is_symlink())?;
+        Some(Version { group: self.masked_group(), ..Version::of(&meta, content) })
+    }
+
+    pub(super) fn masked_group(&self) -> Option<u32> {
+        let ask = || self.file.as_ref().and_then(|file| file::masked_group(file, self.mode));
+        *self.masked_group.get_or_init(ask)
     }
 
     pub(super) fn diff_side(&self) -> diff::Side {

@@ -22,6 +22,9 @@ pub struct Backup {
     pub digest: Digest,
     pub size: u64,
     pub mode: u32,
+    /// As [`Version::group`](super::Version).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
     /// The content is a symlink's target.
     pub symlink: bool,
     pub mtime: Timestamp,

@@ -21,12 +21,16 @@ pub struct Version {
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
+    /// What the owning group may do, where an access list bounds that and does not come back with the file: then the
+    /// group's bits of the mode are the list's mask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
 }
 
 impl Version {
     pub fn of(meta: &Meta, content: Option<Kept>) -> Self {
         let Meta { size, mode, uid, gid, mtime, .. } = *meta;
-        Self { content, size, mode, uid, gid, mtime }
+        Self { content, size, mode, uid, gid, mtime, group: None }
     }
 }
 

@@ -50,6 +50,7 @@ impl Bench {
             digest: content.digest,
             size: content.size,
             mode: 0o644,
+            group: None,
             symlink: false,
             mtime: Timestamp::default(),
             created: now_millis(),

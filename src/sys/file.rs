@@ -1,5 +1,6 @@
 //! Content and metadata of one file.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -8,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 use super::xattr;
-use crate::model::{Digest, Hasher, Stamp, Timestamp};
+use crate::model::{Acl, Digest, Hasher, Stamp, Timestamp};
 
 /// How much is read or written at once when no cheaper copy is to be had.
 const COPY_PIECE_BYTES: usize = 256 * 1024;
@@ -431,6 +432,25 @@ fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
         other => other,
     };
     given.map(|()| true)
+}
+
+/// What an access list lets the owning group of a file do, where it has one, so that the group's bits of its `mode` are
+/// the list's mask.
+pub fn masked_group(file: &File, mode: u32) -> Option<u32> {
+    if mode & 0o070 == 0 {
+        // Nobody gets anything by these.
+        return None;
+    }
+    // Nor has it a list where nobody can be asked for it.
+    let list = xattr::get(file.as_fd(), OsStr::new(xattr::ACCESS_ACL)).ok()?;
+    Acl::parse(&list)?.masked_group()
+}
+
+/// The mode of what had such a list, and that bounded its group so, for what has the list of `like`, if any.
+pub fn mode_beside_list(mode: u32, group: Option<u32>, like: Option<&File>) -> io::Result<u32> {
+    let Some(group) = group else { return Ok(mode) };
+    let list = like.map(|like| xattr::find(like.as_fd(), OsStr::new(xattr::ACCESS_ACL))).transpose()?;
+    Ok(if list.flatten().is_some() { mode } else { mode & !0o070 | group << 3 })
 }
 
 /// Whether the file system lies on top of another, as overlayfs and FUSE may.

@@ -7,6 +7,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{self, XattrFlags};
 
+/// The access control list of a file or directory, and the one that a directory hands down.
+pub const ACCESS_ACL: &str = "system.posix_acl_access";
+pub const DEFAULT_ACL: &str = "system.posix_acl_default";
+
 /// The largest value and list Linux knows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Nearly all values fit, and the kernel asks for one at each write.
@@ -19,10 +23,13 @@ fn itself(fd: BorrowedFd<'_>) -> String {
 }
 
 pub fn get(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<Vec<u8>> {
-    let itself = itself(fd);
     let ask = |room: usize| {
         let mut value = vec![0; room];
-        let length = fs::getxattr(&itself, name, &mut value[..])?;
+        let length = match fs::fgetxattr(fd, name, &mut value[..]) {
+            // An `O_PATH` descriptor.
+            Err(rustix::io::Errno::BADF) => fs::getxattr(itself(fd), name, &mut value[..])?,
+            other => other?,
+        };
         value.truncate(length);
         Ok(value)
     };

@@ -11,7 +11,7 @@ fn path(text: &str) -> RelPath {
 
 fn version(content: &str) -> store::Version {
     let kept = Kept { digest: Digest::of(content.as_bytes()), symlink: false };
-    store::Version { content: Some(kept), size: 0, mode: 0, uid: 0, gid: 0, mtime: Timestamp::default() }
+    store::Version { content: Some(kept), size: 0, mode: 0, uid: 0, gid: 0, mtime: Timestamp::default(), group: None }
 }
 
 fn content(at: &str, before: Option<&str>, after: Option<&str>) -> PathEffect {

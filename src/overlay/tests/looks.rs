@@ -152,11 +152,11 @@ const LIST: &[u8] = &[
 impl Bench {
     fn list_below(&self, path: &str) -> Option<Vec<u8>> {
         let file = std::fs::File::open(self.lower_path(path)).unwrap();
-        xattr::find(file.as_fd(), OsStr::new(attributes::ACCESS_ACL)).unwrap()
+        xattr::find(file.as_fd(), OsStr::new(xattr::ACCESS_ACL)).unwrap()
     }
 
     fn give_list(&self, path: &str) {
-        let (node, name) = (self.node(path).unwrap(), OsStr::new(attributes::ACCESS_ACL));
+        let (node, name) = (self.node(path).unwrap(), OsStr::new(xattr::ACCESS_ACL));
         self.view().set_xattr(node, name, LIST, XattrFlags::empty(), &ME).unwrap();
     }
 }
@@ -183,4 +183,52 @@ fn attributes_that_are_set_before_the_same_bytes_are_saved_stay() {
     bench.close(handle);
     assert_eq!(bench.looks_below("a"), (0o670, 0, Some("blue".to_owned())));
     assert_eq!(bench.list_below("a"), Some(LIST.to_vec()));
+}
+
+/// A file that user 2 may write, and its group not read.
+fn listed(bench: &Bench, path: &str) {
+    bench.put(path, &lines(8));
+    let file = std::fs::File::open(bench.lower_path(path)).unwrap();
+    xattr::set(file.as_fd(), OsStr::new(xattr::ACCESS_ACL), LIST, XattrFlags::empty()).unwrap();
+    assert_eq!(bench.looks_below(path).0, 0o670);
+}
+
+#[test]
+fn what_comes_back_without_its_access_list_lets_the_group_do_no_more_than_that_did() {
+    let bench = Bench::new();
+    listed(&bench, "a");
+    listed(&bench, "b");
+    bench.unlink("a");
+    let removed = bench.latest();
+    bench.undo(&removed).unwrap();
+    assert_eq!((bench.list_below("a"), bench.looks_below("a").0), (None, 0o600));
+    assert_eq!(bench.undo(&removed).unwrap_err().code, ErrorCode::AlreadyApplied);
+    bench.unlink("b");
+    let backups = bench.view().store().backups().unwrap();
+    let deleted = backups.iter().filter(|backup| backup.path.as_bytes() == b"b").take(1);
+    bench.view().rollback(&deleted.cloned().collect::<Vec<_>>(), &RollbackHow::default()).unwrap();
+    assert_eq!(bench.looks_below("b").0, 0o600);
+}
+
+#[test]
+fn what_still_has_its_access_list_keeps_it_when_its_content_comes_back() {
+    let bench = Bench::new();
+    listed(&bench, "a");
+    bench.save("a", &changed(8, 2));
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!(bench.lower("a"), Some(lines(8)));
+    assert_eq!((bench.list_below("a"), bench.looks_below("a").0), (Some(LIST.to_vec()), 0o670));
+    bench.view().rollback(&bench.view().store().backups().unwrap()[..1], &RollbackHow::default()).unwrap();
+    assert_eq!((bench.list_below("a"), bench.looks_below("a").0), (Some(LIST.to_vec()), 0o670));
+}
+
+#[test]
+fn a_discarded_change_that_is_held_again_lends_no_right_of_its_list() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.give_list("a");
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!(bench.mode_shown("a"), 0o600);
 }

@@ -17,7 +17,7 @@ impl Bench {
         self.view().store().operation(last.unwrap()).unwrap().unwrap()
     }
 
-    fn undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
+    pub(super) fn undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
         self.view().undo(operation.id, &UndoHow::default())
     }
 

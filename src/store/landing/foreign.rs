@@ -12,7 +12,7 @@ use crate::store::content::StagedContent;
 use crate::store::events::{self, EventDraft};
 use crate::store::{Context, Result, Store, is_temp_name, now_millis};
 use crate::sys::OFlags;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{self, Place, Tree, is_absent};
 
 /// Something in a directory that is no temporary name of ours, nor a directory that `goes`. `within` is the path in `tree`.
@@ -59,12 +59,12 @@ pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) 
 /// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.
 pub(super) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
     let doing = || format!("keep what somebody wrote at {path}");
-    let content = match meta.kind {
+    let (content, group) = match meta.kind {
         FileKind::Regular => {
             let file = place.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
-            store.stage_content(&file)?
+            (store.stage_content(&file)?, file::masked_group(&file, meta.mode))
         }
-        FileKind::Symlink => StagedContent::of(place.read_symlink().doing(doing)?.into_vec()),
+        FileKind::Symlink => (StagedContent::of(place.read_symlink().doing(doing)?.into_vec()), None),
         // Nothing whose content could be lost.
         _ => return Ok(()),
     };
@@ -77,6 +77,7 @@ pub(super) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &
         digest: content.digest,
         size: content.size,
         mode: meta.mode,
+        group,
         symlink: meta.kind == FileKind::Symlink,
         mtime: meta.mtime,
         created,
