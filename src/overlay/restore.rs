@@ -276,7 +276,8 @@ impl Overlay {
         let target = file::read_all(target).doing(|| "read a symlink's target".to_owned())?;
         let like = Meta::of(self.lower.root()).doing(|| "stat the project".to_owned())?;
         let now = super::rollback::now();
-        let meta = Meta { kind: FileKind::Symlink, uid: looks.uid, gid: looks.gid, atime: now, mtime: now, ..like };
+        let (kind, uid, gid) = (FileKind::Symlink, looks.uid, looks.gid);
+        let meta = Meta { kind, mode: 0o777, uid, gid, atime: now, mtime: now, ..like };
         Ok(Side::of_symlink(std::ffi::OsStr::from_bytes(&target), meta))
     }
 
@@ -433,11 +434,14 @@ fn made(landing: &mut Landing<'_>) -> Vec<PathEffect> {
 fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Version {
     let (Left::Content(Some(left)), Some(present)) = (left, present) else { return *wanted };
     let back = |wanted: u32, left: u32, now: u32| if now == left { wanted } else { now };
+    // Of a symlink it tells nothing that a file could have.
+    let has_mode = present.is_file() && !left.content.is_some_and(|kept| kept.symlink);
+    let as_left = !has_mode || present.mode == left.mode;
     Version {
-        mode: back(wanted.mode, left.mode, present.mode),
+        mode: if as_left { wanted.mode } else { present.mode },
         uid: back(wanted.uid, left.uid, present.uid),
         gid: back(wanted.gid, left.gid, present.gid),
-        group: wanted.group.filter(|_| present.mode == left.mode),
+        group: wanted.group.filter(|_| as_left),
         ..*wanted
     }
 }

@@ -232,3 +232,41 @@ fn a_discarded_change_that_is_held_again_lends_no_right_of_its_list() {
     bench.undo(&bench.latest()).unwrap();
     assert_eq!(bench.mode_shown("a"), 0o600);
 }
+
+/// What an undo brings there, and the undo of that, and so on.
+fn undone_again_and_again(bench: &Bench, path: &str) -> [u32; 4] {
+    std::array::from_fn(|_| {
+        bench.undo(&bench.latest()).unwrap();
+        std::fs::symlink_metadata(bench.lower_path(path)).unwrap().mode() & 0o7777
+    })
+}
+
+fn make_symlink(bench: &Bench, path: &str, target: &str) {
+    let (parent, name) = bench.parent(path);
+    bench.view().symlink(parent, name, OsStr::new(target), &ME).unwrap();
+}
+
+#[test]
+fn a_file_that_was_a_symlink_for_a_while_has_nothing_of_its_mode() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.chmod_below("a", 0o640);
+    make_symlink(&bench, "l", "t");
+    bench.rename("l", "a");
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(undone_again_and_again(&bench, "a"), [0o640, 0o777, 0o640, 0o777]);
+}
+
+#[test]
+fn nor_has_one_over_which_a_symlink_was_rolled_back() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.chmod_below("a", 0o640);
+    make_symlink(&bench, "l", "t");
+    make_symlink(&bench, "new", "a");
+    bench.rename("new", "l");
+    let link = bench.view().store().backups().unwrap();
+    let how = RollbackHow { to: Some(RelPath::parse(b"a").unwrap()), ..RollbackHow::default() };
+    bench.view().rollback(&link[..1], &how).unwrap();
+    assert_eq!(undone_again_and_again(&bench, "a"), [0o640, 0o777, 0o640, 0o777]);
+}
