@@ -3,7 +3,6 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::land::{Replacement, content_effect, link_effects};
 use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at, reviewed};
@@ -170,7 +169,7 @@ impl Overlay {
             self.check_way(path)?;
         }
         self.check_further_names(change)?;
-        let as_based = self.is_as_based(change, &mut present).map_err(fault)?;
+        let as_based = self.is_as_based(&change.row, &mut present).map_err(fault)?;
         if !as_based && !how.review.dry_run {
             // Once the two are one nobody finds it any more.
             self.tell_external(path);
@@ -256,15 +255,15 @@ impl Overlay {
         }
     }
 
-    pub(super) fn is_as_based(&self, change: &Taken, present: &mut Side) -> Result<bool> {
+    pub(super) fn is_as_based(&self, row: &UpperRow, present: &mut Side) -> Result<bool> {
         let stamp = present.meta.map(|meta| meta.stamp());
-        Ok(match (change.row.base.below, stamp) {
+        Ok(match (row.base.below, stamp) {
             (Below::Nothing, None) => true,
-            (Below::Entry { stamp: base, .. }, Some(now)) if same_content_stamp(&base, &now) => true,
-            // Times are a hint; the content decides.
+            (Below::Entry { stamp: base, .. }, Some(now)) if base == now => true,
+            // Times are a hint, which anybody sets but for one, and that one moves with every name; the content decides.
             (Below::Entry { .. }, Some(_)) => {
-                let content = present.kept().doing(|| format!("hash {}", change.row.names[0]))?;
-                content == change.row.base.content
+                let content = present.kept().doing(|| format!("hash {}", row.names[0]))?;
+                content == row.base.content_below()
             }
             (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
         })
@@ -398,11 +397,12 @@ impl Overlay {
         state.know(elsewhere);
         for landable in landables.iter_mut() {
             let meta = applied.meta_of(&landable.taken.row.names[0]);
+            let content = landable.new.kept().ok().flatten();
             if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
-                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
                 applied.epilogue().save_others(taken);
             }
-            state.confirmed(&landable.taken.row, meta.as_ref(), landable.new.kept().ok().flatten());
+            state.confirmed(&landable.taken.row, meta.as_ref(), content);
             if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
                 state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
             }

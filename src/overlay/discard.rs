@@ -324,7 +324,7 @@ impl Overlay {
     fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
         state.uppers.held_no_more(id);
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
-        upper.row.base.content = None;
+        (upper.row.base.content, upper.row.base.found) = (None, None);
         upper.row.base.below = match below {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
             None => Below::Nothing,

@@ -130,7 +130,11 @@ impl Overlay {
         }
         let mut present = self.present_side(path)?;
         let digest = present.digest().doing(|| format!("hash {path}"))?;
-        Ok(expected.differs(&present, digest))
+        let outside = expected.differs(&present, digest);
+        if let (None, Some(meta)) = (&outside, meta) {
+            self.state.lock().found_same(path, expected, &meta.stamp());
+        }
+        Ok(outside)
     }
 
     /// Somebody else may have changed what is at a path. Not to be called with `state` locked.
@@ -274,6 +278,16 @@ impl State {
         self.anchors.get(path).is_some_and(is_to_be)
     }
 
+    /// The content at a path was read, and is what was expected: the next look need not read it.
+    fn found_same(&mut self, path: &RelPath, expected: &Expected, now: &Stamp) {
+        if let (Expected::Content(was), Some(seen)) = (expected, self.seen.get_mut(path))
+            && was == seen
+            && was.is_like(now)
+        {
+            seen.stamp = *now;
+        }
+    }
+
     /// None for a path that fettlefs has not touched, which is never flagged.
     fn expected(&self, path: &RelPath) -> Option<Expected> {
         let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
@@ -288,10 +302,19 @@ impl State {
     }
 }
 
+impl Seen {
+    /// But for what a new name or mode changes.
+    fn is_like(&self, now: &Stamp) -> bool {
+        same_content_stamp(&self.stamp, now)
+    }
+}
+
 impl Expected {
     fn of_base(base: &Base) -> Self {
         match base.below {
-            Below::Entry { stamp, .. } => Self::Content(Seen { stamp, digest: base.digest() }),
+            Below::Entry { stamp, .. } => {
+                Self::Content(Seen { stamp, digest: base.content_below().map(|content| content.digest) })
+            }
             Below::Nothing => Self::Nothing,
         }
     }
@@ -300,7 +323,7 @@ impl Expected {
     fn is_told_by(&self, meta: &Meta) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Content(seen) => same_content_stamp(&seen.stamp, &meta.stamp()),
+            Self::Content(seen) => seen.stamp == meta.stamp() || seen.digest.is_none() && seen.is_like(&meta.stamp()),
             Self::Directory => meta.is_dir(),
         }
     }

@@ -98,6 +98,11 @@ impl Overlay {
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
             row.base.below = comparison.below();
+            // Kept content has no attributes: what is compared is not what lower has.
+            row.base.found = match comparison.old.meta {
+                Some(_) => None,
+                None => comparison.present.kept().doing(|| format!("hash {} below", comparison.path))?,
+            };
             if !job.row.base.is_shared() {
                 row.base = row.base.of_one_name();
             }

@@ -153,11 +153,11 @@ impl Overlay {
             (Below::Nothing, Some(_)) | (Below::Entry { .. }, None) => Ok(false),
             // What is in it is other entries' matter.
             (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
-            (Below::Entry { stamp, .. }, Some(meta)) if same_content_stamp(stamp, &meta.stamp()) => Ok(true),
+            (Below::Entry { stamp, .. }, Some(meta)) if *stamp == meta.stamp() => Ok(true),
             (Below::Entry { .. }, Some(_)) => {
                 let mut present = self.present_side(&row.names[0])?;
                 let content = present.kept().doing(|| format!("hash {}", row.names[0]))?;
-                Ok(content.is_some() && content == row.base.content)
+                Ok(content.is_some() && content == row.base.content_below())
             }
         }
     }

@@ -163,7 +163,7 @@ impl Overlay {
         let path = &change.row.names[0];
         let fault = |err: Error| failed(path, &err);
         let mut present = self.present_side(path).map_err(fault)?;
-        if !self.is_as_based(change, &mut present).map_err(fault)? {
+        if !self.is_as_based(&change.row, &mut present).map_err(fault)? {
             let why = format!("changed below since {} was based on it: take the change as a whole", change.held.id);
             return Err(refused_at(path, ErrorCode::Conflict, &why));
         }
@@ -194,7 +194,7 @@ impl Overlay {
             }
             applied.epilogue().save = vec![rest.clone()];
             if let (Some(before), Some(after)) = (present.meta, &meta) {
-                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), kept);
                 applied.epilogue().save_others(taken);
             }
             state.know(applied.epilogue().anchors.clone());
@@ -224,7 +224,7 @@ impl Overlay {
         let backup = self.stage_replacement(&change, &mut landing)?;
         let content = landed.kept().doing(|| format!("hash {path}"))?;
         let mut rest = row.clone();
-        rest.base.content = content;
+        (rest.base.content, rest.base.found) = (content, None);
         if let Some(meta) = landing.meta_of(path)? {
             rest.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         }

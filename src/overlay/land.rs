@@ -105,6 +105,11 @@ impl Overlay {
         actor: &Writer,
         enter: impl FnOnce(&mut State),
     ) -> Result<Option<(Applied<'a>, bool)>> {
+        let content = match job.row.base.is_shared() {
+            // Others stand for names of the same file.
+            true => comparison.new.kept().doing(|| format!("hash {}", comparison.path))?,
+            false => None,
+        };
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
             drop(state);
@@ -123,7 +128,7 @@ impl Overlay {
         }
         applied.epilogue().anchors = anchors;
         if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
-            let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp());
+            let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
             applied.epilogue().save_others(taken);
         }
         self.note_landed(&mut state, job, comparison, judged_against, &applied);

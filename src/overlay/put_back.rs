@@ -160,7 +160,7 @@ fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, U
     let content = theirs.base.content.filter(|_| theirs.held.is_some());
     let nothing = Base::of(Below::Nothing);
     (
-        UpperRow { base: Base { below, content }, held: theirs.held.clone(), ..ours },
+        UpperRow { base: Base { below, content, found: theirs.base.found }, held: theirs.held.clone(), ..ours },
         UpperRow { base: nothing, held: None, looks: None, ..theirs },
     )
 }

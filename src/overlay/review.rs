@@ -117,10 +117,11 @@ impl Overlay {
 
     /// What a diff compares with: lower as it is, or what the change was based on when lower has moved on.
     pub(super) fn shown_old(&self, row: &UpperRow) -> Result<Side> {
-        let present = self.present_side(&row.names[0])?;
+        let mut present = self.present_side(&row.names[0])?;
         let stamp = present.meta.map(|meta| meta.stamp());
         if let (Below::Entry { stamp: base, .. }, Some(now)) = (row.base.below, stamp)
             && same_content_stamp(&base, &now)
+            && self.is_as_based(row, &mut present)?
         {
             return Ok(present);
         }

@@ -258,7 +258,7 @@ impl Overlay {
             None => Below::Nothing,
         };
         // Where nothing is any more it stays a change of what it was one of, as one of a deleted file does (SPEC §4.3).
-        row.base.content = content.or(row.base.content);
+        (row.base.content, row.base.found) = (content.or(row.base.content), None);
         if let Some(content) = present.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }

@@ -426,7 +426,7 @@ impl State {
         upper.moved_on = false;
         upper.because.clear();
         upper.takes_along = None;
-        upper.row.base.content = None;
+        (upper.row.base.content, upper.row.base.found) = (None, None);
         upper.row.looks = meta.map(FileLooks::of);
         upper.row.base.below = match meta {
             Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },

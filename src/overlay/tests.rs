@@ -17,6 +17,7 @@ mod programs;
 mod purge;
 mod releases;
 mod rotation;
+mod same_times;
 mod scenarios;
 mod stale;
 mod stress;

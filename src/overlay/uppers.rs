@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 
 use super::copy_up::same_content_stamp;
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath, Stamp};
-use crate::store::{Below, Held, UpperId, UpperRow, What};
+use crate::store::{Below, Held, Kept, UpperId, UpperRow, What};
 
 #[derive(Debug)]
 pub(super) struct Upper {
@@ -101,9 +101,10 @@ impl Uppers {
         u32::try_from(taken.count()).unwrap_or(u32::MAX)
     }
 
-    /// What stands for one name alone of a file that was written in place by another, and is `after` now: it takes that
-    /// name as it is, whatever the file has become by our own doing. Gives what the database shall know of it.
-    pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp) -> Vec<UpperRow> {
+    /// What stands for one name alone of a file that was written in place by another, and is `after` now, with that
+    /// content: it takes that name as it is, whatever the file has become by our own doing. Gives what the database shall
+    /// know of it.
+    pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp, content: Option<Kept>) -> Vec<UpperRow> {
         let inode = (before.device, before.inode);
         let takers = self.by_taken.get(&inode).filter(|_| inode == (after.device, after.inode));
         let mut rows = Vec::new();
@@ -113,6 +114,7 @@ impl Uppers {
                 && same_content_stamp(stamp, before)
             {
                 *stamp = *after;
+                upper.row.base.found = content;
                 rows.extend(upper.saved.then(|| upper.row.clone()));
             }
         }

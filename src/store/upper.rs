@@ -121,16 +121,24 @@ pub struct Base {
     pub below: Below,
     /// The content compared with; absent where there was none, or while it has not been asked for.
     pub content: Option<Kept>,
+    /// What lower had when the change was held, where that was something else: it had come a moment before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Kept>,
 }
 
 impl Base {
     /// Of what lower has, or has not.
     pub fn of(below: Below) -> Self {
-        Self { below, content: None }
+        Self { below, content: None, found: None }
     }
 
     pub fn digest(&self) -> Option<Digest> {
         self.content.map(|content| content.digest)
+    }
+
+    /// What lower had when the change was held.
+    pub fn content_below(&self) -> Option<Kept> {
+        self.found.or(self.content)
     }
 
     /// Whether it was written through a name of an inode that has others, which all show the same content.
