@@ -308,7 +308,7 @@ impl Overlay {
         self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
             let target = self.store.upper_place(id)?.read_symlink()?;
-            return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
+            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
         }
         let (file, upper) = (self.store.open_upper(id)?, self.store.create_upper(meta.mode)?);
         crate::sys::file::copy_content(&file, &upper.file)?;
@@ -324,7 +324,7 @@ impl Overlay {
         self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
             let target = self.lower.place(source)?.read_symlink().doing(doing)?;
-            return Ok((self.store.create_upper_symlink(&target)?, What::Symlink));
+            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
         }
         let file = super::open_lower(&self.lower, source).doing(doing)?;
         let upper = self.store.create_upper(meta.mode)?;

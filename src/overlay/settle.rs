@@ -283,7 +283,9 @@ impl Overlay {
     /// Owner, attributes, mode and times of what has the same bytes.
     fn give_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<()> {
         let path = &row.names[0];
-        let (Some(FileKind::Regular), Some(ours), Some(theirs)) = (new.kind, new.meta, present.meta) else {
+        let (Some(FileKind::Regular | FileKind::Symlink), Some(ours), Some(theirs)) =
+            (new.kind, new.meta, present.meta)
+        else {
             return Ok(());
         };
         let place = self.lower.place(path)?;

@@ -9,7 +9,7 @@ use super::{Context, Error, Result, Store};
 use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
 use crate::sys::Mode;
-use crate::sys::file::{FileKind, Meta, OwnLooks};
+use crate::sys::file::{self, FileKind, Meta, OwnLooks};
 use crate::sys::sqlite::Transaction;
 
 /// Names an upper entry and its file in `stage/`. Never given twice.
@@ -256,6 +256,16 @@ impl Store {
         let new = self.new_upper();
         let place = self.dirs.stage_place(new.id)?;
         place.make_symlink(target).doing(|| format!("make upper symlink {}", new.id))?;
+        Ok(new)
+    }
+
+    /// The same with the owner and times of `like`.
+    pub fn copy_upper_symlink(&self, target: &OsStr, like: &Meta) -> Result<NewUpper<'_>> {
+        let new = self.create_upper_symlink(target)?;
+        let place = self.upper_place(new.id)?;
+        let times = || place.set_times(file::to_timespec(like.atime), file::to_timespec(like.mtime));
+        let dressed = place.give_owner(like.uid, like.gid).and_then(|()| times());
+        dressed.doing(|| format!("dress upper symlink {}", new.id))?;
         Ok(new)
     }
 

@@ -270,3 +270,28 @@ fn nor_has_one_over_which_a_symlink_was_rolled_back() {
     bench.view().rollback(&link[..1], &how).unwrap();
     assert_eq!(undone_again_and_again(&bench, "a"), [0o640, 0o777, 0o640, 0o777]);
 }
+
+#[test]
+fn a_symlink_that_is_renamed_over_another_or_changes_places_with_it_keeps_its_owner_and_times() {
+    let bench = Bench::new();
+    let dress = |path: &str, id: u32| {
+        let mtime = SetTime::At(Timestamp { seconds: i64::from(id), nanoseconds: 0 });
+        let set = SetAttributes { mode: None, uid: Some(id), gid: Some(id), size: None, atime: SetTime::Keep, mtime };
+        bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
+    };
+    let dressed = |path: &str| {
+        let meta = std::fs::symlink_metadata(bench.lower_path(path)).unwrap();
+        (meta.uid(), meta.gid(), meta.mtime())
+    };
+    for (path, target) in [("a", "t"), ("b", "u"), ("c", "u"), ("d", "v")] {
+        make_symlink(&bench, path, target);
+        dress(path, 7 + u32::from(path.as_bytes()[0] - b'a'));
+    }
+    bench.rename("b", "a");
+    assert_eq!(dressed("a"), (8, 8, 8));
+    bench.rename("c", "a");
+    assert_eq!(dressed("a"), (9, 9, 9), "of the same target");
+    let exchange = RenameFlags::EXCHANGE;
+    bench.view().rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("d"), exchange, &ME).unwrap();
+    assert_eq!((dressed("a"), dressed("d")), ((10, 10, 10), (9, 9, 9)));
+}

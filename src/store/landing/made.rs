@@ -46,7 +46,7 @@ pub(super) fn make_entry(
         }
         NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;
-            give_owner(waiting, *uid, *gid)?;
+            waiting.give_owner(*uid, *gid)?;
             if let Some((access, modification)) = times {
                 waiting.set_times(file::to_timespec(*access), file::to_timespec(*modification))?;
             }
@@ -61,7 +61,7 @@ pub(super) fn make_entry(
         }
         NewContent::Node { looks } => {
             waiting.make_node(looks.kind, Mode::RUSR | Mode::WUSR, looks.device)?;
-            give_owner(waiting, looks.uid, looks.gid)?;
+            waiting.give_owner(looks.uid, looks.gid)?;
             waiting.set_mode(looks.mode)?;
             waiting.set_times(file::to_timespec(looks.atime), file::to_timespec(looks.mtime))?;
             MadeEntry::at(waiting)
@@ -97,12 +97,4 @@ fn write_file(
 pub(super) fn meta_when_named(file: &File) -> std::io::Result<Meta> {
     let meta = Meta::of(file.as_fd())?;
     Ok(Meta { links: meta.links.max(1), ..meta })
-}
-
-/// An unprivileged daemon cannot give files away.
-fn give_owner(place: &Place, uid: u32, gid: u32) -> std::io::Result<()> {
-    match place.set_owner(Some(uid), Some(gid)) {
-        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
-        other => other,
-    }
 }
