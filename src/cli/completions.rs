@@ -15,7 +15,7 @@ use crate::client::{Client, Reach};
 use crate::protocol::{Exit, Op, Reply, Request};
 
 /// Set by the script, to the shell's name.
-const VARIABLE: &str = "FETTLE_COMPLETE";
+pub(super) const VARIABLE: &str = "FETTLE_COMPLETE";
 const PROGRAM: &str = "fettlefs";
 /// Newest first; more than that nobody picks from.
 const BACKUPS_OFFERED: u64 = 200;

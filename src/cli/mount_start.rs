@@ -15,8 +15,8 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::Failure;
 use super::mount::{Audience, Ground, MountArgs};
+use super::{Failure, sources};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
@@ -33,6 +33,7 @@ pub use plan::{directory, take_away};
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let plan = Plan::make(&arguments)?;
+    sources::unknown_variables().for_each(say);
     // Looked for before the mount, after which the same names lead into the view; said only if there is a mount.
     let below = who_stands_below(&plan);
     match arguments.ground {

@@ -8,7 +8,7 @@ use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
 use std::ffi::OsString;
 
 /// Names the session of whoever reads and patches, where no flag does.
-const SESSION_VARIABLE: &str = "FETTLE_SESSION";
+pub(super) const SESSION_VARIABLE: &str = "FETTLE_SESSION";
 
 /// Print a file, or only what this session has not received of it yet
 ///

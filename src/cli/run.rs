@@ -23,6 +23,7 @@ use super::{Desk, Failure, mount_start};
 use crate::protocol::{ErrorCode, Exit};
 use crate::sys::foreground::{Foreground, Front, Happened};
 use inside::Inside;
+pub use inside::VARIABLES;
 use join::Membership;
 
 /// As of `env`, `timeout` and container programs: we could not do our part.

@@ -3,18 +3,51 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::Failure;
 use super::mount::{Approve, OnHold, SettingFlags, Window};
+use super::{Failure, completions, read, run};
 use crate::overlay::RuleSource;
 use crate::policy::settings::{Key, Layer, SettingsError};
 use crate::store::Location;
 
+const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
+const BACKUP_VARIABLE: &str = "FETTLE_BACKUP_DIR";
+const STAGE_VARIABLE: &str = "FETTLE_STAGE_DIR";
+
+/// A remark on each variable that has our prefix and that nobody reads: it may be another program's, or misspelt.
+pub fn unknown_variables() -> impl Iterator<Item = String> {
+    let known: Vec<&str> = known_variables().collect();
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown = set.filter(|name| name.starts_with("FETTLE_"));
+    unknown.filter_map(move |name| {
+        let nearest = known.iter().min_by_key(|known| distance(known.as_bytes(), name.as_bytes()))?;
+        (*nearest != name).then(|| format!("no variable is called {}: {nearest} is the nearest", name.escape_debug()))
+    })
+}
+
+fn known_variables() -> impl Iterator<Item = &'static str> {
+    let named = [STATE_VARIABLE, BACKUP_VARIABLE, STAGE_VARIABLE, read::SESSION_VARIABLE, completions::VARIABLE];
+    Key::ALL.iter().map(|key| key.variable()).chain(named).chain(run::VARIABLES)
+}
+
+/// How many letters have to be put in, left out or exchanged for others to make one of the other (Levenshtein).
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], at + 1);
+        for (at, wanted) in other.iter().enumerate() {
+            let least = (before + usize::from(letter != wanted)).min(row[at] + 1).min(row[at + 1] + 1);
+            before = std::mem::replace(&mut row[at + 1], least);
+        }
+    }
+    row[other.len()]
+}
+
 /// Where the state of a project stands.
 pub fn location() -> Result<Location, Failure> {
     Ok(Location {
-        state: directory("FETTLE_STATE_DIR")?,
-        backups: directory("FETTLE_BACKUP_DIR")?,
-        stage: directory("FETTLE_STAGE_DIR")?,
+        state: directory(STATE_VARIABLE)?,
+        backups: directory(BACKUP_VARIABLE)?,
+        stage: directory(STAGE_VARIABLE)?,
     })
 }
 

@@ -138,6 +138,23 @@ fn a_directory_variable_that_is_empty_or_relative_is_refused() {
 }
 
 #[test]
+fn a_variable_that_nobody_reads_is_remarked_on_with_the_nearest() {
+    let scratch = mounted_scratch!();
+    let remark = "fettlefs: no variable is called FETTLE_WRITE_FLOR: FETTLE_WRITE_FLOOR is the nearest\n";
+    let view = small(&scratch).env("FETTLE_WRITE_FLOR", "3").env("FETTLE_SESSION", "s").start();
+    let said = view.mount_output.stderr.clone();
+    assert!(said.starts_with(remark) && said.matches("no variable is called").count() == 1, "{said}");
+    view.unmount();
+    let mut command = scratch.fettlefs();
+    // Those of the run itself are known to a run and a mount in it.
+    command.env("FETTLE_WRITE_FLOR", "3").current_dir(scratch.project());
+    command.args(["run", "--", "bash", "-c", "unset FETTLE_WRITE_FLOR; bash -c '$0 run -- true' $0"]);
+    let output: Output = command.arg(scratch.fettlefs().get_program()).output().expect("the built program runs").into();
+    assert_eq!(output.stderr.matches("no variable is called").count(), 1, "{}", output.stderr);
+    assert!(output.stderr.starts_with(remark), "{}", output.stderr);
+}
+
+#[test]
 fn a_state_directory_with_other_files_in_it_is_refused_and_left_as_it_is() {
     let scratch = mounted_scratch!();
     let shared = scratch.root().join("shared");

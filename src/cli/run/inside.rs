@@ -31,6 +31,9 @@ const ZSH_VARIABLES: [&str; 2] = ["ZDOTDIR", "FETTLE_ZDOTDIR"];
 const COMMAND_VARIABLE: &str = "FETTLE_COMMAND";
 const TELLS_VARIABLE: &str = "FETTLE_TELLS";
 
+/// What a run gives its command, and its shells those below.
+pub const VARIABLES: [&str; 5] = [RUN_VARIABLE, BASH_VARIABLES[1], ZSH_VARIABLES[1], COMMAND_VARIABLE, TELLS_VARIABLE];
+
 /// How the view comes to cover the project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
