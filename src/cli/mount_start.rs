@@ -28,7 +28,7 @@ use daemon::Daemon;
 use options::Options;
 pub use options::{is_known as is_known_option, words_of};
 use plan::Plan;
-pub use plan::{directory, take_away};
+pub use plan::{directory, take_away, take_dead_away};
 
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
@@ -100,7 +100,11 @@ fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> !
         }
     };
     said(signal.ready(Output::Log(log.as_fd())));
-    match daemon.serve_until_the_end(termination) {
+    let ended = daemon.serve_until_the_end(termination);
+    if let Err(err) = plan.let_go() {
+        log::warn!("let go of the project: {err}");
+    }
+    match ended {
         Ok(()) => std::process::exit(0),
         Err(err) => {
             log::error!("{}", err.message);

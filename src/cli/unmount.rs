@@ -124,6 +124,8 @@ pub fn render(reply: &UnmountReply, text: &mut Text) {
 fn detach(mountpoint: &Path, arguments: &Arguments, desk: &Desk) -> Result<Exit, Failure> {
     if !arguments.dry_run {
         take_away(mountpoint)?;
+        // Of daemons that died before.
+        super::mount_start::take_dead_away(mountpoint)?;
     }
     let reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
     desk.answer(&Reply::Unmount(reply.clone()), Length::Short, |text| render(&reply, text))?;

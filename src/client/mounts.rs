@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The mounts of fettlefs, parents before children. Their sources are the projects' paths.
+/// The mounts of fettlefs, parents before children, without those that another covers. Their sources are the projects' paths.
 pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     let mounts =
         mount::mounts().map_err(|cause| io_error("read the mount table of", Path::new("this process"), cause))?;
-    Ok(mounts.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect())
+    let ours: Vec<_> = mounts.into_iter().filter(|mount| mount.fs_type == FS_TYPE).collect();
+    let covers = |one: &MountEntry, other: &MountEntry| one.parent == other.id && one.mountpoint == other.mountpoint;
+    Ok(ours.iter().filter(|mount| !ours.iter().any(|other| covers(other, mount))).cloned().collect())
 }
 
 /// The projects of which there is a view in a namespace that is not ours: those of runs.

@@ -10,18 +10,16 @@
 //! namespace; a daemon that went there itself could not come back, and an ordinary user's would lose the groups that its
 //! files have.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-};
+use rustix::net::RecvFlags;
 
 use super::daemon::{Forked, Output, ReadySignal, fork};
 use super::mount::{Device, Door};
 use super::namespace::{Leave, leave_mounts};
+use super::parcel;
 use super::spawn::close_all_but;
 
 /// The keeper, as those outside know it. It lives as long as any copy of this, in whichever process.
@@ -63,17 +61,10 @@ impl Keeper {
     pub fn mount(&self) -> io::Result<Door> {
         (&self.stream).write_all(&[1])?;
         let mut answer = [0; ANSWER_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut pieces = [IoSliceMut::new(&mut answer)];
-        let received = rustix::net::recvmsg(&self.stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        if received.bytes != ANSWER_BYTES {
+        let (received, device) = parcel::receive(&self.stream, &mut answer, RecvFlags::empty())?;
+        if received != ANSWER_BYTES {
             return Err(io::Error::other("whoever keeps the namespace is gone"));
         }
-        let device = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
         let word = |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().expect("four bytes"));
         match device {
             Some(device) => Ok(Door { device, number: Device { major: word(4), minor: word(8) } }),
@@ -107,14 +98,5 @@ fn answer_all(mut stream: UnixStream, leave: Leave, mount: impl Fn(Leave) -> io:
 
 fn send(stream: &UnixStream, (error, major, minor): (u32, u32, u32), device: Option<OwnedFd>) -> io::Result<()> {
     let answer = [error, major, minor].map(u32::to_ne_bytes).concat();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = device.as_ref().map(|device| [device.as_fd()]);
-    if let Some(descriptors) = &descriptors
-        && !control.push(SendAncillaryMessage::ScmRights(descriptors))
-    {
-        return Err(io::Error::other("no room for a descriptor"));
-    }
-    rustix::net::sendmsg(stream, &[IoSlice::new(&answer)], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
+    parcel::send(stream, &answer, device.as_ref().map(AsFd::as_fd))
 }

@@ -15,6 +15,7 @@ pub mod keeper;
 pub mod lease;
 pub mod mount;
 pub mod namespace;
+pub mod parcel;
 pub mod process;
 pub mod signals;
 pub mod spawn;

@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
 pub use helper::{HELPERS, mount_fuse_with_helper, unmount_with_helper};
 pub use table::{Device, MountEntry, mount_at, mounts, mounts_elsewhere};
@@ -175,6 +175,22 @@ pub fn unmount(path: &Path, mode: UnmountMode) -> io::Result<()> {
         UnmountMode::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
     };
     Ok(rustix::mount::unmount(path, flags)?)
+}
+
+/// The directory that mounts of ours cover, as a place to begin at: in a copy of the mount around, on which nothing lies.
+///
+/// For root. Refused where other mounts lie there or in it, which the copy lacks.
+pub fn open_covered(path: &Path) -> io::Result<OwnedFd> {
+    let mounts: Vec<_> = mounts()?.into_iter().filter(|mount| mount.fs_type != FS_TYPE).collect();
+    if mounts.iter().any(|mount| mount.mountpoint.starts_with(path)) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let around = table::around(path, &mounts).ok_or(io::ErrorKind::NotFound)?;
+    let within = path.strip_prefix(&around.mountpoint).map_err(io::Error::other)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let copy = rustix::mount::open_tree(CWD, &around.mountpoint, flags)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(&copy, within, flags, Mode::empty())?)
 }
 
 /// Whether the daemon behind a mount is gone ("transport endpoint is not connected").

@@ -736,7 +736,7 @@ fn a_dead_mount_is_named_detached_and_replaced() {
     view.kill_all();
     let again = scratch.mounting().start();
     assert!(
-        named(&scratch, &again.mount_output.stderr).contains("took away the dead mount of [project] on [project]\n")
+        named(&scratch, &again.mount_output.stderr).contains("mounts over the dead mount of [project] on [project]\n")
     );
     assert_eq!((again.held().len(), again.read("src/a.rs")), (2, NEW.to_owned()));
     drop(again);

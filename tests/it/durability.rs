@@ -5,11 +5,12 @@ use std::io::Write;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, View, eventually, kill, lines, mounted_scratch, within};
+use crate::harness::{Output, Scratch, View, eventually, kill, lines, mounted_scratch, within};
 
 fn rewritten() -> String {
     "all new\n".repeat(100)
@@ -366,6 +367,58 @@ fn a_daemon_that_dies_in_the_kernel_is_started_again() {
     let killed = die_in_the_kernel(&scratch, &view);
     eventually("another daemon answers", || is_served_again(&view, killed));
     view.fsck();
+}
+
+/// Has programs rewrite a file of the view, or of whatever is in its place, as long as `meanwhile` takes.
+fn while_rewriting<T>(path: &Path, meanwhile: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // Shut while no daemon answers.
+                drop(fs::write(path, rewritten()));
+            }
+        });
+        let done = meanwhile();
+        is_over.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+#[test]
+fn between_two_daemons_nothing_is_written_past_the_review() {
+    for mountpoint in [None, Some("view")] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let mount = || mountpoint.map_or_else(|| scratch.mount(), |name| scratch.mount_at(name));
+        let view = mount();
+        let path = view.path("a");
+        let killed = view.kill_daemon();
+        while_rewriting(&path, || eventually("another daemon answers", || is_served_again(&view, killed)));
+        assert_eq!(scratch.read("a"), lines(100), "by a watchdog, {mountpoint:?}");
+        view.kill_all();
+        let again = while_rewriting(&path, mount);
+        assert_eq!(scratch.read("a"), lines(100), "by hand, {mountpoint:?}");
+        again.assert_held("a", &rewritten(), &lines(100));
+        let listed = scratch.cli(&["ps", "--json"]).ok().json();
+        let project = scratch.project();
+        let listed = listed["mounts"].as_array().expect("mounts").iter();
+        assert_eq!(listed.filter(|mount| mount["project"] == project.to_str().expect("UTF-8")).count(), 1);
+        // With it go the dead ones below.
+        again.unmount();
+        assert!(!view.is_mounted());
+    }
+}
+
+#[test]
+fn plain_umount_takes_dead_mounts_below_along() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let killed = view.kill_daemon();
+    eventually("another daemon answers", || is_served_again(&view, killed));
+    Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
+    eventually("no process is left", || scratch.daemons().is_empty());
+    assert!(!view.is_mounted());
 }
 
 #[test]

@@ -217,6 +217,21 @@ fn a_dead_mount_is_replaced_and_what_it_held_is_there() {
     assert_eq!(again.assert_held("a", "all new\n", &lines(100)).id, id);
 }
 
+/// The project cannot be reached below a dead mount then, which goes first.
+#[test]
+fn a_dead_mount_is_replaced_where_other_mounts_lie_in_the_project() {
+    let scratch = mounted_scratch!();
+    scratch.write("in/a", "below\n");
+    let script = "set -e
+        mkdir other; echo other > other/a; mount --bind other $PROJECT/in
+        $FETTLEFS mount -f $PROJECT 2> /dev/null & until $FETTLEFS -C $PROJECT status > /dev/null 2>&1; do :; done
+        kill -9 $!; wait $! || :; ! ls $PROJECT 2> /dev/null
+        $FETTLEFS mount $PROJECT; cat $PROJECT/in/a; $FETTLEFS unmount $PROJECT; cat $PROJECT/in/a";
+    let output = in_own_namespace(&scratch, script).ok();
+    assert_eq!(output.stdout, "other\nfettlefs: Unmounted\nother\n", "{}", output.stderr);
+    assert!(output.stderr.contains("took away the dead mount"), "{}", output.stderr);
+}
+
 #[test]
 fn a_read_only_project_is_refused() {
     let scratch = mounted_scratch!();

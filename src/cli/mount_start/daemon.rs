@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::super::Failure;
 use super::super::offline::{failure, store_failure};
 use super::git_exclude;
-use super::plan::{Plan, take_away};
+use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
 use super::say;
 use crate::control::{Desk, Mounted, Project, Socket};
 use crate::fuse;
@@ -30,7 +30,7 @@ use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
-use crate::sys::mount::{Device, Door, abort_connection, mount_fuse, mount_fuse_with_helper};
+use crate::sys::mount::{Device, Door, abort_connection, is_death, mount_fuse, mount_fuse_with_helper};
 use crate::sys::namespace::Leave;
 use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
@@ -85,8 +85,13 @@ impl Standing {
     fn end(&self) -> Result<()> {
         match self.is_kept {
             true => abort_connection(self.number.minor).map_err(|err| failure("cut the connection to the view", &err)),
-            false => take_away(&self.path).map_err(told),
+            false => take_away(&self.path).map_err(told).and_then(|()| self.uncover()),
         }
+    }
+
+    /// Below the view are those of daemons that died. To be called when it is gone itself.
+    fn uncover(&self) -> Result<()> {
+        if self.is_kept { Ok(()) } else { take_dead_away(&self.path).map_err(told) }
     }
 }
 
@@ -129,7 +134,10 @@ impl Daemon {
         let end = self.end.clone();
         spawn("signals", move || wait_for_signals(&termination, &end))?;
         match self.ends.recv() {
-            Ok(End::SessionOver) => self.session_over(),
+            Ok(End::SessionOver) => {
+                self.session_over();
+                self.standing.uncover()?;
+            }
             Ok(End::Asked) => self.detach(Duration::ZERO)?,
             Ok(End::Signalled(signal)) => {
                 log::warn!("ending, for {signal:?}");
@@ -188,8 +196,11 @@ impl Daemon {
 
 /// Without it `git add -A` in the project would fail over a repository in it that has no commit.
 fn hide_from_git(project: &Path) {
-    if let Err(err) = git_exclude::add_line(project) {
-        log::warn!("tell git to ignore the state directory: {err}");
+    match git_exclude::add_line(project) {
+        // Under a dead mount; whoever mounted that has told git already.
+        Err(err) if is_death(&err) => {}
+        Err(err) => log::warn!("tell git to ignore the state directory: {err}"),
+        Ok(()) => {}
     }
 }
 
@@ -212,7 +223,8 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
         log::warn!("raise the limit of open files: {err}");
     }
     // Before anything covers it.
-    let lower = Tree::open(&plan.project).map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
+    let lower = plan.open_lower().and_then(Tree::from_root);
+    let lower = lower.map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
     check_state_is_of(plan)?;
     // Before anything is made: a mount that is refused for its settings leaves no state.
@@ -322,7 +334,10 @@ fn serve_door((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, 
 fn mount(plan: &Plan, keeper: Option<&Keeper>) -> Result<Door> {
     let mounted = match keeper {
         Some(keeper) => keeper.mount(),
-        None => mount_for_all(plan),
+        None => {
+            prepare_place(plan)?;
+            mount_for_all(plan)
+        }
     };
     mounted.map_err(|err| {
         let what = format!("mount on {}", plan.mountpoint.display());
@@ -334,6 +349,19 @@ fn mount(plan: &Plan, keeper: Option<&Keeper>) -> Result<Door> {
             _ => failure(&what, &err),
         }
     })
+}
+
+/// Over a dead mount that has kept everybody out so far. `fusermount3` does not mount over one, so that the project lies bare
+/// until it has.
+fn prepare_place(plan: &Plan) -> Result<()> {
+    let place = &plan.mountpoint;
+    if !plan.is_root {
+        return take_dead_away(place).map_err(told);
+    }
+    if let Some(dead) = dead_mount_at(place).map_err(told)? {
+        say(format_args!("mounts over the dead mount of {} on {}", dead.source.display(), place.display()));
+    }
+    Ok(())
 }
 
 fn mount_for_all(plan: &Plan) -> io::Result<Door> {

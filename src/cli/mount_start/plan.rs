@@ -1,9 +1,10 @@
 //! What is to be mounted where, and every reason not to that can be known before.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use super::super::mount::{Audience, MountArgs};
 use super::super::{Failure, sources};
@@ -14,6 +15,9 @@ use crate::overlay::RuleSource;
 use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
 use crate::store::Location;
 use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode, is_death};
+use crate::sys::parcel::Parcel;
+
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Everything the daemon needs, all paths absolute and without links.
 pub struct Plan {
@@ -24,6 +28,8 @@ pub struct Plan {
     pub location: Location,
     pub source: RuleSource,
     pub is_root: bool,
+    /// The project itself, since before anything covered it: neither the mount to come nor a dead one stands in its way.
+    lower: Parcel,
 }
 
 impl Plan {
@@ -42,23 +48,44 @@ impl Plan {
             options: Options::parse(&arguments.options)?,
             location: sources::location()?,
             is_root: rustix::process::geteuid().is_root(),
+            lower: Parcel::empty().map_err(|err| told("open a socket", err))?,
         };
         plan.check()?;
         Ok(plan)
     }
 
-    /// Takes a dead mount of the project away first: nothing can be asked behind one.
+    /// A dead mount of the project stands in nobody's way, and stays until another covers it.
     pub fn check(&self) -> Result<(), Failure> {
         self.check_mountpoint()?;
         self.check_state_directories()?;
-        self.take_dead_mounts_away()?;
         self.check_other_mounts()?;
+        self.reach_project()?;
         self.check_project()?;
         check_fuse()
     }
 
-    pub fn state_directory(&self) -> PathBuf {
-        self.location.state.clone().unwrap_or_else(|| self.project.join(STATE_DIRECTORY))
+    /// The project, whatever covers it.
+    pub fn open_lower(&self) -> io::Result<OwnedFd> {
+        self.open_in_lower(".")
+    }
+
+    pub fn open_state(&self) -> io::Result<OwnedFd> {
+        match &self.location.state {
+            Some(state) => Ok(std::fs::File::open(state)?.into()),
+            None => self.open_in_lower(STATE_DIRECTORY),
+        }
+    }
+
+    fn open_in_lower(&self, name: &str) -> io::Result<OwnedFd> {
+        let lower = self.lower.look()?.ok_or(io::ErrorKind::NotFound)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&lower, name, flags, Mode::empty())?)
+    }
+
+    /// To be called at an end after which no daemon comes, while whoever waits for that end still does: nothing keeps the
+    /// file system busy from then on.
+    pub fn let_go(&self) -> io::Result<()> {
+        self.lower.take().map(|_lower| ())
     }
 
     fn check_mountpoint(&self) -> Result<(), Failure> {
@@ -101,22 +128,53 @@ impl Plan {
         }
     }
 
-    /// A mount whose daemon died is replaced, wherever it stood; what it held is in the state directory.
-    fn take_dead_mounts_away(&self) -> Result<(), Failure> {
-        let elsewhere = fettle_mounts()?.into_iter().filter(|entry| entry.source == self.project.as_os_str());
-        let elsewhere = elsewhere.map(|entry| entry.mountpoint);
-        for path in [self.mountpoint.clone(), self.project.clone()].into_iter().chain(elsewhere) {
-            while let Some(entry) = fettle_mount_at(&path)?.filter(|_| mount::is_dead(&path)) {
-                take_away(&path)?;
-                say(format_args!("took away the dead mount of {} on {}", entry.source.display(), path.display()));
-            }
+    /// Once: whoever comes in the place of a daemon that died finds it as that one did.
+    fn reach_project(&self) -> Result<(), Failure> {
+        let failed = |err| told(&format!("open {}", self.project.display()), err);
+        if self.lower.look().map_err(failed)?.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let covered = self.covered_project()?;
+        let lower =
+            covered.map_or_else(|| rustix::fs::open(&self.project, PLACE, Mode::empty()).map_err(Into::into), Ok);
+        self.lower.put(lower.map_err(failed)?.as_fd()).map_err(failed)
+    }
+
+    /// The project below a dead mount that another is to be mounted over. Where that cannot be the dead one is taken away,
+    /// as are those that stand elsewhere; what they held is in the state directory.
+    fn covered_project(&self) -> Result<Option<OwnedFd>, Failure> {
+        for path in self.mounted_on()?.iter().filter(|path| !self.is_to_cover(path)) {
+            take_dead_away(path)?;
+        }
+        if dead_mount_at(&self.project)?.is_none() {
+            return Ok(None);
+        }
+        let opened = mount::open_covered(&self.project);
+        if opened.is_err() {
+            take_dead_away(&self.project)?;
+        }
+        Ok(opened.ok())
+    }
+
+    fn is_to_cover(&self, path: &Path) -> bool {
+        self.is_root && self.audience == Audience::Everyone && path == self.mountpoint
+    }
+
+    /// For when no other daemon comes: the project is reachable again.
+    pub fn take_dead_mounts_away(&self) -> Result<(), Failure> {
+        self.mounted_on()?.iter().try_for_each(|path| take_dead_away(path))
+    }
+
+    /// Where mounts of the project are, or may be.
+    fn mounted_on(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mounts = fettle_mounts()?.into_iter().filter(|entry| entry.source == self.project.as_os_str());
+        let named = [self.mountpoint.clone(), self.project.clone()];
+        Ok(named.into_iter().chain(mounts.map(|entry| entry.mountpoint)).collect())
     }
 
     fn check_other_mounts(&self) -> Result<(), Failure> {
         for path in [&self.mountpoint, &self.project] {
-            if let Some(entry) = fettle_mount_at(path)? {
+            if let Some(entry) = fettle_mount_at(path)?.filter(|_| !mount::is_dead(path)) {
                 let (path, source, holder) = (path.display(), entry.source.display(), holder(path));
                 return Err(busy(format!("{path} is already covered by a mount of {source}{holder}")));
             }
@@ -139,8 +197,8 @@ impl Plan {
 
     fn check_project(&self) -> Result<(), Failure> {
         let project = self.project.display();
-        let facts =
-            rustix::fs::statvfs(&self.project).map_err(|err| told(&format!("look at {project}"), err.into()))?;
+        let facts = self.open_lower().and_then(|lower| Ok(rustix::fs::fstatvfs(&lower)?));
+        let facts = facts.map_err(|err| told(&format!("look at {project}"), err))?;
         if self.location.state.is_none() && facts.f_flag.contains(StatVfsMountFlags::RDONLY) {
             let message =
                 format!("{project} is on a read-only file system, and {STATE_DIRECTORY} has to be made there");
@@ -174,6 +232,19 @@ pub fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
 fn fettle_mount_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
     let entry = mount::mount_at(path).map_err(|err| told(&format!("look for a mount on {}", path.display()), err))?;
     Ok(entry.filter(|entry| entry.fs_type == FS_TYPE))
+}
+
+pub fn dead_mount_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
+    Ok(fettle_mount_at(path)?.filter(|_| mount::is_dead(path)))
+}
+
+/// Of those at a path one may lie on another.
+pub fn take_dead_away(path: &Path) -> Result<(), Failure> {
+    while let Some(entry) = dead_mount_at(path)? {
+        take_away(path)?;
+        say(format_args!("took away the dead mount of {} on {}", entry.source.display(), path.display()));
+    }
+    Ok(())
 }
 
 /// As root, or else by the set-uid program that made it.

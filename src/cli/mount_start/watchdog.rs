@@ -4,9 +4,15 @@
 //!   mount ──fork──► watchdog ──fork──► daemon
 //!     ▲── its word ────┘ ▲── its word ────┤
 //!                        └── its end ─────┘ asked, signalled, unmounted: the watchdog ends too
-//!                                           died: dead mount away, recovery, mount; in vain: the project is bare
+//!                                           died: recovery, mount over the dead one; in vain: all mounts away, the
+//!                                           project is bare
 //! ```
-//! It has one thread and holds nothing: neither the lock nor the device nor a descriptor of the project.
+//! A dead mount keeps everybody out of the project until another lies over it, and the project is reached by a descriptor
+//! from before both ([`Plan::open_lower`]). The dead one is taken away with the other, when that ends. (An ordinary user's
+//! goes first, for `fusermount3` mounts over none: then there is a moment without a mount.) Of a run the keeper mounts, and
+//! what lies over its project stays.
+//!
+//! It has one thread and holds nothing: neither the lock nor the device nor an open descriptor of the project.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -78,27 +84,34 @@ fn start(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, String> {
     }
 }
 
-/// The dead mount is gone when this returns, with another in its place or none.
+/// Another in the place of the dead one, or none, and no mount either.
 fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usize) -> Result<Child, Failure> {
-    let free = plan.check();
     if let Err(err) = write_to_log(plan) {
         say(format_args!("open the log: {err}"));
     }
     say(format_args!("the daemon {death}"));
-    free?;
-    if deaths > DEATHS_MAX {
-        let within = DEATHS_WITHIN.as_secs();
-        let left = match plan.audience {
-            Audience::Everyone => "the project is not covered",
-            Audience::Runs => "the view of what runs stays shut",
-        };
-        say(format_args!("that was the {deaths}th time in {within} s: no further start; {left}"));
-        std::process::exit(1);
+    let another = if deaths > DEATHS_MAX { Err(given_up(plan, deaths)) } else { start_again(plan, keeper) };
+    if another.is_err() {
+        plan.take_dead_mounts_away()?;
     }
+    another
+}
+
+fn start_again(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, Failure> {
+    plan.check()?;
     start(plan, keeper).map_err(|reason| super::refusal(&reason).into())
 }
 
+fn given_up(plan: &Plan, deaths: usize) -> Failure {
+    let left = match plan.audience {
+        Audience::Everyone => "the project is not covered",
+        Audience::Runs => "the view of what runs stays shut",
+    };
+    let within = DEATHS_WITHIN.as_secs();
+    Failure::new(ErrorCode::Io, format!("that was the {deaths}th time in {within} s: no further start; {left}"))
+}
+
 fn write_to_log(plan: &Plan) -> io::Result<()> {
-    let log = open_log(std::fs::File::open(plan.state_directory())?.as_fd())?;
+    let log = open_log(plan.open_state()?.as_fd())?;
     redirect_standard_descriptors(Output::Log(log.as_fd()))
 }

@@ -85,6 +85,12 @@ pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().find(|mount| mount.id == id && mount.mountpoint == resolved))
 }
 
+/// The mount that a path lies in, the topmost of those of `mounts` that could be meant.
+pub(super) fn around<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
+    let around = mounts.iter().filter(|mount| path.starts_with(&mount.mountpoint));
+    around.max_by_key(|mount| mount.mountpoint.as_os_str().len())
+}
+
 fn mount_id(place: &OwnedFd) -> io::Result<u32> {
     let facts = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", place.as_raw_fd()))?;
     let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
