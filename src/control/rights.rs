@@ -87,7 +87,7 @@ impl Whereabouts {
 }
 
 /// None where that cannot be seen.
-fn same_namespace(pid: u32, kind: Kind) -> Option<bool> {
+pub fn same_namespace(pid: u32, kind: Kind) -> Option<bool> {
     if pid == 0 {
         return None;
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::rights::{self, is_in_run};
+use super::rights::{self, is_in_run, same_namespace};
 use super::{Asker, Mounted, Project};
-use crate::overlay::{self, Overlay};
+use crate::overlay::{self, Overlay, Run};
 use crate::protocol::{ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
-use crate::sys::namespace::pidfd_of;
+use crate::sys::namespace::{Kind, pidfd_of};
+use crate::sys::process;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -68,6 +69,12 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
 pub fn leave(asker: &Asker, project: &Project) -> Result<Reply> {
     let ends_with_last = mounted(Op::Leave, project)?.keeper.is_some();
     Ok(Reply::Leave(LeaveReply { last: leave_run(&project.overlay, asker.pid, ends_with_last)? }))
+}
+
+/// Whether programs of a run see the mounts that we see, or may do so.
+pub fn is_among_us(run: &Run) -> bool {
+    let is_elsewhere = |pid| same_namespace(pid, Kind::Mount) == Some(false);
+    !process::children(run.runner).into_iter().all(is_elsewhere)
 }
 
 /// Whether it was the last, and nobody can begin another.

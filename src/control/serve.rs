@@ -550,16 +550,17 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     Ok(Reply::Unmount(UnmountReply { outcomes, held, held_count, dry_run: request.dry_run }))
 }
 
-/// The view of runs goes by itself when they end. Before that their programs would lose it under their feet.
+/// Their programs would lose the view under their feet. By force it is shut to them, for it lies over the project in
+/// namespaces of their own; who is in ours (an ordinary user's run beside a mount) would find the project in its place.
 fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
-    let is_for_runs = project.mounted.as_ref().is_some_and(|mounted| mounted.keeper.is_some());
-    match project.overlay.runs().live().first() {
-        Some(run) if is_for_runs && !request.force => {
-            let message = format!("a run goes on (pid {}): {}; --force shuts its view", run.runner, run.command);
-            Err(ErrorBody::new(ErrorCode::Busy, message))
-        }
-        Some(_) | None => Ok(()),
-    }
+    let runs = project.overlay.runs().live();
+    let (run, way_out) = match (request.force, runs.first(), runs.iter().find(|run| runs::is_among_us(run))) {
+        (false, Some(run), _) => (run, "--force shuts its view"),
+        (true, _, Some(run)) => (run, "it would find the project in the view's place; end it first"),
+        (true, _, None) | (false, None, _) => return Ok(()),
+    };
+    let message = format!("a run goes on (pid {}): {}; {way_out}", run.runner, run.command);
+    Err(ErrorBody::new(ErrorCode::Busy, message))
 }
 
 fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {

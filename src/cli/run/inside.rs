@@ -39,10 +39,8 @@ pub const VARIABLES: [&str; 5] = [RUN_VARIABLE, BASH_VARIABLES[1], ZSH_VARIABLES
 pub enum Way {
     /// It does in the namespaces of this process.
     Enter(u32),
-    /// It is mounted elsewhere.
+    /// It is mounted for everybody, over the project or elsewhere.
     Cover { view: PathBuf, project: PathBuf },
-    /// It does already.
-    Stay,
 }
 
 /// What is to be run, and where.
@@ -77,15 +75,13 @@ impl Inside {
                 namespace::enter(*keeper)?;
                 namespace::copy_mounts()
             }
+            // The set-uid programs that this user has would not work in a user namespace.
+            Way::Cover { view, project } if view == project && !self.is_isolated && !is_root() => Ok(()),
             Way::Cover { view, project } => {
                 namespace::leave_mounts()?;
-                Ok(rustix::mount::mount_bind(view, project)?)
+                // Also over itself: where that for everybody is taken away, this stays, and the project does not appear.
+                Ok(rustix::mount::mount_bind_recursive(view, project)?)
             }
-            Way::Stay if self.is_isolated || rustix::process::geteuid().is_root() => {
-                namespace::leave_mounts().map(|_how| ())
-            }
-            // The set-uid programs that this user has would not work in a user namespace.
-            Way::Stay => Ok(()),
         }
     }
 
@@ -136,6 +132,10 @@ impl Inside {
         put_before(command, BASH_VARIABLES, directory.join(BASH_SCRIPT));
         put_before(command, ZSH_VARIABLES, directory.clone());
     }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 fn put_before(command: &mut Command, [variable, kept]: [&str; 2], value: PathBuf) {

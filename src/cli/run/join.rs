@@ -197,7 +197,6 @@ fn way(client: &Client, reply: &RunReply) -> Way {
     let (view, project) = (reply.view.0.clone(), client.place().root.clone());
     match reply.keeper {
         Some(keeper) => Way::Enter(keeper),
-        None if view == project => Way::Stay,
         None => Way::Cover { view, project },
     }
 }

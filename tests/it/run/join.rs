@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{Going, REWRITE, nobody_is_left, rewritten, run};
-use crate::harness::{Held, Scratch, lines, mounted_scratch};
+use crate::harness::{Held, Output, Scratch, lines, mounted_scratch};
 
 #[track_caller]
 fn session_of(scratch: &Scratch, path: &str) -> String {
@@ -132,6 +132,33 @@ fn a_run_beside_a_mount_over_the_project_is_a_run_all_the_same() {
     assert_eq!(view.status()["runs"], serde_json::Value::Null);
     view.cli(&["confirm", "a"]).ok();
     view.unmount();
+}
+
+/// Where mounts come and go in all namespaces, as most machines have it, those of a run beside a mount are its own all the
+/// same. `$END` takes the mount away from outside.
+#[test]
+fn what_takes_a_mount_away_shuts_the_view_of_a_run_beside_it() {
+    let script = r#"set -e
+        mkfifo go; cd $PROJECT; $FETTLEFS mount $PROJECT 2> /dev/null
+        $FETTLEFS -C $PROJECT run $FLAGS --no-effects -- sh -c \
+            "cat a > $ROOT/seen; read -r _ < $ROOT/go; cd / && cd $PROJECT && echo x > a" 2> /dev/null &
+        trap "kill $! 2> /dev/null" EXIT; until [ -s $ROOT/seen ]; do :; done
+        eval "$END"; until head -n 1 $PROJECT/a 2> /dev/null; do :; done
+        echo go > $ROOT/go; wait $! || echo shut; head -n 1 a"#;
+    let given_up = "echo wrong > .fettle.toml; kill -9 $(sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/' .fettle/holder.json)";
+    let refused = "$FETTLEFS unmount $PROJECT || echo $?; ";
+    let by_force = format!("{refused}$FETTLEFS unmount --force $PROJECT");
+    for (end, flags) in [(by_force.as_str(), ""), ("umount -l $PROJECT", "--isolate"), (given_up, "")] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let mut command = scratch.command("unshare");
+        command.args(["-m", "--propagation", "shared", "sh", "-c", script]).current_dir(scratch.root());
+        command.env("FETTLEFS", scratch.fettlefs().get_program()).env("PROJECT", scratch.project());
+        command.env("ROOT", scratch.root()).env("FLAGS", flags).env("END", end);
+        let output = Output::from(command.output().expect("unshare"));
+        assert!(output.stdout.ends_with("line 1\nshut\nline 1\n"), "{end}: {output:?}");
+        assert_eq!(output.stdout.starts_with("5\n"), end.starts_with(refused), "{end}: {output:?}");
+    }
 }
 
 #[test]

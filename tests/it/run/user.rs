@@ -76,3 +76,23 @@ fn where_a_user_may_not_a_refusal_names_the_remedy() {
     assert!(!scratch.has("b"));
     nobody_is_left(&scratch);
 }
+
+/// It has no mounts of its own, so nothing would lie over the project in the view's place.
+#[test]
+fn the_mount_beside_an_ordinary_users_run_stays_until_that_has_ended() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let script = r#"#!/bin/sh
+        mkfifo go; $REAL mount $PROJECT 2> /dev/null
+        $REAL -C $PROJECT run -- sh -c "cat a > $ROOT/seen; read -r _ < $ROOT/go; cd $PROJECT && echo x > a" 2> /dev/null &
+        trap "kill $! 2> /dev/null" EXIT; until [ -s seen ]; do :; done
+        $REAL unmount $PROJECT; echo $?; $REAL unmount --force $PROJECT; echo $?
+        echo go > go; wait $!; echo $?; $REAL unmount $PROJECT"#;
+    scratch.write("../script", script);
+    fs::set_permissions(scratch.root().join("script"), PermissionsExt::from_mode(0o755)).expect("a mode");
+    let prepare =
+        format!("{OPEN_DEVICE}; export PROJECT={} REAL=$FETTLEFS FETTLEFS=$ROOT/script", scratch.project().display());
+    let output = as_user(&scratch, &prepare, &[]).ok();
+    assert!(output.stdout.starts_with("5\n5\n0\n"), "{output:?}");
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+}
