@@ -270,6 +270,7 @@ impl Overlay {
     pub fn new(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<(Self, Recovered)> {
         let recovered = store.recover(&lower)?;
         let session = format!("{:x}-{}", crate::store::now_millis(), std::process::id());
+        let runs = Runs::new(store.has_had_runs()?);
         let overlay = Self {
             state: Mutex::new(State::new(&lower)?),
             lower,
@@ -287,7 +288,7 @@ impl Overlay {
             bursts: Bursts::default(),
             spent: Spent::default(),
             goes: Goes::default(),
-            runs: Runs::default(),
+            runs,
             shells: Shells::default(),
             witness: Witness::default(),
             descriptors: std::sync::OnceLock::new(),

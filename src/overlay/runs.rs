@@ -36,6 +36,8 @@ struct Known {
     count: u64,
     is_closed: bool,
     is_only_for_runs: bool,
+    /// Another daemon had some, of which something may be left, or which go on and will come.
+    had_been: bool,
     /// When requests were refused a moment ago.
     refused: Vec<Instant>,
 }
@@ -53,6 +55,10 @@ pub struct Run {
 }
 
 impl Runs {
+    pub(super) fn new(had_been: bool) -> Self {
+        Self(Mutex::new(Known { had_been, ..Known::default() }))
+    }
+
     /// What `runner` starts is a run from here on. None if it has one, or none can begin any more.
     pub(super) fn begin(&self, runner: u32, uid: u32, command: &str) -> Option<Run> {
         let mut known = self.0.lock();
@@ -98,10 +104,10 @@ impl Runs {
         self.0.lock().is_only_for_runs = true;
     }
 
-    /// Whether there has been any since the daemon began, or there is nothing else.
+    /// Whether there has been any since the machine was started, or there is nothing else.
     pub fn have_been(&self) -> bool {
         let known = self.0.lock();
-        known.is_only_for_runs || known.count > 0
+        known.is_only_for_runs || known.had_been || known.count > 0
     }
 
     /// The run of a process, also of one that has ended where it can have been no other's.
@@ -180,6 +186,7 @@ impl Overlay {
 
     /// What `runner` starts is a run of its own from here on. None where it cannot begin.
     pub fn run_begun(&self, runner: u32, uid: u32, command: &str) -> Result<Option<Run>> {
+        self.store.vitally(|| self.store.note_run())?;
         let Some(run) = self.runs.begin(runner, uid, command) else { return Ok(None) };
         self.record_run(EventName::SessionStarted, &run)?;
         Ok(Some(run))

@@ -4,6 +4,9 @@
 //! A power cut keeps of names and commits what the disk had of each. So the boot in which names are made is written down
 //! first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere, once, and
 //! for rows whose content is gone.
+//!
+//! Of runs the boot is noted as well: what one has left behind goes on until the machine is started again, whichever
+//! daemon there is meanwhile.
 
 use rusqlite::OptionalExtension;
 
@@ -17,6 +20,7 @@ use crate::sys::process;
 use crate::sys::tree::Tree;
 
 const BOOT: &str = "boot";
+const BOOT_OF_RUNS: &str = "boot_of_runs";
 
 /// What a directory has that a power cut left no attributes of.
 const LOST_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -45,6 +49,24 @@ impl Store {
         self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM setting WHERE key = ?1", [BOOT]).map(|_| ())?))?;
         *noted = false;
         Ok(())
+    }
+
+    /// To be called before a run begins. A power cut that forgets it leaves nothing of the run either.
+    pub fn note_run(&self) -> Result<()> {
+        if self.has_had_runs()? {
+            return Ok(());
+        }
+        let now = process::boot_id().unwrap_or_default();
+        let mut database = self.database.lock();
+        database.write(|tx| {
+            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT_OF_RUNS, &now))?;
+            Ok(())
+        })
+    }
+
+    /// Whether something of a run may be left: there has been one since the machine was started.
+    pub fn has_had_runs(&self) -> Result<bool> {
+        Ok(self.setting(BOOT_OF_RUNS)? == Some(process::boot_id().unwrap_or_default()))
     }
 
     pub(super) fn recover_from_power_cut(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
@@ -82,8 +104,12 @@ impl Store {
     }
 
     fn noted_boot(&self) -> Result<Option<String>> {
+        self.setting(BOOT)
+    }
+
+    fn setting(&self, key: &str) -> Result<Option<String>> {
         let mut database = self.database.lock();
-        let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [BOOT], |row| row.get(0));
+        let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [key], |row| row.get(0));
         Ok(row.optional()?)
     }
 }

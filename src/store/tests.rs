@@ -536,6 +536,19 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
 }
 
 #[test]
+fn a_run_is_remembered_until_the_machine_is_started_again() {
+    let mut bench = Bench::new();
+    assert!(!bench.store().has_had_runs().unwrap());
+    bench.store().note_run().unwrap();
+    bench.recover().unwrap();
+    assert!(bench.store().has_had_runs().unwrap());
+    bench.store().database.lock().write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another'", [])?)).unwrap();
+    assert!(!bench.store().has_had_runs().unwrap());
+    bench.store().note_run().unwrap();
+    assert!(bench.store().has_had_runs().unwrap());
+}
+
+#[test]
 fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
     let upper = bench.store().create_upper(0o600).unwrap().new.keep();

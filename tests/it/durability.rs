@@ -273,13 +273,6 @@ fn a_file_keeps_its_number_while_it_is_saved() {
     assert_eq!(listed.collect::<Vec<_>>(), [number], "the listing says the same");
 }
 
-/// Whether a daemon other than `killed` answers.
-fn is_served_again(view: &View<'_>, killed: i32) -> bool {
-    let status = view.cli(&["status", "--json"]);
-    let pid = (status.status == 0).then(|| status.json()["pid"].as_i64()).flatten();
-    pid.is_some_and(|pid| pid != i64::from(killed))
-}
-
 /// How long a project is without a daemon when one dies (SPEC §10); some 50 ms where nothing else runs.
 const STARTED_AGAIN: Duration = Duration::from_secs(2);
 
@@ -293,7 +286,7 @@ fn a_daemon_that_dies_is_started_again_with_everything_it_held() {
     // Again and again, as one that crashes now and then would.
     for _ in 0..2 {
         let killed = view.kill_daemon();
-        assert!(within(STARTED_AGAIN, || is_served_again(&view, killed)), "no other daemon answers");
+        assert!(within(STARTED_AGAIN, || view.is_served_again(killed)), "no other daemon answers");
         assert_eq!(view.only_held().id, held);
         view.assert_held("a", &rewritten(), &lines(100));
     }
@@ -365,7 +358,7 @@ fn a_daemon_that_dies_in_the_kernel_is_started_again() {
     scratch.write("d/held", lines(100));
     let view = scratch.mount();
     let killed = die_in_the_kernel(&scratch, &view);
-    eventually("another daemon answers", || is_served_again(&view, killed));
+    eventually("another daemon answers", || view.is_served_again(killed));
     view.fsck();
 }
 
@@ -394,7 +387,7 @@ fn between_two_daemons_nothing_is_written_past_the_review() {
         let view = mount();
         let path = view.path("a");
         let killed = view.kill_daemon();
-        while_rewriting(&path, || eventually("another daemon answers", || is_served_again(&view, killed)));
+        while_rewriting(&path, || eventually("another daemon answers", || view.is_served_again(killed)));
         assert_eq!(scratch.read("a"), lines(100), "by a watchdog, {mountpoint:?}");
         view.kill_all();
         let again = while_rewriting(&path, mount);
@@ -415,7 +408,7 @@ fn plain_umount_takes_dead_mounts_below_along() {
     let scratch = mounted_scratch!();
     let view = scratch.mount();
     let killed = view.kill_daemon();
-    eventually("another daemon answers", || is_served_again(&view, killed));
+    eventually("another daemon answers", || view.is_served_again(killed));
     Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
     eventually("no process is left", || scratch.daemons().is_empty());
     assert!(!view.is_mounted());
@@ -444,7 +437,7 @@ fn a_daemon_that_dies_at_every_start_is_left_alone() {
     let view = scratch.mount();
     let mut killed = 0;
     for _ in 0..4 {
-        eventually("another daemon answers", || is_served_again(&view, killed));
+        eventually("another daemon answers", || view.is_served_again(killed));
         killed = view.kill_daemon();
     }
     eventually("no process is left", || scratch.daemons().is_empty());

@@ -222,6 +222,13 @@ impl View<'_> {
         pid
     }
 
+    /// Whether a daemon other than `killed` answers.
+    pub fn is_served_again(&self, killed: i32) -> bool {
+        let status = self.cli(&["status", "--json"]);
+        let pid = (status.status == 0).then(|| status.json()["pid"].as_i64()).flatten();
+        pid.is_some_and(|pid| pid != i64::from(killed))
+    }
+
     /// Kills the daemon and every watchdog of it, so that nothing restarts it. The dead mount stays.
     #[track_caller]
     pub fn kill_all(&self) {

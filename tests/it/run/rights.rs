@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{Going, REWRITE, command, held, rewritten, run};
-use crate::harness::{Scratch, lines, mounted_scratch, script};
+use crate::harness::{Scratch, View, eventually, lines, mounted_scratch, script};
 
 fn refused_events(scratch: &Scratch) -> usize {
     let log = scratch.cli(&["log", "--json", "-n", "1000"]).ok().json();
@@ -84,7 +84,7 @@ print(os.read(fd, 65536).decode())
     let ready = scratch.root().join("listens");
     let mut receiver = script::command(&scratch, scratch.root(), outside);
     let receiver = receiver.arg(&socket).arg(&ready).stdout(std::process::Stdio::piped()).spawn().expect("python3");
-    crate::harness::eventually("somebody outside listens", || ready.exists());
+    eventually("somebody outside listens", || ready.exists());
     let inside = r#"
 import socket, os
 peer = socket.socket(socket.AF_UNIX)
@@ -207,4 +207,26 @@ fn only_owner_and_root_begin_runs() {
     let answer = view.sh(ask).ok();
     assert!(answer.stdout.contains("not_permitted"), "{answer:?}");
     assert!(view.status()["runs"].is_null(), "{}", view.status());
+}
+
+/// What a run has left behind, in a namespace that is not the daemon's, goes on when that daemon is gone.
+#[test]
+fn another_daemon_knows_that_there_was_a_run() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let fettlefs = scratch.fettlefs().get_program().to_string_lossy().into_owned();
+    let elsewhere = |view: &View<'_>| view.sh(&format!("unshare -m {fettlefs} confirm --dry-run a")).status;
+    let view = scratch.mount();
+    view.write("a", rewritten());
+    assert_eq!(elsewhere(&view), 0, "anyone may decide where there was no run");
+    run(&scratch, &[], "true").ok();
+    assert_eq!(elsewhere(&view), 6);
+    view.unmount();
+    let view = scratch.mount();
+    assert_eq!(elsewhere(&view), 6, "mounted again");
+    let killed = view.kill_daemon();
+    eventually("another daemon answers", || view.is_served_again(killed));
+    assert_eq!(elsewhere(&view), 6, "started again");
+    view.cli(&["confirm", "a"]).ok();
+    view.unmount();
 }
