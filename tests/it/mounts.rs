@@ -185,6 +185,46 @@ fn a_project_in_a_mounted_project_is_refused() {
 }
 
 #[test]
+fn a_project_with_a_mounted_one_in_it_is_refused() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    for place in ["", "$VIEW"] {
+        let script = format!(
+            "mkdir -p $VIEW other; $FETTLEFS mount $PROJECT/inner {place} 2> /dev/null
+            $FETTLEFS mount $PROJECT; echo $?; $FETTLEFS -C $PROJECT run -- true; echo $?
+            mount --bind $PROJECT other; $FETTLEFS mount other; echo $?; $FETTLEFS mount other/inner; echo $?
+            umount other; $FETTLEFS unmount $PROJECT/inner"
+        );
+        let output = in_own_namespace(&scratch, &script).ok();
+        assert_eq!(output.stdout, "5\n125\n5\n5\nfettlefs: Unmounted\n", "{place}: {}", output.stderr);
+        let said = output.stderr.lines().filter(|line| line.contains("/inner is mounted on "));
+        assert!(said.count() >= 3, "{place}: {}", output.stderr);
+    }
+}
+
+#[test]
+fn a_project_in_a_mounted_project_is_refused_by_another_name_too() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    let script = "mkdir other; mount --bind $PROJECT other; $FETTLEFS mount $PROJECT 2> /dev/null
+        $FETTLEFS mount other/inner; echo $?; umount other; $FETTLEFS unmount $PROJECT";
+    let output = in_own_namespace(&scratch, script).ok();
+    assert_eq!(output.stdout, "5\nfettlefs: Unmounted\n", "{}", output.stderr);
+    assert!(output.stderr.contains("other/inner lies in "), "{}", output.stderr);
+}
+
+#[test]
+fn a_view_of_another_project_may_not_lie_in_a_project_that_is_mounted() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    let script = "mkdir other; $FETTLEFS mount other $PROJECT/inner 2> /dev/null
+        $FETTLEFS mount $PROJECT; echo $?; $FETTLEFS unmount other; $FETTLEFS mount $PROJECT 2> /dev/null; echo $?
+        $FETTLEFS unmount $PROJECT";
+    let output = in_own_namespace(&scratch, script).ok();
+    assert_eq!(output.stdout, "5\nfettlefs: Unmounted\n0\nfettlefs: Unmounted\n", "{}", output.stderr);
+}
+
+#[test]
 fn places_that_cannot_be_a_mountpoint_or_a_project_are_refused_by_name() {
     let scratch = mounted_scratch!();
     scratch.write("dir/a", "a\n");

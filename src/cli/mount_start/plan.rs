@@ -179,17 +179,33 @@ impl Plan {
                 return Err(busy(format!("{path} is already covered by a mount of {source}{holder}")));
             }
         }
-        for MountEntry { mountpoint, source, .. } in fettle_mounts()? {
+        self.check_nested_mounts()
+    }
+
+    /// Of two views one in the other, the outer would take what the inner one is asked for what somebody writes. Mounts may show
+    /// one directory in several places, so it is asked where paths lead below all views.
+    fn check_nested_mounts(&self) -> Result<(), Failure> {
+        let all = mount::mounts().map_err(|err| told("read the mount table", err))?;
+        let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|entry| entry.fs_type == FS_TYPE);
+        let origin = |path: &Path| mount::origin(path, &others);
+        let lies_in = |path: &Path, around: &Path| match (origin(path), origin(around)) {
+            (Some((device, path)), Some((other, around))) => {
+                device == other && path != around && path.starts_with(around)
+            }
+            _ => false,
+        };
+        for MountEntry { mountpoint, source, .. } in ours {
             let (project, source) = (&self.project, PathBuf::from(source));
-            let around = if project.starts_with(&mountpoint) { &mountpoint } else { &source };
-            if project != around && project.starts_with(around) {
-                return Err(busy(format!(
-                    "{} lies in {}, which is mounted on {}{}",
-                    project.display(),
-                    source.display(),
-                    mountpoint.display(),
-                    holder(&mountpoint)
-                )));
+            let is_viewed = project != &mountpoint && project.starts_with(&mountpoint);
+            let inner = [&source, &mountpoint].into_iter().find(|path| lies_in(path, project));
+            let nested = match is_viewed || lies_in(project, &source) {
+                true => Some(format!("{} lies in {}, which", project.display(), source.display())),
+                false => inner.map(|inner| {
+                    format!("{} lies in {}, and {}", inner.display(), project.display(), source.display())
+                }),
+            };
+            if let Some(nested) = nested {
+                return Err(busy(format!("{nested} is mounted on {}{}", mountpoint.display(), holder(&mountpoint))));
             }
         }
         Ok(())

@@ -91,6 +91,12 @@ pub(super) fn around<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a Mo
     around.max_by_key(|mount| mount.mountpoint.as_os_str().len())
 }
 
+/// Where a path leads on the file system that it leads to: the same for every mount that shows it.
+pub fn origin(path: &Path, mounts: &[MountEntry]) -> Option<(Device, PathBuf)> {
+    let around = around(path, mounts)?;
+    Some((around.device, around.root.join(path.strip_prefix(&around.mountpoint).ok()?)))
+}
+
 fn mount_id(place: &OwnedFd) -> io::Result<u32> {
     let facts = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", place.as_raw_fd()))?;
     let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
