@@ -308,7 +308,7 @@ fn a_new_file_whose_times_are_set_has_landed_though_the_daemon_dies_at_once() {
     // By its path, as `touch` does: a descriptor of it would have it judged once more.
     fs::File::open(view.path("a")).and_then(|file| file.set_times(times)).expect("times are set");
     kill(daemon);
-    assert!(within(STARTED_AGAIN, || is_served_again(&view, daemon)), "no other daemon answers");
+    assert!(within(STARTED_AGAIN, || view.is_served_again(daemon)), "no other daemon answers");
     let meta = fs::metadata(scratch.lower().join("a")).expect("it is below");
     assert_eq!((meta.mtime(), view.read("a")), (1_000_000_000, "made\n".to_owned()));
     let log = view.cli(&["log", "--json", "a"]).ok().json();
