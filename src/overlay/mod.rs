@@ -270,7 +270,7 @@ impl Overlay {
     pub fn new(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<(Self, Recovered)> {
         let recovered = store.recover(&lower)?;
         let session = format!("{:x}-{}", crate::store::now_millis(), std::process::id());
-        let runs = Runs::new(store.has_had_runs()?);
+        let runs = Runs::after_others(&store)?;
         let overlay = Self {
             state: Mutex::new(State::new(&lower)?),
             lower,

@@ -6,13 +6,14 @@
 //! that memory.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::{Overlay, Result};
 use crate::protocol::EventName;
-use crate::store::{EventDraft, now_millis};
+use crate::store::{EventDraft, Store, now_millis};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
@@ -36,8 +37,10 @@ struct Known {
     count: u64,
     is_closed: bool,
     is_only_for_runs: bool,
-    /// Another daemon had some, of which something may be left, or which go on and will come.
+    /// Another daemon had some, of which something may be left.
     had_been: bool,
+    /// Runners whose runs went on when it died, each with what tells of its end: they come by themselves.
+    awaited: Vec<(u32, OwnedFd)>,
     /// When requests were refused a moment ago.
     refused: Vec<Instant>,
 }
@@ -55,8 +58,15 @@ pub struct Run {
 }
 
 impl Runs {
-    pub(super) fn new(had_been: bool) -> Self {
-        Self(Mutex::new(Known { had_been, ..Known::default() }))
+    /// As another daemon has left them.
+    pub(super) fn after_others(store: &Store) -> Result<Self> {
+        let (had_been, noted) = (store.has_had_runs()?, store.noted_runners()?);
+        let awaited = noted.into_iter().filter_map(|(runner, began)| {
+            let end = namespace::pidfd_of(runner).ok()?;
+            // Asked last: the descriptor may be of one that came in its place.
+            (process::began(runner) == Some(began)).then_some((runner, end))
+        });
+        Ok(Self(Mutex::new(Known { had_been, awaited: awaited.collect(), ..Known::default() })))
     }
 
     /// What `runner` starts is a run from here on. None if it has one, or none can begin any more.
@@ -65,6 +75,7 @@ impl Runs {
         if known.is_closed || known.live.iter().any(|run| run.runner == runner) {
             return None;
         }
+        known.awaited.retain(|(awaited, _)| *awaited != runner);
         known.count += 1;
         let session = format!("{:x}-{runner}-{}", now_millis(), known.count);
         let run = Run { runner, uid, session, command: command.to_owned(), started: now_millis() };
@@ -134,7 +145,7 @@ impl Runs {
     /// Whether a process was started by a runner, or its line cannot be followed to the end.
     pub fn has_started(&self, pid: u32) -> bool {
         let known = self.0.lock();
-        if known.live.is_empty() {
+        if known.live.is_empty() && known.awaited.is_empty() {
             return false;
         }
         !matches!(known.above(pid), Above::Nobody)
@@ -164,6 +175,11 @@ impl Known {
         Some(runner)
     }
 
+    fn is_runner(&self, pid: u32) -> bool {
+        let is_it = |(awaited, end): &(u32, OwnedFd)| *awaited == pid && !namespace::has_ended(end);
+        self.live.iter().any(|run| run.runner == pid) || self.awaited.iter().any(is_it)
+    }
+
     /// The runner itself is not in its run.
     fn above(&self, pid: u32) -> Above {
         let mut at = pid;
@@ -171,7 +187,7 @@ impl Known {
             match process::parent(at) {
                 None => return Above::Unknown,
                 Some(0) => return Above::Nobody,
-                Some(parent) if self.live.iter().any(|run| run.runner == parent) => return Above::Runner(parent),
+                Some(parent) if self.is_runner(parent) => return Above::Runner(parent),
                 Some(parent) => at = parent,
             }
         }
@@ -186,7 +202,7 @@ impl Overlay {
 
     /// What `runner` starts is a run of its own from here on. None where it cannot begin.
     pub fn run_begun(&self, runner: u32, uid: u32, command: &str) -> Result<Option<Run>> {
-        self.store.vitally(|| self.store.note_run())?;
+        self.store.vitally(|| self.store.note_run(runner))?;
         let Some(run) = self.runs.begin(runner, uid, command) else { return Ok(None) };
         self.record_run(EventName::SessionStarted, &run)?;
         Ok(Some(run))
@@ -195,6 +211,7 @@ impl Overlay {
     /// Whether there was one.
     pub fn run_ended(&self, runner: u32) -> Result<bool> {
         let Some(run) = self.runs.end(runner) else { return Ok(false) };
+        self.store.vitally(|| self.store.forget_run(runner))?;
         self.record_run(EventName::SessionEnded, &run)?;
         Ok(true)
     }

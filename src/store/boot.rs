@@ -21,6 +21,8 @@ use crate::sys::tree::Tree;
 
 const BOOT: &str = "boot";
 const BOOT_OF_RUNS: &str = "boot_of_runs";
+/// Its pid follows.
+const RUNNER: &str = "runner ";
 
 /// What a directory has that a power cut left no attributes of.
 const LOST_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -51,15 +53,23 @@ impl Store {
         Ok(())
     }
 
-    /// To be called before a run begins. A power cut that forgets it leaves nothing of the run either.
-    pub fn note_run(&self) -> Result<()> {
-        if self.has_had_runs()? {
-            return Ok(());
-        }
-        let now = process::boot_id().unwrap_or_default();
-        let mut database = self.database.lock();
-        database.write(|tx| {
-            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT_OF_RUNS, &now))?;
+    /// To be called before what `runner` starts is a run. A power cut that forgets it leaves nothing of the run either.
+    pub fn note_run(&self, runner: u32) -> Result<()> {
+        let (knows_some, now) = (self.has_had_runs()?, process::boot_id().unwrap_or_default());
+        self.database.lock().write(|tx| {
+            if !knows_some {
+                tx.execute("DELETE FROM setting WHERE key GLOB ?1", [format!("{RUNNER}*")])?;
+            }
+            let set = "INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)";
+            tx.execute(set, (BOOT_OF_RUNS, &now))?;
+            tx.execute(set, (runner_key(runner), process::began(runner).unwrap_or_default().to_string()))?;
+            Ok(())
+        })
+    }
+
+    pub fn forget_run(&self, runner: u32) -> Result<()> {
+        self.database.lock().write(|tx| {
+            tx.execute("DELETE FROM setting WHERE key = ?1", [runner_key(runner)])?;
             Ok(())
         })
     }
@@ -67,6 +77,21 @@ impl Store {
     /// Whether something of a run may be left: there has been one since the machine was started.
     pub fn has_had_runs(&self) -> Result<bool> {
         Ok(self.setting(BOOT_OF_RUNS)? == Some(process::boot_id().unwrap_or_default()))
+    }
+
+    /// The runners of runs that had not ended when the last daemon did, and when each began ([`process::began`]).
+    pub fn noted_runners(&self) -> Result<Vec<(u32, u64)>> {
+        if !self.has_had_runs()? {
+            return Ok(Vec::new());
+        }
+        let mut database = self.database.lock();
+        let mut found = database.reader().prepare("SELECT key, value FROM setting WHERE key GLOB ?1")?;
+        let rows =
+            found.query_map([format!("{RUNNER}*")], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+        let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
+        let parsed =
+            |(key, began): &(String, String)| Some((key.strip_prefix(RUNNER)?.parse().ok()?, began.parse().ok()?));
+        Ok(rows.iter().filter_map(parsed).collect())
     }
 
     pub(super) fn recover_from_power_cut(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
@@ -112,6 +137,10 @@ impl Store {
         let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [key], |row| row.get(0));
         Ok(row.optional()?)
     }
+}
+
+fn runner_key(runner: u32) -> String {
+    format!("{RUNNER}{runner}")
 }
 
 fn sweep_tree(lower: &Tree) -> Result<usize> {

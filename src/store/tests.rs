@@ -538,14 +538,20 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
 #[test]
 fn a_run_is_remembered_until_the_machine_is_started_again() {
     let mut bench = Bench::new();
-    assert!(!bench.store().has_had_runs().unwrap());
-    bench.store().note_run().unwrap();
+    let (own, began) = (std::process::id(), crate::sys::process::began(std::process::id()).unwrap());
+    let known = |bench: &Bench| (bench.store().has_had_runs().unwrap(), bench.store().noted_runners().unwrap());
+    assert_eq!(known(&bench), (false, Vec::new()));
+    bench.store().note_run(own).unwrap();
+    bench.store().note_run(1).unwrap();
+    bench.store().forget_run(1).unwrap();
     bench.recover().unwrap();
-    assert!(bench.store().has_had_runs().unwrap());
+    assert_eq!(known(&bench), (true, vec![(own, began)]));
     bench.store().database.lock().write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another'", [])?)).unwrap();
-    assert!(!bench.store().has_had_runs().unwrap());
-    bench.store().note_run().unwrap();
-    assert!(bench.store().has_had_runs().unwrap());
+    assert_eq!(known(&bench), (false, Vec::new()));
+    bench.store().note_run(own).unwrap();
+    assert_eq!(known(&bench), (true, vec![(own, began)]));
+    bench.store().forget_run(own).unwrap();
+    assert_eq!(known(&bench), (true, Vec::new()));
 }
 
 #[test]

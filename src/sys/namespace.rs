@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::MountPropagationFlags;
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
@@ -89,6 +90,12 @@ pub fn enter(process: u32) -> io::Result<()> {
 pub fn pidfd_of(process: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(ErrorKind::InvalidInput)?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Whether a process of which this is the descriptor has ended.
+pub fn has_ended(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
 /// The same uid and gid inside as outside; nobody else has one.

@@ -1,8 +1,8 @@
 //! Facts about processes, from `/proc`.
 //!
 //! Reading `/proc/<pid>/{exe,cmdline,environ,stat}` waits for a process that is in `execve`, and that process may be
-//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`session_leader`] and [`tree_name`] read
-//! them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or off the request path,
+//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`session_leader`], [`began`] and [`tree_name`]
+//! read them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or off the request path,
 //! never while a FLUSH, RELEASE or page write of that process is being answered, and under no lock that an answer needs.
 //! Everything else here is safe at any time.
 //!
@@ -105,11 +105,17 @@ pub fn session_leader(pid: u32) -> Option<u32> {
     parse_session(&read(pid, "stat")?)
 }
 
+/// When a process began, in ticks since the machine did: who has the same number later began later. May hang, see the head of
+/// this file.
+pub fn began(pid: u32) -> Option<u64> {
+    parse_stat(&read(pid, "stat")?, STAT_STARTTIME)
+}
+
 /// A name of a process's tree that no other one ever has: its session's leader, when that began, and in which run of the
 /// machine. None where the leader has ended or is not ours to see.
 pub fn tree_name(pid: u32) -> Option<String> {
     let leader = session(pid).filter(|leader| *leader != 0)?;
-    let began = parse_stat(&read(leader, "stat")?, STAT_STARTTIME)?;
+    let began = began(leader)?;
     let boot = boot_id()?;
     Some(format!("tree-{leader}-{began}-{}", boot.split('-').next().unwrap_or_default()))
 }

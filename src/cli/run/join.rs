@@ -4,8 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use super::inside::Way;
 use super::project_of;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
@@ -13,7 +11,7 @@ use crate::cli::{Failure, mount_start, offline, sources};
 use crate::client::{Client, ClientError, Reach};
 use crate::protocol::{ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::store::holder_note;
-use crate::sys::namespace::pidfd_of;
+use crate::sys::namespace::{has_ended, pidfd_of};
 use crate::sys::process;
 use crate::sys::tree::Tree;
 
@@ -44,11 +42,6 @@ pub struct Sessions {
     /// Of daemons that came in another's place: what the run did before it had joined them was nobody's, and so was what
     /// others did.
     pub of_nobody: Vec<String>,
-}
-
-fn has_ended(daemon: &OwnedFd) -> bool {
-    let mut ended = [PollFd::new(daemon, PollFlags::IN)];
-    rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
 impl Membership {

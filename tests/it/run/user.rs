@@ -77,22 +77,43 @@ fn where_a_user_may_not_a_refusal_names_the_remedy() {
     nobody_is_left(&scratch);
 }
 
+/// `script` as that user, beside a mount over the project and a run, whose command goes on once it has read a word from `go`.
+fn beside_a_mount(scratch: &Scratch, command: &str, script: &str) -> Output {
+    project(scratch);
+    let whole = format!(
+        r#"#!/bin/sh
+        mkfifo go; $REAL mount $PROJECT 2> /dev/null
+        $REAL -C $PROJECT run -- sh -c 'cat a > $ROOT/seen; read -r _ < $ROOT/go; cd / && cd $PROJECT && {command}' 2> /dev/null &
+        trap "kill $! 2> /dev/null" EXIT; until [ -s seen ]; do :; done
+        {script}; wait $!; echo $?; $REAL unmount $PROJECT"#
+    );
+    scratch.write("../script", whole);
+    fs::set_permissions(scratch.root().join("script"), PermissionsExt::from_mode(0o755)).expect("a mode");
+    let project = scratch.project();
+    let prepare = format!("{OPEN_DEVICE}; export PROJECT={} REAL=$FETTLEFS FETTLEFS=$ROOT/script", project.display());
+    as_user(scratch, &prepare, &[]).ok()
+}
+
 /// It has no mounts of its own, so nothing would lie over the project in the view's place.
 #[test]
 fn the_mount_beside_an_ordinary_users_run_stays_until_that_has_ended() {
     let scratch = mounted_scratch!();
-    project(&scratch);
-    let script = r#"#!/bin/sh
-        mkfifo go; $REAL mount $PROJECT 2> /dev/null
-        $REAL -C $PROJECT run -- sh -c "cat a > $ROOT/seen; read -r _ < $ROOT/go; cd $PROJECT && echo x > a" 2> /dev/null &
-        trap "kill $! 2> /dev/null" EXIT; until [ -s seen ]; do :; done
-        $REAL unmount $PROJECT; echo $?; $REAL unmount --force $PROJECT; echo $?
-        echo go > go; wait $!; echo $?; $REAL unmount $PROJECT"#;
-    scratch.write("../script", script);
-    fs::set_permissions(scratch.root().join("script"), PermissionsExt::from_mode(0o755)).expect("a mode");
-    let prepare =
-        format!("{OPEN_DEVICE}; export PROJECT={} REAL=$FETTLEFS FETTLEFS=$ROOT/script", scratch.project().display());
-    let output = as_user(&scratch, &prepare, &[]).ok();
+    let script = "$REAL unmount $PROJECT; echo $?; $REAL unmount --force $PROJECT; echo $?; echo go > go";
+    let output = beside_a_mount(&scratch, "echo x > a", script);
     assert!(output.stdout.starts_with("5\n5\n0\n"), "{output:?}");
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+}
+
+/// Whose runner has not come to the other daemon yet. By its namespaces nobody would know.
+#[test]
+fn a_daemon_that_was_started_again_knows_who_is_in_a_run_that_goes_on() {
+    let scratch = mounted_scratch!();
+    let script = r#"daemon() { $REAL -C $PROJECT status --json | sed -n 's/.*"pid":\([0-9]*\),"session".*/\1/p'; }
+        kill -STOP $!; killed=$(daemon); kill -9 $killed
+        until now=$(daemon) && [ -n "$now" ] && [ "$now" != $killed ]; do :; done
+        echo go > go; until [ -s told ]; do :; done; cat told; kill -CONT $!"#;
+    let command = "echo x > a; $REAL confirm --all --yes; echo $? > $ROOT/told";
+    let output = beside_a_mount(&scratch, command, script);
+    assert!(output.stdout.starts_with("6\n0\n"), "{output:?}");
     assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
 }
