@@ -16,7 +16,7 @@ use super::{Caller, Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Anchor, Durability, Effect, Epilogue, EventDraft, Fate, Landing, PathEffect, UpperId, UpperRow,
+    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Landing, PathEffect, UpperId, UpperRow,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -29,7 +29,10 @@ struct Moving<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    RenameDir,
+    /// An empty directory that looks so takes its place, where there is to be one.
+    RenameDir {
+        leaves: Option<DirLooks>,
+    },
     ExchangeDirs,
     /// The file is where it comes from, the directory where it goes.
     ExchangeFileAndDir,
@@ -52,7 +55,7 @@ impl Moving<'_> {
         let there = Move { from: &self.from.path, to: &self.to.path };
         let back = Move { from: there.to, to: there.from };
         match self.how {
-            How::RenameDir => vec![there],
+            How::RenameDir { .. } => vec![there],
             How::ExchangeDirs | How::ExchangeFileAndDir | How::ExchangeBelow => vec![there, back],
         }
     }
@@ -61,7 +64,7 @@ impl Moving<'_> {
     fn dirs(&self) -> Vec<(RelPath, RelPath)> {
         let (from, to) = (&self.from.path, &self.to.path);
         match self.how {
-            How::RenameDir => vec![(from.clone(), to.clone())],
+            How::RenameDir { .. } => vec![(from.clone(), to.clone())],
             How::ExchangeDirs => exchange_moves(from, to).into(),
             How::ExchangeFileAndDir => vec![(to.clone(), from.clone())],
             How::ExchangeBelow => Vec::new(),
@@ -155,7 +158,7 @@ impl Overlay {
     ) -> Result<(Renamed, Option<OperationId>)> {
         let anchors = state.anchors_moved(&from.path, &to.path, meta);
         let mut landing = Landing::new(&self.store, Durability::Cached);
-        landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.mode_below())?;
+        landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.looks_below())?;
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..epilogue })?;
         let applied = promised.apply().map_err(looked_at_too_early)?;
         state.know(anchors);
@@ -179,7 +182,7 @@ impl Overlay {
         lifted: Vec<Lifted<'_>>,
         caller: &Caller,
     ) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from, to, how: How::RenameDir }, lifted, caller)
+        self.relocate_told(&Moving { from, to, how: How::RenameDir { leaves: None } }, lifted, caller)
     }
 
     /// Two directories with all that is in them.
@@ -203,10 +206,17 @@ impl Overlay {
         self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Vec::new(), caller)
     }
 
-    /// Undoes a rename to a free name: whatever is at `from` goes to `to`, and nobody judges it.
-    pub(super) fn move_back(&self, from: &End, to: &End, event: EventDraft) -> Result<Option<OperationId>> {
+    /// Undoes a rename to a free name: whatever is at `from` goes to `to`, and nobody judges it. Where it had taken the place
+    /// of an empty directory `leaves` is what that looked like.
+    pub(super) fn move_back(
+        &self,
+        from: &End,
+        to: &End,
+        leaves: Option<DirLooks>,
+        event: EventDraft,
+    ) -> Result<Option<OperationId>> {
         match (from.is_dir(), from.upper()) {
-            (true, _) => self.relocate_back(&Moving { from, to, how: How::RenameDir }, event),
+            (true, _) => self.relocate_back(&Moving { from, to, how: How::RenameDir { leaves } }, event),
             (false, Some(id)) => self.move_upper_as(from, to, id, vec![event]),
             (false, None) => self.move_below_as(from, to, event),
         }
@@ -225,7 +235,7 @@ impl Overlay {
 
     fn relocate_back(&self, moving: &Moving<'_>, event: EventDraft) -> Result<Option<OperationId>> {
         let _renaming = match moving.how {
-            How::RenameDir => self.renaming(&[moving.from]),
+            How::RenameDir { .. } => self.renaming(&[moving.from]),
             How::ExchangeDirs | How::ExchangeFileAndDir | How::ExchangeBelow => {
                 self.renaming(&[moving.from, moving.to])
             }
@@ -315,8 +325,14 @@ impl Overlay {
         let stat = |path: &RelPath| self.lower.stat(path).doing(|| format!("stat {path}"));
         let (here, there) = (stat(&from.path)?, stat(&to.path)?);
         match (how, &here, &there) {
-            (How::RenameDir, Some(here), there) => {
-                let onto = there.map(|there| there.mode);
+            (How::RenameDir { leaves: Some(looks) }, Some(here), None) => {
+                // Made where nothing is, with all that a directory looks like: by one rename both are in their places.
+                landing.make_dir(&self.lower, &to.path, *looks)?;
+                let made = stat(&to.path)?.ok_or(Error::Errno(libc::ENOENT))?;
+                landing.exchange(&self.lower, (&from.path, here.stamp()), (&to.path, made.stamp()))?;
+            }
+            (How::RenameDir { .. }, Some(here), there) => {
+                let onto = there.as_ref().map(DirLooks::of);
                 landing.relocate(&self.lower, &from.path, &to.path, here.stamp(), onto)?;
             }
             // The file is upper's alone: below only the directory moves.
@@ -342,7 +358,7 @@ impl Overlay {
         };
         match how {
             _ if moving.passes() => Vec::new(),
-            How::RenameDir => vec![self.renamed_event(from, to, caller)],
+            How::RenameDir { .. } => vec![self.renamed_event(from, to, caller)],
             How::ExchangeDirs => vec![undoable(from, to), exchanged(to, from)],
             How::ExchangeFileAndDir => vec![undoable(to, from)],
             How::ExchangeBelow => Vec::new(),
@@ -350,7 +366,7 @@ impl Overlay {
     }
 
     fn renamed_event(&self, from: &End, to: &End, caller: &Caller) -> EventDraft {
-        let effect = Effect::Renamed { from: from.path.clone(), onto: to.mode_below() };
+        let effect = Effect::Renamed { from: from.path.clone(), onto: to.looks_below() };
         let what = format!("[renamed from {}]", from.path);
         let event = self.structure_event(&to.path, what, &self.doer(caller));
         event.doing([PathEffect::new(&to.path, effect)])
@@ -447,7 +463,7 @@ impl State {
     fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>, gone: &[RelPath]) -> Vec<Anchor> {
         let (from, to) = (&moving.from.path, &moving.to.path);
         match moving.how {
-            How::RenameDir => self.anchors_moved_dir(from, to, gone),
+            How::RenameDir { .. } => self.anchors_moved_dir(from, to, gone),
             How::ExchangeDirs => self.anchors_exchanged_dirs(from, to, gone),
             How::ExchangeFileAndDir => self.anchors_exchanged(from, to, here),
             How::ExchangeBelow => Vec::new(),
@@ -460,7 +476,7 @@ impl State {
         if *how == How::ExchangeFileAndDir && had_from {
             self.recent_moved(&from.path, &to.path);
         }
-        if *how == How::RenameDir {
+        if matches!(how, How::RenameDir { .. }) {
             return self.renamed(from, to);
         }
         self.epoch += 1;

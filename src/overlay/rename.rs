@@ -10,7 +10,7 @@ use super::nodes::{Left, NodeId};
 use super::{Caller, Error, Overlay, Result};
 use crate::model::RelPath;
 use crate::policy::rules::Action;
-use crate::store::{UpperId, Writer};
+use crate::store::{DirLooks, UpperId, Writer};
 use crate::sys::RenameFlags;
 use crate::sys::file::{FileKind, Meta};
 
@@ -43,10 +43,10 @@ impl End {
         }
     }
 
-    /// The mode of what stands there in lower, where the view shows that.
-    pub fn mode_below(&self) -> Option<u32> {
+    /// What an entry without content looks like that stands there in lower, where the view shows that.
+    pub fn looks_below(&self) -> Option<DirLooks> {
         match &self.origin {
-            Origin::Lower(meta) => Some(meta.mode),
+            Origin::Lower(meta) => Some(DirLooks::of(meta)),
             Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => None,
         }
     }

@@ -19,7 +19,6 @@ use crate::store::{
     self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent,
     NodeLooks, Operation, PathEffect, Writer,
 };
-use crate::sys::Mode;
 use crate::sys::file::{FileKind, Meta};
 
 /// What an undo may go over.
@@ -230,7 +229,7 @@ impl Overlay {
         &self,
         path: &RelPath,
         from: &RelPath,
-        onto: Option<u32>,
+        onto: Option<DirLooks>,
         operation: &Operation,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
@@ -251,12 +250,7 @@ impl Overlay {
             if how.review.dry_run {
                 return Ok(Ok(None));
             }
-            let undone = self.move_back(there, home, event.clone())?;
-            if let Some(mode) = onto.filter(|_| there.is_dir()) {
-                // The empty directory whose place it took.
-                self.lower.place(path)?.make_dir(Mode::from_raw_mode(mode))?;
-            }
-            Ok(Ok(undone))
+            self.move_back(there, home, onto, event.clone()).map(Ok)
         });
         self.after_move(how, ([from, path], dirs), renamed)
     }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::anchors::{self, Anchor, AnchorState};
 use super::backups::{self, Backup};
 use super::events::{self, EventDraft};
+use super::operations::DirLooks;
 use super::upper::{self, UpperId, UpperRow, to_row};
 use super::{Result, recovery, verdicts};
 use crate::model::{ChangeId, Digest, OperationId, RelPath, Stamp, Timestamp};
@@ -133,8 +134,12 @@ pub(super) enum Act {
     /// The entry, with the content that is expected, goes to another name, where nothing is.
     Move { to: RelPath },
     /// The entry, whatever is written to it meanwhile, goes to where nothing is, or something without content: an empty
-    /// directory of mode `onto`, a FIFO.
-    Relocate { to: RelPath, onto: Option<u32> },
+    /// directory that looks like `onto`, a FIFO.
+    Relocate {
+        to: RelPath,
+        #[serde(default, deserialize_with = "super::operations::looks_or_mode")]
+        onto: Option<DirLooks>,
+    },
     /// The entry and the one at `to`, which is `with`, change places, whatever is written to them meanwhile.
     Exchange { to: RelPath, with: Stamp },
     /// The path becomes one more name of what is at `of` by then.

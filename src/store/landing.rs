@@ -224,14 +224,14 @@ impl<'a> Landing<'a> {
     }
 
     /// Renames within lower what somebody may be writing to, to where nothing is, or something without content: for a
-    /// directory an empty one of mode `onto`. What goes from a directory is removed before that is renamed.
+    /// directory an empty one that looks like `onto`. What goes from a directory is removed before that is renamed.
     pub fn relocate(
         &mut self,
         tree: &Tree,
         from: &RelPath,
         to: &RelPath,
         expect: Stamp,
-        onto: Option<u32>,
+        onto: Option<DirLooks>,
     ) -> Result<()> {
         self.two_paths(tree, from, Some(expect), Act::Relocate { to: to.clone(), onto })
     }
@@ -268,9 +268,7 @@ impl<'a> Landing<'a> {
     /// Makes a directory that is gone, in one that is there.
     pub fn make_dir(&mut self, tree: &Tree, path: &RelPath, looks: DirLooks) -> Result<()> {
         let place = self.make_noted(tree, path)?;
-        let DirLooks { mode, uid, gid } = looks;
-        let dressed = place.set_owner(Some(uid), Some(gid)).and_then(|()| place.set_mode(mode));
-        dressed.doing(|| format!("give {path} its owner"))
+        looks.give(place).doing(|| format!("give {path} its owner"))
     }
 
     fn make_noted(&mut self, tree: &Tree, dir: &RelPath) -> Result<&Place> {

@@ -3,13 +3,14 @@
 //! An operation is what was recorded in one transaction: its events have one id, and in their rows, beside what `log`
 //! tells, what each did. Contents are kept by their hashes, as backups are and no longer.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::events::{Event, EventDraft};
 use super::upper::{Kept, UpperRow, parse_row};
 use super::{Result, Store};
 use crate::model::{ChangeId, OperationId, RelPath, Timestamp};
 use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::Place;
 
 /// A file or symlink as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,27 @@ impl DirLooks {
     pub fn of(meta: &Meta) -> Self {
         Self { mode: meta.mode, uid: meta.uid, gid: meta.gid }
     }
+
+    /// To a directory made a moment ago, of which the umask has had its share.
+    pub(super) fn give(&self, dir: &Place) -> std::io::Result<()> {
+        // The mode last: an owner takes set-id bits away.
+        dir.give_owner(self.uid, self.gid).and_then(|()| dir.set_mode(self.mode))
+    }
+}
+
+/// A record may have the permissions alone.
+pub(super) fn looks_or_mode<'de, D: Deserializer<'de>>(record: D) -> std::result::Result<Option<DirLooks>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Recorded {
+        Looks(DirLooks),
+        Mode(u32),
+    }
+    let looks = |recorded| match recorded {
+        Recorded::Looks(looks) => looks,
+        Recorded::Mode(mode) => DirLooks { mode, uid: 0, gid: 0 },
+    };
+    Ok(Option::<Recorded>::deserialize(record)?.map(looks))
 }
 
 /// A FIFO, socket or device, all of it.
@@ -86,10 +108,11 @@ pub enum Effect {
     /// A FIFO, socket or device came.
     SpecialMade,
     SpecialRemoved(NodeLooks),
-    /// What was at `from` is here; `onto`: the permissions of the empty directory that it took the place of.
+    /// What was at `from` is here; `onto`: the empty directory that it took the place of.
     Renamed {
         from: RelPath,
-        onto: Option<u32>,
+        #[serde(default, deserialize_with = "looks_or_mode")]
+        onto: Option<DirLooks>,
     },
     Exchanged {
         with: RelPath,

@@ -655,3 +655,17 @@ fn backups_of_one_moment_have_names_of_their_own_dated_on() {
     assert_eq!(put("a", moment + 400), Backup::name_for(&path("a"), moment + 400));
     assert_eq!(put("a", moment), Backup::name_for(&path("a"), moment + 501));
 }
+
+#[test]
+fn a_directory_of_which_the_permissions_alone_were_recorded_is_read() {
+    let onto = Some(DirLooks { mode: 0o755, uid: 7, gid: 7 });
+    let renamed = |onto| Effect::Renamed { from: path("a"), onto };
+    let told = serde_json::to_string(&renamed(onto)).unwrap();
+    assert_eq!(serde_json::from_str::<Effect>(&told).unwrap(), renamed(onto));
+    let older = told.replace(r#"{"mode":493,"uid":7,"gid":7}"#, "493");
+    assert_ne!(older, told);
+    let rest = DirLooks { mode: 0o755, uid: 0, gid: 0 };
+    assert_eq!(serde_json::from_str::<Effect>(&older).unwrap(), renamed(Some(rest)));
+    let nothing = serde_json::to_string(&renamed(None)).unwrap();
+    assert_eq!(serde_json::from_str::<Effect>(&nothing).unwrap(), renamed(None));
+}

@@ -295,3 +295,22 @@ fn a_symlink_that_is_renamed_over_another_or_changes_places_with_it_keeps_its_ow
     bench.view().rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("d"), exchange, &ME).unwrap();
     assert_eq!((dressed("a"), dressed("d")), ((10, 10, 10), (9, 9, 9)));
 }
+
+#[test]
+fn an_empty_directory_that_another_took_the_place_of_comes_back_with_its_mode_and_owner() {
+    let bench = Bench::new();
+    bench.put("x/in", "in\n");
+    std::fs::create_dir(bench.lower_path("y")).unwrap();
+    bench.chmod_below("y", 0o777);
+    bench.chown_below("y", 7);
+    bench.rename("x", "y");
+    assert_eq!(bench.lower("y/in"), Some("in\n".to_owned()));
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!((bench.lower("x/in"), bench.lower("y/in")), (Some("in\n".to_owned()), None));
+    let meta = std::fs::metadata(bench.lower_path("y")).unwrap();
+    assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o777, 7, 7));
+    assert_eq!(
+        (bench.names(""), bench.names("x"), bench.names("y")),
+        (vec!["x".to_owned(), "y".to_owned()], vec!["in".to_owned()], Vec::new())
+    );
+}

@@ -993,6 +993,17 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["new a 99\n", "new b 99\n", "made\n"],
     },
     Scenario {
+        name: "the rename of a directory with held files over an empty one is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            std::fs::create_dir(bench.lower_path("e")).unwrap();
+            bench.rename("d", "e");
+        },
+        act: undo_latest,
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
+    },
+    Scenario {
         name: "a directory is renamed to where a new file of it is judged",
         rule: Rule::EachPath,
         ready: |bench| {

@@ -7,6 +7,7 @@ use super::StepOutcome;
 use super::foreign::{keep_foreign, keep_within};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::store::journal::{Act, Looks, Step};
+use crate::store::operations::DirLooks;
 use crate::store::recovery::SweepNote;
 use crate::store::{Context, Error, Result, Store, is_temp_name};
 use crate::sys::file::{self, FileKind, Meta};
@@ -111,7 +112,11 @@ impl Staged {
                 self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
                 let is_dir = self.place.stat().doing(doing)?.is_some_and(|meta| meta.is_dir());
                 let onto = onto.filter(|_| is_dir);
-                onto.map_or(Ok(()), |mode| self.other().make_dir(Mode::from_raw_mode(mode))).doing(doing)
+                let make = |looks: DirLooks| {
+                    self.other().make_dir(Mode::RWXU)?;
+                    looks.give(self.other())
+                };
+                onto.map_or(Ok(()), make).doing(doing)
             }
             Act::Exchange { .. } => self.place.rename(self.other(), RenameFlags::EXCHANGE).doing(doing),
             Act::Link { .. } => self.place.unlink().doing(doing),
