@@ -554,10 +554,11 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
 /// namespaces of their own; who is in ours (an ordinary user's run beside a mount) would find the project in its place.
 fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
     let runs = project.overlay.runs().live();
-    let (run, way_out) = match (request.force, runs.first(), runs.iter().find(|run| runs::is_among_us(run))) {
-        (false, Some(run), _) => (run, "--force shuts its view"),
-        (true, _, Some(run)) => (run, "it would find the project in the view's place; end it first"),
-        (true, _, None) | (false, None, _) => return Ok(()),
+    let among_us = runs.iter().find(|run| runs::is_among_us(run));
+    let (run, way_out) = match (among_us, runs.first()) {
+        (Some(run), _) => (run, "it would find the project in the view's place; end it first"),
+        (None, Some(run)) if !request.force => (run, "--force shuts its view"),
+        (None, _) => return Ok(()),
     };
     let message = format!("a run goes on (pid {}): {}; {way_out}", run.runner, run.command);
     Err(ErrorBody::new(ErrorCode::Busy, message))

@@ -101,6 +101,7 @@ fn the_mount_beside_an_ordinary_users_run_stays_until_that_has_ended() {
     let script = "$REAL unmount $PROJECT; echo $?; $REAL unmount --force $PROJECT; echo $?; echo go > go";
     let output = beside_a_mount(&scratch, "echo x > a", script);
     assert!(output.stdout.starts_with("5\n5\n0\n"), "{output:?}");
+    assert_eq!(output.stderr.matches("end it first").count(), 2, "force is no way out: {output:?}");
     assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
 }
 
