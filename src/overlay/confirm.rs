@@ -431,7 +431,9 @@ impl Overlay {
     fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
         let path = &dir.row.names[0];
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
-        let removed = meta.map(|meta| PathEffect::new(path, Effect::DirRemoved(DirLooks::of(&meta))));
+        let looks = meta.map(|meta| DirLooks::of_going(&self.lower.place(path)?, &meta)).transpose();
+        let looks = looks.doing(|| format!("open {path}"))?;
+        let removed = looks.map(|looks| PathEffect::new(path, Effect::DirRemoved(looks)));
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(dir.held.id.to_string());
             event.message = Some("[directory removed]".to_owned());

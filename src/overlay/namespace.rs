@@ -589,17 +589,22 @@ impl Overlay {
         };
         let hidden = self.hidden_below(&path)?;
         let waits = gated.or((!hidden.is_empty()).then_some(Reason::Parent));
-        match waits {
+        // One that is hidden comes back by a discard.
+        let removed = match waits {
             Some(reason) => {
                 self.check_may_change(0)?;
-                self.hide_dir(&path, reason, &self.doer(caller))?
+                self.hide_dir(&path, reason, &self.doer(caller))?;
+                None
             }
-            None => self.lower.place(&path)?.remove_dir()?,
-        }
+            None => {
+                let place = self.lower.place(&path)?;
+                let looks = DirLooks::of_going(&place, &was)?;
+                place.remove_dir()?;
+                Some(PathEffect::new(&path, Effect::DirRemoved(looks)))
+            }
+        };
         if self.action(&path, FileKind::Directory) != Action::Pass {
             let gone = self.state.lock().left(&path).into_iter().collect();
-            // One that is hidden comes back by a discard.
-            let removed = waits.is_none().then(|| PathEffect::new(&path, Effect::DirRemoved(DirLooks::of(&was))));
             let by = self.doer(caller);
             let doing = if removed.is_some() { Doing::RemoveDir } else { Doing::Hold };
             let part = self.part_of(&path, &by, doing);

@@ -3,13 +3,16 @@
 //! An operation is what was recorded in one transaction: its events have one id, and in their rows, beside what `log`
 //! tells, what each did. Contents are kept by their hashes, as backups are and no longer.
 
+use std::fs::File;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::events::{Event, EventDraft};
 use super::upper::{Kept, UpperRow, parse_row};
 use super::{Result, Store};
 use crate::model::{ChangeId, OperationId, RelPath, Timestamp};
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Place;
 
 /// A file or symlink as it was.
@@ -46,6 +49,14 @@ pub struct DirLooks {
 impl DirLooks {
     pub fn of(meta: &Meta) -> Self {
         Self { mode: meta.mode, uid: meta.uid, gid: meta.gid }
+    }
+
+    /// Of one at `place` that is about to go: its access list does not come back with it, and lends the owning group
+    /// nothing then.
+    pub fn of_going(place: &Place, meta: &Meta) -> std::io::Result<Self> {
+        let dir = File::from(place.open(OFlags::PATH | OFlags::DIRECTORY)?);
+        let mode = file::mode_beside_list(meta.mode, file::masked_group(&dir, meta.mode), None)?;
+        Ok(Self { mode, ..Self::of(meta) })
     }
 
     /// To a directory made a moment ago, of which the umask has had its share.

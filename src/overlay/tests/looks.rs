@@ -314,3 +314,15 @@ fn an_empty_directory_that_another_took_the_place_of_comes_back_with_its_mode_an
         (vec!["x".to_owned(), "y".to_owned()], vec!["in".to_owned()], Vec::new())
     );
 }
+
+#[test]
+fn a_directory_that_comes_back_without_its_access_list_lets_the_group_do_no_more_than_that_did() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.lower_path("d")).unwrap();
+    let dir = std::fs::File::open(bench.lower_path("d")).unwrap();
+    xattr::set(dir.as_fd(), OsStr::new(xattr::ACCESS_ACL), LIST, XattrFlags::empty()).unwrap();
+    assert_eq!(bench.looks_below("d").0, 0o670);
+    bench.view().rmdir(ROOT, OsStr::new("d"), &ME).unwrap();
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!(bench.looks_below("d").0, 0o600);
+}
