@@ -175,7 +175,9 @@ impl Overlay {
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
         }
-        self.check_not_frozen(&target, caller)?;
+        if !set.sets_access_time_alone() {
+            self.check_not_frozen(&target, caller)?;
+        }
         if target.path.as_ref().is_some_and(|path| self.unlanded(path).is_none()) {
             // Recovery knows what has landed by its times.
             self.store.record_waiting()?;
@@ -253,7 +255,7 @@ impl Overlay {
         state.uppers.at(path).filter(|id| state.uppers.get(*id).is_some_and(|upper| !upper.is_landed()))
     }
 
-    /// What is frozen is not modified in any way (SPEC §6). What reading does to its access time asks nobody here.
+    /// What is frozen is not modified in any way (SPEC §6); when it was read last is none.
     fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
         let by = self.writer(caller);
@@ -544,6 +546,10 @@ impl SetAttributes {
     fn changes_inode(&self) -> bool {
         let times = (self.atime, self.mtime) != (SetTime::Keep, SetTime::Keep);
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || times
+    }
+
+    fn sets_access_time_alone(&self) -> bool {
+        self.mode.is_none() && self.uid.or(self.gid).is_none() && self.mtime == SetTime::Keep
     }
 }
 

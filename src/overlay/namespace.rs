@@ -532,6 +532,21 @@ impl Overlay {
         Ok(())
     }
 
+    /// The same with a whiteout in its place: at no moment does the path show what lower has.
+    fn orphan_hidden(
+        &self,
+        path: &RelPath,
+        id: UpperId,
+        whiteout: UpperRow,
+        record: impl FnOnce(&Store, &UpperRow) -> crate::store::Result<()>,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        record(&self.store, &whiteout)?;
+        state.take_out(path, id);
+        state.uppers.insert(Upper::written(whiteout));
+        Ok(())
+    }
+
     /// What took the place of a hidden directory goes; the directory is hidden as before.
     fn hide_dir_again(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
@@ -539,8 +554,7 @@ impl Overlay {
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue =
             Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], verdicts: ended, ..Epilogue::default() };
-        self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
-        self.state.lock().uppers.insert(Upper::written(whiteout));
+        self.orphan_hidden(path, row.id, whiteout, |store, _| store.record_epilogue(&epilogue))?;
         self.store.drop_upper_file(row.id);
         self.hold_structure(id, Reason::Parent, &self.doer(caller))
     }
@@ -550,8 +564,7 @@ impl Overlay {
         let id = self.store.reserve_upper();
         let base = row.base.of_one_name();
         let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
-        self.orphan(path, row.id, |store| store.replace_upper(row.id, &whiteout))?;
-        self.state.lock().uppers.insert(Upper::written(whiteout));
+        self.orphan_hidden(path, row.id, whiteout, |store, whiteout| store.replace_upper(row.id, whiteout))?;
         self.store.drop_upper_file(row.id);
         self.settle_what_is_shown(id, caller)
     }

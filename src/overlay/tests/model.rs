@@ -433,7 +433,8 @@ impl Pair {
         self.edits += 1;
         let mtime = SetTime::At(Timestamp { seconds: self.edits as i64, nanoseconds: 0 });
         let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime };
-        self.view().set_attributes(node, None, &set, &ME).unwrap();
+        let answer = self.view().set_attributes(node, None, &set, &ME).map(|_| ());
+        self.same(answer, |model| model.touch(path));
     }
 
     fn held_paths(&self) -> Vec<Path> {

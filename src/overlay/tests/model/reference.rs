@@ -560,13 +560,20 @@ impl Model {
         Ok(())
     }
 
-    pub fn chmod(&mut self, path: &str, mode: u32) -> Answer {
+    /// The model has no times; but whether they may be set.
+    pub fn touch(&mut self, path: &str) -> Answer {
         self.walk(path)?;
         match self.at(path) {
-            None => return Err(libc::ENOENT),
-            Some(Node::Dir) => return Ok(()),
-            Some(Node::Leaf(_)) if self.rules.action(path) == Action::Freeze => return Err(libc::EPERM),
-            Some(Node::Leaf(_)) => {}
+            None => Err(libc::ENOENT),
+            Some(Node::Leaf(_)) if self.rules.action(path) == Action::Freeze => Err(libc::EPERM),
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub fn chmod(&mut self, path: &str, mode: u32) -> Answer {
+        self.touch(path)?;
+        if self.at(path) == Some(Node::Dir) {
+            return Ok(());
         }
         let upper = self.upper.get_mut(path);
         let is_below = upper.as_ref().is_none_or(|upper| upper.is_landed);
