@@ -93,6 +93,21 @@ impl Adapter {
         reply.answer(done);
     }
 
+    /// For looks, which are answered from memory or by one call below, but while a file is let go of that has yet to be judged:
+    /// those may wait for that.
+    fn looking<T>(
+        &self,
+        req: &Request,
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) {
+        match self.door.view.may_wait_for_release() {
+            true => self.lasting(req, reply, op, ask),
+            false => self.now(req, reply, op, ask),
+        }
+    }
+
     /// What came of a request, and the turn to be kept until it is answered.
     fn asked<T>(
         &self,
@@ -202,7 +217,8 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.now(req, reply, "lookup", |view| view.lookup(parent, name));
+        let name = name.to_owned();
+        self.looking(req, reply, "lookup", move |view| view.lookup(parent, &name));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -216,7 +232,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.now(req, reply, "getattr", |view| view.attributes(ino));
+        self.looking(req, reply, "getattr", move |view| view.attributes(ino));
     }
 
     fn setattr(

@@ -91,6 +91,10 @@ impl View {
         }
     }
 
+    pub fn may_wait_for_release(&self) -> bool {
+        self.overlay.is_releasing()
+    }
+
     pub fn attributes(&self, ino: INodeNo) -> Result<Shown> {
         match node(ino) {
             Whose::Overlay(node) => Ok(self.overlay.attributes(node)?.into()),

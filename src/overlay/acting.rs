@@ -92,14 +92,10 @@ impl State {
 
 impl super::Nodes {
     fn lowest_above(&self, path: &RelPath) -> NodeId {
-        let mut names: Vec<_> = path.components().collect();
-        names.pop();
         let mut dir = ROOT;
-        for name in names {
-            match self.child(dir, name) {
-                Some(below) => dir = below,
-                None => break,
-            }
+        for name in path.parent().unwrap_or_default().components() {
+            let Some(below) = self.child(dir, name) else { break };
+            dir = below;
         }
         dir
     }

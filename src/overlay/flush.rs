@@ -11,6 +11,7 @@ use super::{NodeId, Overlay, State};
 use crate::model::{Reason, RelPath};
 use crate::protocol::{Action as Done, Outcome, WritingNow};
 use crate::store::{UpperId, Writer};
+use crate::sys::file::FileKind;
 use crate::sys::process;
 
 /// How long a release that the kernel is about to send is waited for.
@@ -112,12 +113,19 @@ impl Overlay {
     /// Waits until releases of the node, or of files in it, that are under way or about to be sent have judged what was
     /// made or emptied and not written to. `close(2)` does not wait for them, and a landing moves the file's ctime and
     /// its directory's times: whoever asks for attributes after the close gets those that stay.
+    ///
+    /// Of a directory nobody waits where permission programs are asked: the kernel wants its attributes from everybody who
+    /// walks through it.
     pub(super) fn wait_for_release(&self, node: impl FnOnce(&State) -> Option<NodeId>) {
         let mut state = self.state.lock();
         if state.closing.is_empty() && state.judged_at_release.is_empty() {
             return;
         }
         let Some(node) = node(&state) else { return };
+        let is_dir = || state.nodes.get(node).is_ok_and(|node| node.kind == FileKind::Directory);
+        if !self.policy().hooks.is_empty() && is_dir() {
+            return;
+        }
         while let Some((closing, opener)) = state.closing_at(node) {
             let still_open = MutexGuard::unlocked(&mut state, || process::has_open(opener, closing.0));
             // Where nobody can tell, nobody waits.
@@ -129,6 +137,12 @@ impl Overlay {
         }
         let max = if self.policy().hooks.is_empty() { WAIT_FOR_JUDGING } else { WAIT_FOR_RELEASES };
         self.wait_while(&mut state, max, |state| state.is_judged_at(node));
+    }
+
+    /// Whether who asks for attributes may have to wait for a release.
+    pub fn is_releasing(&self) -> bool {
+        let state = self.state.lock();
+        !state.closing.is_empty() || !state.judged_at_release.is_empty()
     }
 
     /// Waits for the release of a node that its opener has closed. One that has not come in time may have been sent all the

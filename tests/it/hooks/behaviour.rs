@@ -215,7 +215,8 @@ fn nobody_else_waits_for_a_program() {
             }
             rounds += 1;
         }
-        assert!(slow.join().expect("no panic").iter().all(|took| (LIMIT..DECIDED).contains(took)));
+        let slow = slow.join().expect("no panic");
+        assert!(slow.iter().all(|took| (LIMIT..DECIDED).contains(took)), "{slow:?}");
         (rounds, longest)
     });
     assert!(rounds >= 10 && longest.0 < LIMIT, "{rounds} rounds, the longest {longest:?}");
