@@ -401,6 +401,13 @@ impl State {
         self.sights.copied(from, path);
     }
 
+    /// A rename of ours has moved the ctime of what was seen, and nothing else: its content need not be looked at for that.
+    pub(super) fn seen_renamed(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
+        if let Some(seen) = self.seen.get_mut(path).filter(|seen| seen.stamp == *before) {
+            seen.stamp = *after;
+        }
+    }
+
     fn seen_moved(&mut self, from: &RelPath, to: &RelPath) {
         if let Some(seen) = self.seen.remove(from) {
             self.seen.insert(to.clone(), seen);

@@ -163,6 +163,9 @@ impl Overlay {
         let applied = promised.apply().map_err(looked_at_too_early)?;
         state.know(anchors);
         state.recent_moved(&from.path, &to.path);
+        if let Some(after) = applied.meta_of(&to.path) {
+            state.seen_renamed(&to.path, &meta.stamp(), &after.stamp());
+        }
         let is_below = rows.is_empty();
         state.rows_changed(rows);
         let renamed = state.renamed(from, to);
