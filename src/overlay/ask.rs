@@ -84,9 +84,7 @@ impl Overlay {
 
     fn rewritten(&self, path: &RelPath, new: &[u8]) -> Result<(UpperRow, Side)> {
         let (below, mode) = match self.origin(path)? {
-            Origin::Lower(meta) => {
-                (Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links }, meta.mode)
-            }
+            Origin::Lower(meta) => (Below::of(Some(&meta)), meta.mode),
             Origin::Upper(_, meta) => (Below::Nothing, meta.mode),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
         };

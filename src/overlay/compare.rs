@@ -233,13 +233,6 @@ impl Comparison {
         self.measure.map_or(0, |measure| measure.hunks.unwrap_or_else(found_otherwise))
     }
 
-    pub(super) fn below(&self) -> Below {
-        match self.present.meta {
-            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
-            None => Below::Nothing,
-        }
-    }
-
     /// Hashing something large would make its writer wait (SPEC §10).
     pub(super) fn new_digest_if_small(&mut self) -> Result<Option<Digest>> {
         match self.new.bytes.is_some() {

@@ -534,7 +534,7 @@ impl State {
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;
             if let Some(meta) = meta {
-                upper.row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+                upper.row.base.below = Below::of(Some(meta));
                 // With others' edits merged in it looks like what has landed, and not like its own file.
                 upper.row.looks = Some(FileLooks::default());
             }

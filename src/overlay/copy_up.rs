@@ -99,7 +99,7 @@ impl Overlay {
             // It is being deleted at this moment.
             return Ok(Copied::Nameless);
         }
-        let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+        let below = Below::of(Some(meta));
         let looks = Some(FileLooks::of(meta));
         let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None, looks };
         self.store.save_upper_soon(&row)?;

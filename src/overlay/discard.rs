@@ -325,10 +325,7 @@ impl Overlay {
         state.uppers.held_no_more(id);
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
         (upper.row.base.content, upper.row.base.found) = (None, None);
-        upper.row.base.below = match below {
-            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
-            None => Below::Nothing,
-        };
+        upper.row.base.below = Below::of(below.as_ref());
         (upper.dirty, upper.saved) = (true, true);
         Ok(self.store.save_upper(&upper.row)?)
     }

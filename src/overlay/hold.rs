@@ -12,7 +12,7 @@ use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
 use crate::protocol::EventName;
-use crate::store::{self, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, What, Writer};
+use crate::store::{self, Below, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, What, Writer};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -97,7 +97,7 @@ impl Overlay {
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
-            row.base.below = comparison.below();
+            row.base.below = Below::of(comparison.present.meta.as_ref());
             // Kept content has no attributes: what is compared is not what lower has.
             row.base.found = match comparison.old.meta {
                 Some(_) => None,

@@ -296,7 +296,7 @@ impl State {
             self.uppers.remove(rest.upper);
         }
         if let Some(meta) = put {
-            row.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+            row.base.below = Below::of(Some(&meta));
         }
         match (&row.what, below) {
             (What::Whiteout, Some(was)) => self.unnamed_at(&row.names[0], &was),

@@ -190,7 +190,7 @@ impl Overlay {
             let meta = applied.meta_of(path);
             let mut rest = rest.clone();
             if let Some(meta) = &meta {
-                rest.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+                rest.base.below = Below::of(Some(meta));
             }
             applied.epilogue().save = vec![rest.clone()];
             if let (Some(before), Some(after)) = (present.meta, &meta) {
@@ -226,7 +226,7 @@ impl Overlay {
         let mut rest = row.clone();
         (rest.base.content, rest.base.found) = (content, None);
         if let Some(meta) = landing.meta_of(path)? {
-            rest.base.below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+            rest.base.below = Below::of(Some(&meta));
         }
         // It is what the rest is based on, and must be there even when the file is replaced from outside.
         if let Some(content) = landed.stage(&self.store)? {

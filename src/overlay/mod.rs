@@ -11,10 +11,10 @@
 //! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
 //! Begin with [`Overlay`].
 //!
-//! Lock order: directories that are acted in or renamed ([`acting`]), then `OpenFile::copying`, then claims on upper entries in the order of their ids, then `Overlay::state`, then
-//! what the store guards by itself. Under `state` run single calls on names and commits that reach the page cache; no
-//! diff, no hash, no copy, and nothing that waits for another process. One exception stands in `store::landing`: an inode
-//! with several names is written in place.
+//! Lock order: directories that are acted in or renamed ([`acting`]), then `OpenFile::copying`, then claims on upper
+//! entries in the order of their ids, then `Overlay::state`, then what the store guards by itself. Under `state` run single
+//! calls on names and commits that reach the page cache; no diff, no hash, no copy, and nothing that waits for another
+//! process. One exception stands in `store::landing`: an inode with several names is written in place.
 
 mod acting;
 mod after_answer;

@@ -210,8 +210,7 @@ impl State {
         match (&*open.backing(), before) {
             (Backing::Upper(..), Some(upper)) => Ok(UpperRow { id: new.id(), ..upper.row.clone() }),
             (Backing::Lower(_), None) if self.uppers.at(path).is_none() => {
-                let Meta { mode, links, .. } = writing.was;
-                let base = Base::of(Below::Entry { stamp: writing.was.stamp(), mode, links });
+                let base = Base::of(Below::of(Some(&writing.was)));
                 let looks = Some(FileLooks::of(&writing.was));
                 Ok(UpperRow { id: new.id(), names: vec![path.clone()], what: What::File, base, held: None, looks })
             }

@@ -15,7 +15,7 @@ use crate::store::{
     AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, PathEffect,
     Version,
 };
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::FileKind;
 
 /// Where backups go, and what they may go over.
 #[derive(Clone, Debug, Default)]
@@ -179,8 +179,7 @@ impl Overlay {
         let Rolling { path, present, .. } = &*one;
         landing.make_parents(&self.lower, path)?;
         // All names of a file go back together.
-        let below = |meta: Meta| Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
-        let base = Base::of(present.meta.map_or(Below::Nothing, below));
+        let base = Base::of(Below::of(present.meta.as_ref()));
         let (kind, by) = (BackupKind::RolledBack, &how.review.by);
         one.replaced =
             self.stage_replacement(&Replacement { path, base: &base, new: &new, present, kind, by }, landing)?;
@@ -253,10 +252,7 @@ impl Overlay {
         let Some(held) = row.held.clone().filter(|_| row.names[0] == *path) else { return Ok(()) };
         let mut present = self.present_side(path)?;
         let content = present.kept().doing(|| format!("hash {path}"))?;
-        row.base.below = match present.meta {
-            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
-            None => Below::Nothing,
-        };
+        row.base.below = Below::of(present.meta.as_ref());
         // Where nothing is any more it stays a change of what it was one of, as one of a deleted file does (SPEC §4.3).
         (row.base.content, row.base.found) = (content.or(row.base.content), None);
         if let Some(content) = present.stage(&self.store)? {

@@ -430,9 +430,6 @@ impl State {
         upper.takes_along = None;
         (upper.row.base.content, upper.row.base.found) = (None, None);
         upper.row.looks = meta.map(FileLooks::of);
-        upper.row.base.below = match meta {
-            Some(meta) => Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links },
-            None => Below::Nothing,
-        };
+        upper.row.base.below = Below::of(meta);
     }
 }

@@ -107,6 +107,14 @@ pub enum Below {
     Entry { stamp: Stamp, mode: u32, links: u32 },
 }
 
+impl Below {
+    /// What a look at the path has found.
+    pub fn of(found: Option<&Meta>) -> Self {
+        let entry = |meta: &Meta| Self::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
+        found.map_or(Self::Nothing, entry)
+    }
+}
+
 /// Content that is kept, and as what it stood there: a file with the bytes of a symlink's target is another thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
