@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Condvar;
 use rusqlite::Connection;
 
-use super::fulfilment::Waiting;
+use super::fulfilment::{Going, Waiting};
 use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
@@ -172,9 +172,17 @@ impl Database {
 
     /// All that `work` writes is committed together, or nothing of it.
     pub fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let value = self.commit(work).map_err(|err| failed(&self.connection, err))?;
-        self.note_commit();
+        let value = self.commit(Going::All, work).map_err(|err| failed(&self.connection, err))?;
+        // There may be events.
+        self.committed.notify_all();
         Ok(value)
+    }
+
+    /// The same, of which nobody is to be told: what is done and not recorded goes on waiting, unless an intent goes that may
+    /// tell that it is done.
+    pub(super) fn write_beside_waiting<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        let going = if self.undone.is_empty() { Going::Rows } else { Going::All };
+        self.commit(going, work).map_err(|err| failed(&self.connection, err))
     }
 
     /// The same, for work that makes sweep notes: those that nobody needs any more go with it.
@@ -195,29 +203,29 @@ impl Database {
     /// well, and what was committed before may be lost with it.
     pub fn write_durably<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
-        let written = self.commit(work);
+        let written = self.commit(Going::All, work);
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
         let written = self.halt.watch_syncs("sync the state database", written);
         let value = written.map_err(|err| failed(&self.connection, err))?;
-        self.note_commit();
+        self.committed.notify_all();
         Ok(value)
     }
 
     /// One transaction, with what was left to it.
-    fn commit<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+    fn commit<T>(&mut self, going: Going, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let transaction = Transaction::begin(&mut self.connection)?;
         self.undone.iter().try_for_each(|intent| journal::retract(&transaction, *intent))?;
-        self.waiting.record(&transaction)?;
+        self.waiting.record(&transaction, going)?;
         let value = work(&transaction)?;
         transaction.commit()?;
+        self.note_commit(going);
         Ok(value)
     }
 
-    fn note_commit(&mut self) {
+    fn note_commit(&mut self, gone: Going) {
         self.undone.clear();
-        self.waiting.is_recorded();
+        self.waiting.is_recorded(gone);
         self.commits += 1;
-        self.committed.notify_all();
         if let Some(watch) = &self.log_watch
             && self.connection.log_bytes() >= watch.bytes_min
         {

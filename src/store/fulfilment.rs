@@ -1,13 +1,15 @@
 //! The record of a landing that is done, written a moment after whoever landed it has gone on.
 //!
 //! ```text
-//!   promise: one transaction ──► lower is new ──► waits here ──► one transaction, its own or the next one's
+//!   promise: one transaction ──► lower is new ──► waits here ──► one transaction for all that wait
 //! ```
 //! Nobody can tell that it waits: the database writes what waits before it writes or reads anything else
-//! ([`Database::write`], [`Database::reader`]). A death meanwhile leaves what a death right after the last rename leaves, an
-//! intent of which all is done, and recovery records it. So the upper file that the record lets go stays until then: should
-//! somebody change the path below in that moment, recovery finds neither old nor new there, and holds what was written. What
-//! we do at such a path ourselves is a landing, which a transaction promises, or comes after [`Store::record_waiting`].
+//! ([`Database::write`], [`Database::reader`]), but for the next promise. That says of what waits that it is done
+//! ([`Intent::done`]): recorded together they cost the log a page or two each, and one by one five. What is done and not said
+//! to be looks after a death like a death right after the last rename, an intent of which all is done, and recovery records
+//! both. So the upper file that the record lets go stays until then: should somebody change the path below in that moment,
+//! recovery finds neither old nor new there, and holds what was written. What we do at such a path ourselves is a landing,
+//! which a transaction promises, or comes after [`Store::record_waiting`].
 //!
 //! A thread that has nothing else to do writes what waits ([`Store::record_until_the_end`]). Where there is none, as for a
 //! command without a mount, it waits for whoever is next, or for the end.
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 
+use super::content::StagedContent;
 use super::database::Database;
 use super::journal::{self, Intent};
 use super::upper::{self, UpperId, UpperRow};
@@ -24,9 +27,19 @@ use super::{Result, Store, events};
 use crate::model::OperationId;
 use crate::sys::sqlite::Transaction;
 
-/// How long it waits for more before it is recorded by itself: longer than the pauses in one burst of saves, of which each
-/// records what came before it.
-const GATHERING: Duration = Duration::from_millis(20);
+/// How long it waits for more before it is recorded. Who saves meanwhile may wait for that, so for no more than a dozen.
+const GATHERING: Duration = Duration::from_millis(5);
+
+/// Whoever promises when so many wait records them first, where the thread that does has been given no processor.
+const WAITING_MAX: usize = 128;
+
+/// What goes with a transaction, of what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Going {
+    All,
+    /// What is done goes on waiting.
+    Rows,
+}
 
 /// What an intent promises, once it has come true.
 struct Fulfilment {
@@ -34,6 +47,8 @@ struct Fulfilment {
     intent: Intent,
     /// Files that nobody needs once it is recorded.
     unneeded: Vec<UpperId>,
+    /// An intent that is committed says that it is done.
+    is_told: bool,
 }
 
 /// Landings that are done and not recorded yet, and entries of which nothing is written yet. Guarded by the database's
@@ -55,16 +70,20 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// As part of a transaction.
-    pub fn record(&self, tx: &Transaction<'_>) -> Result<()> {
-        let fulfil = |done: &Fulfilment| journal::fulfil(tx, done.intent_id, &done.intent).map(|_| ());
-        self.fulfilments.iter().try_for_each(fulfil)?;
+    pub fn record(&self, tx: &Transaction<'_>, going: Going) -> Result<()> {
+        if going == Going::All {
+            let fulfil = |done: &Fulfilment| journal::fulfil(tx, done.intent_id, &done.intent).map(|_| ());
+            self.fulfilments.iter().try_for_each(fulfil)?;
+        }
         self.rows.iter().try_for_each(|row| upper::put(tx, row))
     }
 
     /// That transaction is committed.
-    pub fn is_recorded(&mut self) {
+    pub fn is_recorded(&mut self, gone: Going) {
         self.rows.clear();
-        self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
+        if gone == Going::All {
+            self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));
+        }
     }
 
     /// Files that are to be removed now.
@@ -83,6 +102,11 @@ impl Waiting {
     /// Neither records nor files.
     fn is_nothing(&self) -> bool {
         self.fulfilments.is_empty() && self.unneeded.is_empty()
+    }
+
+    /// What is done, and no intent says so.
+    fn untold(&self) -> Vec<i64> {
+        self.fulfilments.iter().filter(|done| !done.is_told).map(|done| done.intent_id).collect()
     }
 
     /// How many events come before the next.
@@ -115,11 +139,25 @@ impl Database {
             false => self.write(|_| Ok(())),
         }
     }
+
+    /// The commit point of a landing: gives the number of its intent. What is done and waits to be recorded goes on waiting.
+    pub(super) fn promise(&mut self, intent: &mut Intent, contents: &[StagedContent]) -> Result<i64> {
+        if self.waiting.fulfilments.len() >= WAITING_MAX {
+            self.record_waiting()?;
+        }
+        intent.done = self.waiting.untold();
+        let id = self.write_beside_waiting(|tx| {
+            contents.iter().try_for_each(|content| content.commit(tx))?;
+            journal::promise(tx, intent)
+        })?;
+        self.waiting.fulfilments.iter_mut().for_each(|done| done.is_told = true);
+        Ok(id)
+    }
 }
 
 impl Store {
     pub(super) fn record_soon(&self, intent_id: i64, intent: Intent) -> Option<OperationId> {
-        self.database.lock().record_soon(Fulfilment { intent_id, intent, unneeded: Vec::new() })
+        self.database.lock().record_soon(Fulfilment { intent_id, intent, unneeded: Vec::new(), is_told: false })
     }
 
     /// Records what was landed, and removes what nobody needs then.
@@ -147,7 +185,7 @@ impl Store {
         let mut database = self.database.lock();
         match database.waiting.rows.is_empty() {
             true => Ok(()),
-            false => self.halt.check().and_then(|()| database.write(|_| Ok(()))),
+            false => self.halt.check().and_then(|()| database.write_beside_waiting(|_| Ok(()))),
         }
     }
 
@@ -175,7 +213,6 @@ impl Store {
             database.waiting.recorder_rests = true;
             came.wait(&mut database);
         }
-        // Who goes on saving records this with the next save.
         let until = Instant::now() + GATHERING;
         while !database.waiting.is_ending && !came.wait_until(&mut database, until).timed_out() {}
         !database.waiting.is_ending && !self.is_halted()

@@ -239,6 +239,9 @@ pub(super) struct Intent {
     /// Directories that were made for it: they stay, also with nothing in them.
     #[serde(default)]
     pub made: Vec<RelPath>,
+    /// Intents that had come true before and were not recorded, in that order: each is told by one that came later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<i64>,
 }
 
 impl Intent {

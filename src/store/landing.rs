@@ -354,17 +354,13 @@ impl<'a> Landing<'a> {
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
         let made = work.made.iter().map(|made| made.path.clone()).collect();
-        let intent = Intent { steps, backups, epilogue, emptied, made };
+        let mut intent = Intent { steps, backups, epilogue, emptied, made, done: Vec::new() };
         work.sync_before_promise(&contents)?;
         let store = work.store;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
         store.purging.note_kept(backups as u64, bytes);
         store.purging.note_recorded(intent.epilogue.events.len() as u64);
-        let write = |tx: &Transaction<'_>| {
-            contents.iter().try_for_each(|content| content.commit(tx))?;
-            journal::promise(tx, &intent)
-        };
-        let commit = || store.database.lock().write(write);
+        let mut commit = || store.database.lock().promise(&mut intent, &contents);
         let id = if is_vital { store.vitally(commit) } else { commit() }?;
         work.intent = Some(id);
         if work.durability == Durability::Synced {

@@ -74,6 +74,7 @@ impl Store {
 
     fn recover_once(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
+        self.record_done()?;
         for (id, intent) in self.load_intents()? {
             let mut waiting = self.decide_intent(lower, id, intent, &mut recovered)?;
             waiting.try_for_each(|staged| staged.remove_waiting(self))?;
@@ -96,6 +97,24 @@ impl Store {
             self.sweep_noted(lower)?;
             self.remove_doomed(lower)
         })
+    }
+
+    /// Records what the process that died knew to be done. Nobody looks at it: others may have come after it.
+    fn record_done(&self) -> Result<()> {
+        let mut intents = self.load_intents()?;
+        let done: Vec<i64> = intents.iter().flat_map(|(_, intent)| intent.done.iter().copied()).collect();
+        let done = done.iter().filter_map(|id| {
+            let index = intents.iter().position(|(intent, _)| intent == id)?;
+            Some(intents.swap_remove(index))
+        });
+        let done: Vec<(i64, Intent)> = done.collect();
+        match done.is_empty() {
+            true => Ok(()),
+            false => self
+                .database
+                .lock()
+                .write(|tx| done.iter().try_for_each(|(id, intent)| journal::fulfil(tx, *id, intent).map(|_| ()))),
+        }
     }
 
     pub(super) fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {

@@ -941,6 +941,23 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 7\n", "small edit\n"],
     },
     Scenario {
+        name: "a small edit is closed, and none of what came before it at that path is recorded",
+        rule: Rule::Closes,
+        ready: |bench| {
+            bench.put("a", &lines("old", 40));
+            bench.put("gone", &small("gone"));
+            bench.rename("a", "b");
+            bench.unlink("gone");
+            bench.save("b", &small("old"));
+            bench.save("b", &small("old").replacen("old 9\n", "second edit\n", 1));
+            bench.save("made", "made\n");
+            bench.save("made", "made again\n");
+            write_and_leave_open(bench, "b", &small("old").replacen("old 11\n", "third edit\n", 1));
+        },
+        act: close_all,
+        precious: &["old 7\n", "gone 11\n", "made again\n", "second edit\n", "third edit\n"],
+    },
+    Scenario {
         name: "some hunks of a change are confirmed",
         rule: Rule::AllOrNothing,
         ready: hold_in_two_hunks,
