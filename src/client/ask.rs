@@ -48,6 +48,8 @@ pub enum ClientError {
     Answer(#[from] ResponseError),
     #[error("the daemon of {} has just ended, or is ending: ask again", .0.display())]
     Ending(PathBuf),
+    #[error("the daemon of {} ended before it answered: look whether it did what was asked", .0.display())]
+    Unanswered(PathBuf),
     #[error("the answer is longer than 8 MiB")]
     AnswerTooLong,
     #[error("the answer stopped in the middle of a line: the daemon died or was stopped")]
@@ -115,7 +117,10 @@ impl Client {
             Reach::View(control) => converse_once(control, &line).map_err(failed)?,
             Reach::Socket(socket) => converse_line(socket, &line).map_err(failed)?,
         };
-        Ok(Answer::Said(line_of(answer)?))
+        match answer.is_empty() {
+            true => Err(ClientError::Unanswered(path).into()),
+            false => Ok(Answer::Said(line_of(answer)?)),
+        }
     }
 }
 
@@ -175,7 +180,7 @@ fn read_answer(from: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> io::Re
 fn line_of(answer: Vec<u8>) -> Result<Vec<u8>, ClientError> {
     match answer.as_slice() {
         long if long.len() > REPLY_BYTES_MAX => Err(ClientError::AnswerTooLong),
-        [.., b'\n'] | [] => Ok(answer),
+        [.., b'\n'] => Ok(answer),
         _ => Err(ClientError::AnswerCut),
     }
 }
@@ -183,7 +188,8 @@ fn line_of(answer: Vec<u8>) -> Result<Vec<u8>, ClientError> {
 impl ClientError {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoProject(_) | Self::Stale(_) | Self::Gone | Self::Ending(_) => ErrorCode::NotMounted,
+            Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
+            Self::Ending(_) | Self::Unanswered(_) => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
