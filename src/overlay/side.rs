@@ -54,6 +54,11 @@ impl Side {
     pub fn of_file(file: File) -> std::io::Result<Self> {
         file::keep_access_time(&file)?;
         let meta = Meta::of(file.as_fd())?;
+        Self::of_open(file, meta)
+    }
+
+    /// The same of one that is like `meta`.
+    fn of_open(file: File, meta: Meta) -> std::io::Result<Self> {
         let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_about(&file, meta.size)).transpose()?;
         let mode = meta.mode;
         Ok(Self {
@@ -205,9 +210,12 @@ impl Overlay {
     /// What lower has at a path.
     pub(super) fn present_side(&self, path: &RelPath) -> Result<Side> {
         let doing = || format!("read {path} below");
-        let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(Side::default()) };
+        let Some(found) = self.lower.find(path).doing(doing)? else { return Ok(Side::default()) };
+        let meta = Meta::of(found.as_fd()).doing(doing)?;
         match meta.kind {
-            FileKind::Regular => Side::of_file(super::open_lower(&self.lower, path).doing(doing)?).doing(doing),
+            FileKind::Regular => {
+                file::reopen_quietly(found.as_fd()).and_then(|file| Side::of_open(file, meta)).doing(doing)
+            }
             FileKind::Symlink => {
                 let target = self.lower.place(path)?.read_symlink().doing(doing)?;
                 Ok(Side::of_symlink(&target, meta))

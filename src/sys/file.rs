@@ -193,8 +193,8 @@ pub fn set_times(fd: BorrowedFd<'_>, access: Timespec, modification: Timespec) -
 
 /// Reads through this descriptor leave the access time as it is. Whoever may not ask for that reads like everybody.
 pub fn keep_access_time(file: &File) -> io::Result<()> {
-    let flags = fs::fcntl_getfl(file)?;
-    match fs::fcntl_setfl(file, flags | fs::OFlags::NOATIME) {
+    // Of the other flags that this sets, or clears, none matters to who reads a file at offsets.
+    match fs::fcntl_setfl(file, fs::OFlags::NOATIME) {
         Err(rustix::io::Errno::PERM) => Ok(()),
         set => Ok(set?),
     }
@@ -459,6 +459,15 @@ pub fn is_stacked(fd: BorrowedFd<'_>) -> io::Result<bool> {
     const FUSE: u64 = 0x6573_5546;
     let magic = u64::try_from(fs::fstatfs(fd)?.f_type).unwrap_or_default();
     Ok(matches!(magic, OVERLAYFS | FUSE))
+}
+
+/// Opens the file behind a descriptor for reading. That leaves the access time as it is, as [`keep_access_time`] does.
+pub fn reopen_quietly(fd: BorrowedFd<'_>) -> io::Result<File> {
+    let flags = fs::OFlags::RDONLY | fs::OFlags::NONBLOCK | fs::OFlags::NOCTTY;
+    match reopen(fd, flags | fs::OFlags::NOATIME) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => reopen(fd, flags),
+        opened => opened,
+    }
 }
 
 /// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.

@@ -125,6 +125,11 @@ impl Tree {
         }
     }
 
+    /// Whatever is there, to be looked at and, once it is known what it is, opened.
+    pub fn find(&self, path: &RelPath) -> io::Result<Option<OwnedFd>> {
+        present(self.open_at(path, OFlags::PATH))
+    }
+
     pub fn exists(&self, path: &RelPath) -> io::Result<bool> {
         Ok(self.stat(path)?.is_some())
     }
