@@ -120,15 +120,18 @@ impl Membership {
 
     /// Says goodbye. A daemon of which it was the last run has ended when this returns.
     pub fn leave(self) -> Result<(), Failure> {
-        let Some(daemon) = self.daemon else { return Ok(()) };
-        let Some(mut client) = answering(&self.project)? else { return Ok(()) };
-        let Reply::Leave(LeaveReply { last }) = client.ask(&Request::new(Op::Leave))? else {
-            return Err(Failure::other_answer());
-        };
-        // It ends when nobody reads its answer any more.
-        drop(client);
-        if last { crate::cli::unmount::wait_for_end(&daemon) } else { Ok(()) }
+        self.daemon.map_or(Ok(()), |daemon| leave(&self.project, &daemon))
     }
+}
+
+fn leave(project: &Path, daemon: &OwnedFd) -> Result<(), Failure> {
+    let Some(mut client) = answering(project)? else { return Ok(()) };
+    let Reply::Leave(LeaveReply { last }) = client.ask(&Request::new(Op::Leave))? else {
+        return Err(Failure::other_answer());
+    };
+    // It ends when nobody reads its answer any more.
+    drop(client);
+    if last { crate::cli::unmount::wait_for_end(daemon) } else { Ok(()) }
 }
 
 type Joined = (OwnedFd, RunReply, Way);
@@ -136,7 +139,9 @@ type Joined = (OwnedFd, RunReply, Way);
 fn join_or_start(project: &Path, settings: &SettingFlags, name: &str) -> Result<Joined, Failure> {
     let found = join(project, name)?;
     match found {
-        Some(_) if *settings != SettingFlags::default() => {
+        Some((daemon, ..)) if *settings != SettingFlags::default() => {
+            // It would count as a run there until it is seen that this process has ended.
+            leave(project, &daemon)?;
             let message =
                 format!("{} is mounted already, with settings of its own: leave out flags", project.display());
             Err(Failure::usage(message))
