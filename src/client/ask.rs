@@ -153,8 +153,12 @@ fn converse_once(mut control: &std::fs::File, line: &[u8]) -> io::Result<Vec<u8>
 
 /// The socket stays open for the next request, so the answer ends with its line.
 fn converse_line(mut socket: &std::os::unix::net::UnixStream, line: &[u8]) -> io::Result<Vec<u8>> {
-    socket.write_all(line)?;
-    read_answer(&mut socket, |answer| answer.last() == Some(&b'\n'))
+    let sent = socket.write_all(line);
+    match read_answer(&mut socket, |answer| answer.last() == Some(&b'\n')) {
+        // Whoever takes no more requests has said why before he hung up.
+        Ok(answer) if !answer.is_empty() => Ok(answer),
+        answer => sent.and(answer),
+    }
 }
 
 /// To its end, or as far as `is_whole`; no more than what is too long.

@@ -137,6 +137,18 @@ fn a_daemon_that_ends_with_a_request_in_its_hand_is_none() {
 }
 
 #[test]
+fn one_that_says_why_and_hangs_up_without_taking_a_request_is_heard() {
+    let scratch = tempfile::tempdir().unwrap();
+    let state = project(scratch.path());
+    let listener = UnixListener::bind(state.join("control.sock")).unwrap();
+    let mut client = Client::open(scratch.path(), nobody).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"{\"v\":1,\"ok\":false,\"error\":{\"code\":\"busy\",\"message\":\"32\"}}\n").unwrap();
+    drop(stream);
+    assert_eq!(client.ask(&Request::new(Op::Status)).unwrap_err().code, ErrorCode::Busy);
+}
+
+#[test]
 fn an_answer_of_one_page_is_passed_on_as_it_was_said() {
     let said = |more: &str| format!("{{\"v\":1,\"ok\":true,\"op\":\"log\",\"events\":[]{more}}}\n").into_bytes();
     // Nothing that this program would say: what it reads and says anew does not have it.
