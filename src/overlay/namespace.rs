@@ -368,6 +368,7 @@ impl Overlay {
         let is_large = was.is_file() && was.size >= LARGE_BYTES;
         // Freed when nobody has it any more, which then is after the lock.
         let _kept = is_large.then(|| self.lower.open_at(path, OFlags::PATH)).transpose()?;
+        self.store.record_waiting()?;
         let mut state = self.state.lock();
         place.unlink()?;
         state.unnamed(parent, name, was);
@@ -612,6 +613,8 @@ impl Overlay {
             None => {
                 let place = self.lower.place(&path)?;
                 let looks = DirLooks::of_going(&place, &was)?;
+                // What was renamed out of it would be looked for there.
+                self.store.record_waiting()?;
                 place.remove_dir()?;
                 Some(PathEffect::new(&path, Effect::DirRemoved(looks)))
             }

@@ -958,6 +958,17 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 7\n", "gone 11\n", "made again\n", "second edit\n", "third edit\n"],
     },
     Scenario {
+        name: "a directory is removed of which a file has just been renamed away",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("d/f", &lines("old", 100));
+            bench.put("e/other", "one\n");
+            bench.rename("d/f", "e/f");
+        },
+        act: |bench| bench.rmdir("d").map_err(Refusal::from),
+        precious: &["old 99\n"],
+    },
+    Scenario {
         name: "some hunks of a change are confirmed",
         rule: Rule::AllOrNothing,
         ready: hold_in_two_hunks,
