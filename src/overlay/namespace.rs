@@ -169,8 +169,10 @@ impl Overlay {
         self.record_done(self.structure_event(path, what, by).doing(effects), anchors).map(|_| ())
     }
 
+    /// Lower has it already, which a full disk does not undo.
     fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<Option<OperationId>> {
-        Ok(self.store.record_operation(&Epilogue { anchors, events: vec![event], ..Epilogue::default() })?)
+        let epilogue = Epilogue { anchors, events: vec![event], ..Epilogue::default() };
+        Ok(self.store.vitally(|| self.store.record_operation(&epilogue))?)
     }
 
     pub(super) fn structure_event(&self, path: &RelPath, what: String, by: &Writer) -> EventDraft {

@@ -90,6 +90,13 @@ impl Overlay {
                 Err(err) if err.code() == libc::ESTALE && tries < TRIES && self.state.lock().epoch != epoch => {
                     tries += 1;
                 }
+                Err(err) if err.is_fault() => {
+                    // The kernel takes it for one that was not made. It looks again what the names stand for.
+                    for (parent, name) in [(parent, name), (new_parent, new_name)] {
+                        self.tell(|observer| observer.entry_changed(parent, name));
+                    }
+                    return Err(err);
+                }
                 done => return done,
             }
         }

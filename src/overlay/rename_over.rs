@@ -69,7 +69,7 @@ impl Overlay {
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.settle_because(upper, &by, vec![Reason::Backup])?,
+            Err(_) => self.hold_moved(upper, &by)?,
         };
         self.let_source_go(from, whiteout, meta, (upper, settled), &by)
     }
@@ -85,17 +85,27 @@ impl Overlay {
     ) -> Result<()> {
         match settled {
             Settled::Landed | Settled::Unchanged | Settled::Held(_) if goes_by_review(from) => {
-                self.settle(whiteout, by).map(|_| ())
+                self.settle_moved(whiteout, by).map(|_| ())
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => self.forget_whiteout(whiteout),
             Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
             Settled::Held(_) => self.take_source_away(from, whiteout, meta, upper),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
+                self.save_moved(upper)?;
                 self.mark_dirty(upper)?;
                 self.take_source_away(from, whiteout, meta, upper)
             }
         }
+    }
+
+    /// The database knows of an entry from here on, on a full disk, too: what it stands for is done.
+    fn save_moved(&self, id: UpperId) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.saved) else { return Ok(()) };
+        self.store.vitally(|| self.store.save_upper(&upper.row))?;
+        upper.saved = true;
+        Ok(())
     }
 
     /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of
@@ -223,17 +233,22 @@ impl Overlay {
     /// Judges what the view shows at its new path already: what keeps it from being judged keeps it waiting, and does not
     /// refuse what is done.
     pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
-        let settled = self.settle(id, actor).or_else(|err| match err {
+        match self.settle(id, actor) {
             // The journal tells: the next start finishes it.
-            Error::Store(store::Error::Unrecorded(_)) => Err(err),
-            _ => self.settle_because(id, actor, vec![Reason::Backup]),
-        });
-        match settled {
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
+            Err(_) => self.hold_moved(id, actor),
+            settled => settled,
+        }
+    }
+
+    /// The same of what cannot be judged. What cannot be held either is tried again, as what a close could not have judged.
+    fn hold_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
+        match self.settle_because(id, actor, vec![Reason::Backup]) {
             Err(err) if err.is_fault() && !self.store.is_halted() => {
                 log::error!("judge what was renamed: {err}");
                 Ok(Settled::Postponed)
             }
-            other => other,
+            held => held,
         }
     }
 
@@ -362,7 +377,7 @@ impl Overlay {
     fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
         let gone = self.state.lock().uppers.remove(whiteout);
         match gone.is_some_and(|gone| gone.saved) {
-            true => Ok(self.store.remove_upper(whiteout)?),
+            true => Ok(self.store.vitally(|| self.store.remove_upper(whiteout))?),
             false => Ok(()),
         }
     }
