@@ -88,6 +88,7 @@ impl Overlay {
     pub fn rewrite_all(&self, rewrites: &[Rewrite], how: &RewriteHow) -> Reviewed<Vec<Outcome>> {
         let opened = rewrites.iter().map(|rewrite| self.open_rewrite(rewrite, &how.caller));
         let writing = opened.collect::<Reviewed<Vec<Writing<'_>>>>()?;
+        check_each_once(&writing)?;
         if let [_, _, ..] = writing.as_slice() {
             writing.iter().try_for_each(Writing::check_judged)?;
         }
@@ -156,7 +157,7 @@ impl Overlay {
 
     /// The commit point: the view shows all of them, or none.
     fn show_all(&self, mut staged: Vec<Staged<'_>>) -> Reviewed<Vec<UpperId>> {
-        // In one order, whatever the patch's: two patches never wait for each other.
+        // Each once, and in one order, whatever the patch's: no patch waits for itself, nor two for each other.
         let order: HashMap<NodeId, usize> = staged.iter().map(|one| one.open.node).zip(0..).collect();
         staged.sort_by_key(|one| one.open.node);
         let copying: Vec<MutexGuard<'_, ()>> = staged.iter().map(|one| one.open.copying.lock()).collect();
@@ -360,6 +361,21 @@ impl<'a> Writing<'a> {
         let facts = self.facts(Done::Held);
         Outcome { id: Some(id), counts: counts.or(facts.counts), ..facts }
     }
+}
+
+/// Names of one inode are one change (SPEC §7.8): it cannot have two new contents.
+fn check_each_once(writing: &[Writing<'_>]) -> Reviewed<()> {
+    let mut names: HashMap<NodeId, &RelPath> = HashMap::new();
+    for one in writing {
+        let path = &one.rewrite.path;
+        if let Some(other) = names.insert(one.handle.node, path) {
+            let why = format!(
+                "nothing was written: it is another name of {other}, and both are one change. Patch it by one of them"
+            );
+            return Err(refused_at(path, ErrorCode::BadRequest, &why));
+        }
+    }
+    Ok(())
 }
 
 /// Another content than the patch was made for.

@@ -186,6 +186,36 @@ fn what_a_patch_may_not_touch_is_refused_by_what_it_is() {
     refused(&view, &" ".repeat(17 << 20), 1, "too_large", "write the files themselves");
 }
 
+/// Names of one inode are one change: there is no telling which of two new contents it would have.
+#[test]
+fn two_names_of_one_file_are_refused_by_both_names() {
+    let scratch = mounted_scratch!();
+    let (long, _) = project(&scratch);
+    std::fs::hard_link(scratch.lower().join("src/long"), scratch.lower().join("name")).expect("a hard link");
+    let view = scratch.mount();
+    let both = |base: &str, one: &str, other: &str| {
+        let hunk = |old: &str| json!([{"old": old, "new": "x\n"}]);
+        whole(&[file(one, base, hunk("line 96\n")), file(other, base, hunk("line 97\n"))])
+    };
+    let why = "name: nothing was written: it is another name of src/long, and both are one change";
+    refused(&view, &both(&long, "src/long", "name"), 2, "bad_request", why);
+    patch(&view, &["--dry-run"], &both(&long, "src/long", "name")).exits(2);
+
+    let rewritten = with_changed_lines(&long, 90);
+    view.write("src/long", &rewritten);
+    view.sh("ln src/long further").ok();
+    let before = view.only_held();
+    for other in ["name", "further"] {
+        let told = patch(&view, &["--json"], &both(&rewritten, "src/long", other)).exits(2);
+        assert_eq!(told.error_code(), "bad_request", "{other}: {}", told.stdout);
+        assert_eq!((view.only_held().id, view.read(other)), (before.id.clone(), rewritten.clone()));
+    }
+    let hunks = json!([{"old": "line 96\n", "new": "x\n"}, {"old": "line 97\n", "new": "x\n"}]);
+    patch(&view, &[], &whole(&[file("name", &rewritten, hunks)])).ok();
+    let want = rewritten.replace("line 96\nline 97\n", "x\nx\n");
+    assert_eq!(["src/long", "name", "further"].map(|name| view.read(name)), [want.clone(), want.clone(), want]);
+}
+
 #[test]
 fn a_file_that_somebody_is_writing_is_left_to_him() {
     let scratch = mounted_scratch!();
