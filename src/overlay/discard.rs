@@ -120,7 +120,7 @@ impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
         self.person_decides(review);
-        let mut dropping = self.dropping(ids)?;
+        let mut dropping = self.dropping(self.with_contents(ids)?)?;
         if review.dry_run {
             return Ok(dropping.outcomes);
         }
@@ -133,9 +133,9 @@ impl Overlay {
         self.dropped(dropping, &landed.backups, landed.operation)
     }
 
-    /// Claims changes, with what cannot stay in the view without them.
-    pub(super) fn dropping(&self, ids: &[ChangeId]) -> Reviewed<Dropping<'_>> {
-        let ids = self.with_hidden_parents(self.with_contents(ids)?);
+    /// Claims changes, with the removals that hide what comes back.
+    pub(super) fn dropping(&self, ids: Vec<ChangeId>) -> Reviewed<Dropping<'_>> {
+        let ids = self.with_hidden_parents(ids);
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
         let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };

@@ -197,6 +197,11 @@ impl Overlay {
         self.with_children(ids, |_| true)
     }
 
+    /// What cannot stay without them. Deletions in a directory that comes back can.
+    pub(super) fn with_dependents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
+        self.with_children(ids, |row| row.what != What::Whiteout)
+    }
+
     fn with_children(&self, ids: &[ChangeId], takes_along: fn(&UpperRow) -> bool) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();
         let mut all: Vec<ChangeId> = Vec::new();

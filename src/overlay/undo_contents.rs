@@ -37,7 +37,7 @@ impl Overlay {
     ) -> Reviewed<Vec<Outcome>> {
         let _acting = self.acting_at(operation.effects.iter().map(|done| &done.path));
         held.extend(self.held_again(operation)?);
-        let dropping = self.dropping(&held)?;
+        let dropping = self.dropping(self.with_dependents(&held)?)?;
         let plan = self.plan(&operation.effects, &dropping.entries(), how)?;
         let returning = self.returning(operation, &plan, how)?;
         if dropping.is_empty() && plan.is_empty() && returning.is_empty() {

@@ -1,7 +1,7 @@
 //! Operations and their undo: by the ids that `log` and the JSON of what was done tell.
 
 use super::{EDITED, NEW, OLD, small, transcript, work};
-use crate::harness::{View, eventually, mounted_scratch};
+use crate::harness::{View, eventually, lines, mounted_scratch};
 
 /// The operation of the latest event of `path`.
 #[track_caller]
@@ -68,6 +68,31 @@ fn a_discard_is_undone_by_holding_it_again() {
     assert_eq!(ids(&view.held()), ids(&before));
     assert_eq!(view.read("src/a.rs"), NEW);
     assert!(!view.has("src/b.rs"));
+}
+
+/// A discard brings back the directories of what it drops, and what else is to be deleted in them goes on waiting.
+#[test]
+fn the_undo_of_an_undo_drops_only_what_that_has_held_again() {
+    let scratch = mounted_scratch!();
+    for path in ["d/x", "d/y", "d/e/g"] {
+        scratch.write(path, lines(100));
+    }
+    let view = scratch.mount();
+    view.sh("rm -rf d").ok();
+    let held = || view.held().into_iter().map(|held| held.path).collect::<Vec<_>>();
+    assert_eq!(held(), ["d", "d/e", "d/e/g", "d/x", "d/y"]);
+    view.cli(&["discard", "d/e"]).ok();
+    assert_eq!(held(), ["d/x", "d/y"]);
+    view.cli(&["undo", &operation(&view, "d/e/g")]).ok();
+    assert_eq!(held(), ["d", "d/e", "d/e/g", "d/x", "d/y"]);
+    let undone = operation(&view, "d/e/g");
+    let planned = view.cli(&["undo", "--dry-run", "--json", &undone]).ok().json();
+    let mut paths: Vec<_> = planned["outcomes"].as_array().expect("outcomes").iter().map(|one| &one["path"]).collect();
+    paths.sort_by_key(|path| path.to_string());
+    assert_eq!(paths, ["d", "d/e", "d/e/g"]);
+    view.cli(&["undo", &undone]).ok();
+    assert_eq!(held(), ["d/x", "d/y"]);
+    assert_eq!(view.sh("find d | sort").ok().stdout, "d\nd/e\nd/e/g\n");
 }
 
 #[test]
