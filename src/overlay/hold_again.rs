@@ -100,7 +100,7 @@ impl Overlay {
     }
 
     pub(super) fn tell_returned(&self, again: HeldAgain) {
-        again.rows.iter().for_each(|row| self.tell_changed(&row.names[0], true));
+        again.rows.iter().flat_map(|row| &row.names).for_each(|name| self.tell_changed(name, true));
         again.rests.into_iter().for_each(|rest| self.store.drop_upper_file(rest));
     }
 

@@ -96,6 +96,22 @@ fn the_undo_of_an_undo_drops_only_what_that_has_held_again() {
 }
 
 #[test]
+fn all_names_of_what_is_held_again_are_listed() {
+    let scratch = mounted_scratch!();
+    scratch.write("h", lines(200));
+    scratch.write("d/a", "a\n");
+    let view = scratch.mount();
+    let listed = || view.sh("ls d; ls d").ok().stdout;
+    view.write("h", "new\n".repeat(200));
+    view.sh("ln h d/h2").ok();
+    assert_eq!(listed(), "a\nh2\na\nh2\n");
+    view.cli(&["discard", "h"]).ok();
+    assert_eq!(listed(), "a\na\n");
+    view.cli(&["undo", &operation(&view, "h")]).ok();
+    assert_eq!(listed(), "a\nh2\na\nh2\n");
+}
+
+#[test]
 fn structure_is_undone_and_programs_see_it() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
