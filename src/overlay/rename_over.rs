@@ -121,7 +121,8 @@ impl Overlay {
             // The others went meanwhile.
             return Err(Error::Errno(libc::ESTALE));
         }
-        let taken = self.take_target(to, copy.id(), FileKind::Regular)?;
+        let kind = from.kind().unwrap_or(FileKind::Regular);
+        let taken = self.take_target(to, copy.id(), kind)?;
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);

@@ -211,3 +211,17 @@ fn directories_and_nodes_that_a_rule_covers_are_held() {
     assert_eq!(scratch.read("vendor/a/b/made/x"), "x\n");
     view.unmount();
 }
+
+/// Held, for they lead out of the project, and one of two names of it each.
+#[test]
+fn a_held_symlink_with_a_further_name_is_renamed_over_anything() {
+    let scratch = mounted_scratch!();
+    let twins = Twins::new(&scratch, "seq 5 > file; ln -s file link; ln -s /etc/hosts out");
+    let view = scratch.mount();
+    for target in ["file", "link", "out", "free"] {
+        let rename =
+            format!("ln -s /etc/passwd s; ln -P s {target}2; mv -T s {target}; readlink {target} {target}2; ls");
+        twins.both(&view, &rename);
+    }
+    twins.survives_and_lands(view);
+}
