@@ -509,7 +509,7 @@ fn fsck(request: &Request, project: &Project) -> Result<Reply> {
 /// Settings and rules that cannot be used leave the old ones in force.
 fn reload(request: &Request, project: &Project) -> Result<Reply> {
     let policy = Policy::load(project.overlay.lower(), &project.source)
-        .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("nothing was reloaded: {err}")))?;
+        .map_err(|err| ErrorBody::new(ErrorCode::BadRequest, format!("nothing was reloaded: {err}")))?;
     let notices = policy.notices.iter().map(|notice| answers::untrusted(notice)).collect();
     let project_file = request.dry_run.then(|| answers::project_file(&policy, &project.source)).flatten();
     if !request.dry_run {

@@ -277,7 +277,7 @@ fn a_settings_file_that_is_no_regular_file_is_no_silent_default() {
         scratch.write("rules.toml", "[[rule]]\nmatch = \"a\"\naction = \"freeze\"\n");
         let view = small(&scratch).start();
         scratch.command("sh").current_dir(scratch.lower()).args(["-c", make]).status().expect(make);
-        let output = view.cli(&["reload"]).exits(1);
+        let output = view.cli(&["reload"]).exits(2);
         assert_eq!(output.stderr, format!("fettlefs: nothing was reloaded: {message}\n"), "{make}");
         view.unmount();
         refused(&scratch, mount(&scratch, &["project"], &[]), 2, "bad_request", message);
@@ -291,8 +291,9 @@ fn reload_keeps_the_old_settings_when_the_new_ones_are_wrong() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
     scratch.write(".fettle.toml", "flor = 5\n");
-    let output = view.cli(&["reload"]).exits(1);
+    let output = view.cli(&["reload"]).exits(2);
     assert!(output.stderr.starts_with("fettlefs: nothing was reloaded: .fettle.toml:1: "), "{}", output.stderr);
+    assert_eq!(view.cli(&["reload", "--dry-run", "--json"]).exits(2).error_code(), "bad_request");
     scratch.write(".fettle.toml", "floor = 70\n");
     let told = view.cli(&["reload"]).ok().stdout;
     assert_eq!(told, "fettlefs: Reloaded the settings\n  ignored until `fettlefs trust`: .fettle.toml:1: floor = 70\n");

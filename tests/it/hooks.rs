@@ -308,7 +308,7 @@ fn a_projects_own_hooks_run_only_when_it_is_trusted() {
     // One that a reload cannot find changes nothing.
     scratch.write(".fettle.toml", "[hooks]\npre_write = ['/no/such/program']\n");
     view.cli(&["trust", "--yes"]).ok();
-    let refused = view.cli(&["reload"]).exits(1);
+    let refused = view.cli(&["reload"]).exits(2);
     assert!(refused.stderr.contains("/no/such/program: there is no such program"), "{}", refused.stderr);
     view.sh("echo new > deny-more");
     assert!(!view.has("deny-more"));

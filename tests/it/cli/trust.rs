@@ -177,7 +177,7 @@ fn the_users_own_files_are_not_read_from_the_project() {
     std::os::unix::fs::symlink(&inside, scratch.root().join("link")).expect("a link");
     let view = scratch.mounting().env("XDG_CONFIG_HOME", scratch.root().join("link")).start();
     view.write("conf/fettlefs/trusted", "\n");
-    let refused = view.cli(&["reload"]).exits(1);
+    let refused = view.cli(&["reload"]).exits(2);
     assert!(refused.stderr.contains("fettlefs/trusted is in the project, where"), "{}", refused.stderr);
     assert_eq!(notices(&view).len(), 2);
 }
