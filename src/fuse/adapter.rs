@@ -225,6 +225,7 @@ impl Filesystem for Adapter {
         let _turn = self.readers.serve(Asker::Nobody);
         let forget = |view: &View| {
             view.forget(ino, lookups);
+            self.door.listings.forget(ino);
             Ok(())
         };
         // Nobody is told, and what went wrong was logged.

@@ -207,6 +207,12 @@ impl Listings {
         self.open.lock().handles.remove(&handle.0);
     }
 
+    /// The kernel has let go of a directory, and of what it has kept of it. While it is unknown nobody says that its names
+    /// change, and it may come back under the same number.
+    pub fn forget(&self, dir: INodeNo) {
+        self.open.lock().drop_kept(dir.0);
+    }
+
     /// Tells entries from `offset` on until `full` says that there is no room for the one it was given.
     pub fn read(
         &self,

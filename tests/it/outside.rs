@@ -538,6 +538,20 @@ fn a_listing_that_the_kernel_keeps_shows_what_programs_do_and_what_is_discarded(
     assert_eq!(names(&dir), ["a.txt", "b.txt", "c.txt", "long.txt"]);
 }
 
+#[test]
+fn a_directory_that_a_discard_brings_back_is_listed_with_what_is_in_it() {
+    let scratch = mounted_scratch!();
+    scratch.write("d/f", lines(300));
+    let view = scratch.mount();
+    let dir = view.path("d");
+    assert_eq!(names(&dir), ["f"]);
+    fs::remove_file(dir.join("f")).expect("removed");
+    assert!(names(&dir).is_empty());
+    fs::remove_dir(&dir).expect("removed");
+    view.cli(&["discard", "--all", "--yes"]).ok();
+    assert_eq!(names(&dir), ["f"]);
+}
+
 /// `rm -r` removes what it has read before it reads on, and what it has not read must not be passed over, whatever others
 /// list meanwhile.
 #[test]
