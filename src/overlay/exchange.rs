@@ -86,7 +86,7 @@ impl Overlay {
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let at_from = self.take_target(from, for_from.id(), to_kind)?;
         let at_to = self.take_target(to, for_to.id(), from_kind)?;
-        let (for_from, for_to) = {
+        let (for_from, for_to, parted) = {
             let mut state = self.state.lock();
             let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
@@ -101,9 +101,12 @@ impl Overlay {
             let for_from = for_from.keep();
             state.enter_over(&from.path, Upper::written(at_from.row), at_from.replaced);
             state.enter_over(&to.path, Upper::written(at_to.row), at_to.replaced);
-            state.exchanged(from, to);
-            (for_from, for_to.keep())
+            let parted = state.exchanged_as_copies(from, to);
+            (for_from, for_to.keep(), parted)
         };
+        for (end, renamed) in parted {
+            self.tell_renamed(end, renamed);
+        }
         self.drop_replaced(at_from.replaced);
         self.drop_replaced(at_to.replaced);
         // Taking the targets has made orphans of both, and neither is one.
@@ -115,8 +118,13 @@ impl Overlay {
 
     /// What the view has at one end, as new upper content.
     fn copy_of(&self, end: &End) -> Result<NewUpper<'_>> {
-        let Origin::Upper(id, _) = &end.origin else { return Ok(self.copy_to_upper(&end.path)?.0) };
-        let (_row, _claimed) = self.claim(*id)?;
-        Ok(self.copy_of_upper(*id)?.0)
+        let changed = match &end.origin {
+            Origin::Upper(id, _) => Some(*id),
+            Origin::Lower(meta) => self.changed_by_other_name(meta),
+            Origin::Nothing | Origin::Hidden(_) => None,
+        };
+        let Some(id) = changed else { return Ok(self.copy_to_upper(&end.path)?.0) };
+        let (_row, _claimed) = self.claim(id)?;
+        Ok(self.copy_of_upper(id)?.0)
     }
 }

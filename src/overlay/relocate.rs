@@ -520,6 +520,21 @@ impl State {
         Renamed::Moved
     }
 
+    /// What comes to each end is a copy. A node with other names keeps those, and who has it open goes on with them. Gives
+    /// the ends that stand for other nodes than the kernel takes them for.
+    pub(super) fn exchanged_as_copies<'a>(&mut self, from: &'a End, to: &'a End) -> Vec<(&'a End, Renamed)> {
+        let mut parted = Vec::new();
+        for (end, arrival) in [(from, to), (to, from)] {
+            let node = self.nodes.child(end.parent, &end.name);
+            if node.is_some_and(|node| self.nodes.names(node).len() > 1) {
+                self.nodes.unname(end.parent, &end.name);
+                parted.push((arrival, Renamed::Parted));
+            }
+        }
+        self.exchanged(from, to);
+        parted
+    }
+
     /// Each of the two nodes has the other's name, as far as there are two.
     pub(super) fn exchanged(&mut self, from: &End, to: &End) {
         let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));

@@ -343,7 +343,7 @@ impl Overlay {
     }
 
     /// The change of this inode that is held or being written under another of its names.
-    fn changed_by_other_name(&self, meta: &Meta) -> Option<UpperId> {
+    pub(super) fn changed_by_other_name(&self, meta: &Meta) -> Option<UpperId> {
         let several = (meta.links > 1).then_some((meta.device, meta.inode));
         several.and_then(|(device, inode)| self.state.lock().uppers.of_inode(device, inode))
     }

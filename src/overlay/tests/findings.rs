@@ -70,6 +70,45 @@ fn a_write_through_the_other_name_of_a_hard_link_is_not_lost_when_the_first_is_c
 }
 
 #[test]
+fn a_name_that_is_exchanged_while_its_file_is_written_leaves_all_of_it_to_the_other_names() {
+    for written_by in ["a", "b"] {
+        let bench = hard_linked();
+        bench.put("c", &lines(50));
+        let open = bench.view().open(bench.node(written_by).unwrap(), OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap();
+        bench.view().write(open.handle, 0, b"SYNCED").unwrap();
+        bench.view().fsync(open.handle, false).unwrap();
+        exchange(&bench, "c", "b").unwrap();
+        assert_eq!(bench.view().read(open.handle, 0, 6).unwrap(), b"SYNCED");
+        bench.view().write(open.handle, 6, b"LATER").unwrap();
+        bench.close(open.handle);
+        let starts = |path: &str| bench.read(path).unwrap()[..11].to_owned();
+        assert_eq!((starts("a").as_str(), &starts("c")[..6]), ("SYNCEDLATER", "SYNCED"), "written by {written_by}");
+        assert_eq!(bench.read("b"), Some(lines(50)));
+        let mut held: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        held.sort();
+        assert_eq!(held, ["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn what_is_written_to_a_file_that_lost_a_name_by_an_exchange_lands_at_its_other_name() {
+    let bench = Bench::new();
+    bench.put("a", "1\n");
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.put("c", "2\n");
+    // The kernel goes on with the nodes that it knows.
+    let [a, b, _] = ["a", "b", "c"].map(|path| bench.node(path).unwrap());
+    assert_eq!(a, b);
+    exchange(&bench, "b", "c").unwrap();
+    let open = bench.view().open(a, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap();
+    bench.view().write(open.handle, 0, b"MINE").unwrap();
+    bench.close(open.handle);
+    let lower = ["a", "b", "c"].map(|path| bench.lower(path).unwrap());
+    assert_eq!(lower, ["MINE", "2\n", "1\n"]);
+    assert_eq!(["a", "b", "c"].map(|path| bench.read(path).unwrap()), lower);
+}
+
+#[test]
 fn the_second_name_of_a_held_file_stays_when_it_lands_by_itself() {
     let bench = Bench::new();
     bench.put("a", &lines(100));

@@ -25,6 +25,7 @@ enum Op {
     Rewrite(Name, usize),
     Link(Name, Name),
     Rename(Name, Name),
+    Exchange(Name, Name),
     Unlink(Name),
     ConfirmAll,
     DiscardAll,
@@ -39,6 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (name(), number()).prop_map(|(name, number)| Op::Rewrite(name, number)),
         5 => (name(), name()).prop_map(|(from, to)| Op::Link(from, to)),
         6 => (name(), name()).prop_map(|(from, to)| Op::Rename(from, to)),
+        3 => (name(), name()).prop_map(|(one, other)| Op::Exchange(one, other)),
         4 => name().prop_map(Op::Unlink),
         1 => Just(Op::ConfirmAll),
         1 => Just(Op::DiscardAll),
@@ -101,6 +103,13 @@ impl Project {
                     self.went.insert(from, to);
                 }
                 self.told(renamed);
+            }
+            Op::Exchange(one, other) => {
+                let known = [one, other].map(|name| self.bench.node(name).is_ok());
+                let (one, other) = (OsStr::new(one), OsStr::new(other));
+                let exchanged = self.bench.view().rename(ROOT, one, ROOT, other, RenameFlags::EXCHANGE, &ME);
+                assert!(exchanged.is_ok() || !known[0] || !known[1], "{exchanged:?}");
+                self.told(exchanged);
             }
             Op::Unlink(name) => {
                 drop(self.bench.node(name));
