@@ -215,7 +215,8 @@ impl Overlay {
             (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
-        if comparison.reasons.is_empty() {
+        // With the same bytes there is nothing to review, whatever the deletion waited for that it takes the place of.
+        if comparison.reasons.is_empty() || is_same {
             match self.land(job, &mut comparison, actor) {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
                 other => {

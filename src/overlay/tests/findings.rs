@@ -408,6 +408,20 @@ fn the_same_bytes_in_the_place_of_one_name_leave_the_other_names() {
 }
 
 #[test]
+fn the_same_bytes_in_the_place_of_a_name_whose_deletion_waits_are_a_file_of_their_own() {
+    let bench = Bench::with(&[(Key::Burst, "0"), (Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).unwrap();
+    bench.unlink("b");
+    assert_eq!(bench.reasons(), [Reason::Burst]);
+    write(&bench, "b", &lines(100));
+    assert_eq!((links(&bench, "a"), links(&bench, "b"), bench.held().len()), (1, 1, 0));
+    write(&bench, "b", &changed(100, 1));
+    assert_eq!((bench.read("b"), bench.read("a")), (Some(changed(100, 1)), Some(lines(100))));
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+}
+
+#[test]
 fn attributes_set_between_two_writes_of_one_handle_stay() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
