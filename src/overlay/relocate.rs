@@ -45,8 +45,8 @@ enum How {
 pub(super) enum Renamed {
     /// The node goes on under its new name.
     Moved,
-    /// The new name stands for another node: the old one goes on without a name.
-    Parted,
+    /// The new name stands for another node. The old one, where there is one, goes on without a name, or with a link less.
+    Parted(Option<NodeId>),
 }
 
 impl Moving<'_> {
@@ -378,7 +378,10 @@ impl Overlay {
     pub(super) fn tell_renamed(&self, to: &End, renamed: Renamed) {
         match renamed {
             Renamed::Moved => {}
-            Renamed::Parted => self.tell(|observer| observer.entry_changed(to.parent, &to.name)),
+            Renamed::Parted(node) => {
+                self.tell(|observer| observer.entry_changed(to.parent, &to.name));
+                node.into_iter().for_each(|node| self.forget_attributes(node));
+            }
         }
     }
 
@@ -499,9 +502,10 @@ impl State {
     /// Neither name is the source's any more, which has others.
     pub(super) fn parted(&mut self, from: &End, to: &End) -> Renamed {
         self.epoch += 1;
+        let node = self.nodes.child(from.parent, &from.name);
         self.nodes.unname(to.parent, &to.name);
         self.nodes.unname(from.parent, &from.name);
-        Renamed::Parted
+        Renamed::Parted(node)
     }
 
     /// The source's node has the target's name.
@@ -511,7 +515,7 @@ impl State {
         self.nodes.unname(to.parent, &to.name);
         let Some(node) = node else { return Renamed::Moved };
         if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
-            return Renamed::Parted;
+            return Renamed::Parted(Some(node));
         }
         // Named anew before the old name goes, so that it is never without one.
         self.nodes.name(node, to.parent, &to.name);
@@ -526,9 +530,9 @@ impl State {
         let mut parted = Vec::new();
         for (end, arrival) in [(from, to), (to, from)] {
             let node = self.nodes.child(end.parent, &end.name);
-            if node.is_some_and(|node| self.nodes.names(node).len() > 1) {
+            if let Some(node) = node.filter(|node| self.nodes.names(*node).len() > 1) {
                 self.nodes.unname(end.parent, &end.name);
-                parted.push((arrival, Renamed::Parted));
+                parted.push((arrival, Renamed::Parted(Some(node))));
             }
         }
         self.exchanged(from, to);

@@ -368,6 +368,23 @@ fn other_names_of_a_held_file_come_and_go_without_the_change() {
     }
 }
 
+const EXCHANGE: &str =
+    "python3 -c 'import ctypes; assert ctypes.CDLL(None).renameat2(-100, b\"t\", -100, b\"q\", 2) == 0'";
+
+#[test]
+fn a_copy_in_the_place_of_a_renamed_or_exchanged_name_is_no_link_at_once() {
+    for (way, links) in [("mv t q", "1\n1\n"), (EXCHANGE, "1\n1\n1\n")] {
+        let scratch = mounted_scratch!();
+        let view = scratch.mount();
+        view.sh("echo old > q; echo file > o; ln o t; stat -c %h o t q").ok();
+        assert_eq!(view.sh(&format!("{way} && stat -c %h o q $(ls t 2> /dev/null)")).ok().stdout, links, "{way}");
+        // By the node that the kernel has known for that name.
+        view.sh("echo mine > o").ok();
+        assert_eq!(view.sh("cat o q").ok().stdout, "mine\nfile\n", "{way}");
+        assert_eq!((scratch.read("o"), scratch.read("q")), ("mine\n".into(), "file\n".into()), "{way}");
+    }
+}
+
 /// Scripts that try to get a whole new `a.txt` past the review, with the settings under which they must not.
 #[test]
 fn ways_around_the_review_end_held() {
