@@ -34,6 +34,20 @@ impl Overlay {
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
         Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
     }
+
+    /// Whether a directory that is older than the session used to be at a path.
+    pub(super) fn had_dir(&self, path: &RelPath) -> Result<bool> {
+        let to = {
+            let state = self.state.lock();
+            if state.anchors.get(path).is_some_and(|known| known.had_dir) {
+                return Ok(true);
+            }
+            let Some(to) = state.moved_with_dir(path).filter(|to| !state.is_fresh(to)) else { return Ok(false) };
+            to
+        };
+        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        Ok(meta.is_some_and(|meta| meta.is_dir()))
+    }
 }
 
 impl Overlay {
@@ -67,7 +81,7 @@ impl Known {
     }
 
     pub(super) fn of(anchor: AnchorState) -> Self {
-        Self { anchor, fresh: false, from: None, went: None, put_back: false }
+        Self { anchor, fresh: false, from: None, went: None, put_back: false, had_dir: false }
     }
 
     /// A path that was free.
@@ -76,8 +90,8 @@ impl Known {
     }
 
     pub(super) fn as_anchor(&self, path: &RelPath) -> Anchor {
-        let Self { anchor, fresh, from, went, put_back } = self.clone();
-        Anchor { path: path.clone(), state: anchor, fresh, from, went, put_back }
+        let Self { anchor, fresh, from, went, put_back, had_dir } = self.clone();
+        Anchor { path: path.clone(), state: anchor, fresh, from, went, put_back, had_dir }
     }
 
     /// The same once the path is free.
@@ -166,8 +180,8 @@ impl State {
 
     /// Anchors that a landing has brought, once lower has changed.
     pub(super) fn know(&mut self, anchors: Vec<Anchor>) {
-        for Anchor { path, state: anchor, fresh, from, went, put_back } in anchors {
-            self.anchors.insert(path, Known { anchor, fresh, from, went, put_back });
+        for Anchor { path, state: anchor, fresh, from, went, put_back, had_dir } in anchors {
+            self.anchors.insert(path, Known { anchor, fresh, from, went, put_back, had_dir });
         }
     }
 
@@ -188,13 +202,14 @@ impl State {
             Some(anchor @ (AnchorState::Content(_) | AnchorState::Nothing)) => anchor.clone(),
             Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
         };
+        let had_dir = |path: &RelPath| self.anchors.get(path).is_some_and(|known| known.had_dir);
         // A name that nothing is known of had this content all along: a rename over it changed nothing.
         let there = self.came_here(to).then(|| {
             let there = self.anchors.get(to).map_or(AnchorState::Nothing, |known| known.anchor.clone());
             let fresh = there == AnchorState::Nothing;
-            Known { fresh, from: Some(path.clone()), ..Known::of(there) }.as_anchor(to)
+            Known { fresh, from: Some(path.clone()), had_dir: had_dir(to), ..Known::of(there) }.as_anchor(to)
         });
-        [Known::of(home).as_anchor(path)].into_iter().chain(there).collect()
+        [Known { had_dir: had_dir(path), ..Known::of(home) }.as_anchor(path)].into_iter().chain(there).collect()
     }
 
     /// Whether something has come to a path in this session, by itself or with a directory.
@@ -245,6 +260,27 @@ impl State {
         let left = self.anchor_left(path)?;
         self.know(vec![left.clone()]);
         Some(left)
+    }
+
+    /// The same of a directory.
+    pub(super) fn dir_left(&mut self, path: &RelPath) -> Vec<Anchor> {
+        let places = self.places_of_dir(path);
+        let mut left: Vec<Anchor> = self.left(path).into_iter().collect();
+        for place in places {
+            let known = self.anchors.get(&place).cloned().unwrap_or_else(Known::nothing);
+            left.push(Known { had_dir: true, ..known }.as_anchor(&place));
+        }
+        self.know(left.clone());
+        left
+    }
+
+    /// Where the directory at `path` was in this session: also by the name that it had before one above it was renamed.
+    /// Nowhere where it was made in it.
+    fn places_of_dir(&self, path: &RelPath) -> Vec<RelPath> {
+        match self.is_fresh(path) {
+            true => Vec::new(),
+            false => self.left_in_moved_dir(path).into_iter().chain([path.clone()]).collect(),
+        }
     }
 
     /// What `left` is going to know: an intent has it before lower changes.
@@ -335,6 +371,7 @@ impl State {
     /// `gone` is not.
     pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
         let mut now = self.anchors_without(gone);
+        self.note_dirs_gone(&mut now, &[from]);
         move_dir(&mut now, from, to);
         self.changed_to(now)
     }
@@ -342,6 +379,7 @@ impl State {
     /// Two directories in each other's place, by way of a third name, which nobody can use.
     pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
         let mut now = self.anchors_without(gone);
+        self.note_dirs_gone(&mut now, &[one, other]);
         exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, from, to));
         let between = between();
         now.retain(|path, _| !path.is_within(&between));
@@ -357,6 +395,7 @@ impl State {
     /// of the directory.
     pub(super) fn anchors_exchanged(&self, file: &RelPath, dir: &RelPath, below: Option<&Meta>) -> Vec<Anchor> {
         let mut now = self.anchors.to_map();
+        self.note_dirs_gone(&mut now, &[dir]);
         let known = now.remove(file);
         move_dir(&mut now, dir, file);
         now.remove(file);
@@ -369,6 +408,12 @@ impl State {
             now.extend(moved);
         }
         self.changed_to(now)
+    }
+
+    fn note_dirs_gone(&self, now: &mut HashMap<RelPath, Known>, dirs: &[&RelPath]) {
+        for place in dirs.iter().flat_map(|dir| self.places_of_dir(dir)) {
+            now.entry(place).or_insert_with(Known::nothing).had_dir = true;
+        }
     }
 
     fn anchors_without(&self, gone: &[RelPath]) -> HashMap<RelPath, Known> {

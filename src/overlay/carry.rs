@@ -137,15 +137,16 @@ impl Overlay {
     /// Whether its content there is a change of something, or a symlink leads out from there.
     fn is_changed_there(&self, passenger: &Passenger<'_>) -> Result<bool> {
         let Passenger { path, moved, kind, .. } = passenger;
-        Ok(self.is_used_by_another(path, moved)?
+        Ok(self.is_used_by_another(path, moved, *kind)?
             || (*kind == FileKind::Symlink && self.leads_out_there(path, moved)?)
-            || self.takes_the_place_of_older(moved)?)
+            || self.takes_the_place_of_older(moved, *kind)?)
     }
 
-    /// In an exchange, something older may stand where a file goes.
-    fn takes_the_place_of_older(&self, moved: &RelPath) -> Result<bool> {
+    /// In an exchange, something older may stand where a file goes, or a directory where a symlink goes.
+    fn takes_the_place_of_older(&self, moved: &RelPath, kind: FileKind) -> Result<bool> {
         let there = self.lower.stat(moved).doing(|| format!("stat {moved}"))?;
-        Ok(there.is_some_and(|there| !there.is_dir()) && !self.is_fresh(moved))
+        let counts = there.is_some_and(|there| !there.is_dir() || kind == FileKind::Symlink);
+        Ok(counts && !self.is_fresh(moved))
     }
 
     /// Whether a symlink of lower would lead out of the project by being renamed: an absolute one leads where it led.
@@ -155,9 +156,12 @@ impl Overlay {
         Ok(!is_absolute && leaves_project(moved, target.as_bytes()))
     }
 
-    /// Whether something else than what comes from `path` used to be at `moved` in this session. What went there may
-    /// come back.
-    pub(super) fn is_used_by_another(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
+    /// Whether something else than what comes from `path`, and is of `kind`, used to be at `moved` in this session: for a
+    /// symlink also a directory. What went there may come back.
+    pub(super) fn is_used_by_another(&self, path: &RelPath, moved: &RelPath, kind: FileKind) -> Result<bool> {
+        if kind == FileKind::Symlink && self.had_dir(moved)? {
+            return Ok(true);
+        }
         let comes_back = self.state.lock().moved_with_dir(moved).as_ref() == Some(path);
         Ok(!comes_back
             && match self.anchor_of(moved)? {

@@ -115,6 +115,17 @@ impl Overlay {
         }
     }
 
+    /// Whether it is a symlink where a directory used to be, which had no content to be judged against. What cannot be
+    /// looked for is taken to have been there.
+    fn stands_for_dir(&self, comparison: &Comparison) -> bool {
+        let is_new_link = comparison.new.kind == Some(FileKind::Symlink) && !comparison.old.exists();
+        is_new_link
+            && self.had_dir(&comparison.path).unwrap_or_else(|err| {
+                log::warn!("look for what was at {}: {err}", comparison.path);
+                true
+            })
+    }
+
     /// Gathers every reason to hold. Touches nothing.
     pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Comparison {
         let policy = self.policy();
@@ -156,6 +167,9 @@ impl Overlay {
             }
         }
         comparison.add_type_reasons();
+        if self.stands_for_dir(&comparison) {
+            comparison.add(Reason::Type);
+        }
         comparison.add_risk(&policy.settings.risk);
         if !fresh {
             match tier::judge(&facts, &policy.settings.thresholds) {

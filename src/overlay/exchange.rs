@@ -68,10 +68,12 @@ impl Overlay {
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
-        let action = self.action_by(&dir.path, file.kind().unwrap_or(FileKind::Regular), &self.writer(caller));
+        let kind = file.kind().unwrap_or(FileKind::Regular);
+        let action = self.action_by(&dir.path, kind, &self.writer(caller));
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
         let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
-        if !plain || self.is_used_by_another(&file.path, &dir.path)? {
+        let stands_for_older = kind == FileKind::Symlink && !self.is_fresh(&dir.path);
+        if !plain || stands_for_older || self.is_used_by_another(&file.path, &dir.path, kind)? {
             return Err(Error::Errno(libc::EXDEV));
         }
         self.relocate_file_and_dir(file, dir, caller)

@@ -61,6 +61,14 @@ impl Origin {
             Self::Nothing | Self::Upper(..) | Self::Hidden(_) => None,
         }
     }
+
+    /// Of what the view has.
+    pub fn kind(&self) -> Option<FileKind> {
+        match self {
+            Self::Lower(meta) | Self::Upper(_, meta) => Some(meta.kind),
+            Self::Nothing | Self::Hidden(_) => None,
+        }
+    }
 }
 
 /// The nodes from the root to a path, looked up as if by the kernel and forgotten when this is dropped.

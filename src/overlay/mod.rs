@@ -250,6 +250,9 @@ struct Known {
     /// What was here was put back to where it came from, and nothing has landed here since: that lower has nothing is our
     /// own doing, which no event tells.
     put_back: bool,
+    /// A directory that is older than the session was here, and was renamed away or removed: a symlink in its place would
+    /// stand for all that was in it.
+    had_dir: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

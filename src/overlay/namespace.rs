@@ -203,6 +203,7 @@ impl Overlay {
         match self.origin(path)? {
             Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
             Origin::Hidden(_) => Ok(true),
+            Origin::Nothing if self.had_dir(path)? => Ok(true),
             Origin::Nothing => Ok(self.anchor_of(path)?.is_some_and(|anchor| anchor != AnchorState::Nothing)),
         }
     }
@@ -223,16 +224,17 @@ impl Overlay {
         let _acting = self.acting([parent, self.parent_of(node)]);
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
+        let kind = self.origin(&source)?.kind().unwrap_or(FileKind::Regular);
         // In the place of a deletion that waits for review it is judged with that.
-        let replaces_deleted = match self.creation(&path, FileKind::Regular, caller)? {
+        let replaces_deleted = match self.creation(&path, kind, caller)? {
             Creation::Held(why) => why.over.is_some(),
             Creation::AtOnce | Creation::Anew(_) => false,
         };
         // Names of one change in different directories that wait would go with either.
         let in_held_dir = self.is_in_held_dir(&path) && source.parent() != path.parent();
-        let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path)?;
+        let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path, kind)?;
         let by = self.writer(caller);
-        let action = |path| self.action_by(path, FileKind::Regular, &by);
+        let action = |path| self.action_by(path, kind, &by);
         let (old, new) = (action(&source), action(&path));
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
             return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &self.doer(caller)));
@@ -622,7 +624,10 @@ impl Overlay {
             }
         };
         if self.action(&path, FileKind::Directory) != Action::Pass {
-            let gone = self.state.lock().left(&path).into_iter().collect();
+            let gone = match removed {
+                Some(_) => self.state.lock().dir_left(&path),
+                None => self.state.lock().left(&path).into_iter().collect(),
+            };
             let by = self.doer(caller);
             let doing = if removed.is_some() { Doing::RemoveDir } else { Doing::Hold };
             let part = self.part_of(&path, &by, doing);

@@ -29,10 +29,7 @@ pub(super) struct End {
 
 impl End {
     pub fn kind(&self) -> Option<FileKind> {
-        match &self.origin {
-            Origin::Lower(meta) | Origin::Upper(_, meta) => Some(meta.kind),
-            Origin::Nothing | Origin::Hidden(_) => None,
-        }
+        self.origin.kind()
     }
 
     /// The entry of a directory or node that waits for review.
@@ -250,12 +247,13 @@ impl Overlay {
             return Ok(true);
         }
         let waits = matches!(from.action, Action::Hold(_)) || self.is_in_held_dir(&to.path);
+        let kind = from.kind().unwrap_or(FileKind::Regular);
         let is_below = || self.lower.exists(&from.path).doing(|| format!("stat {}", from.path));
         let leads_out = || match &from.origin {
             Origin::Lower(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(&from.path, &to.path),
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => Ok(false),
         };
-        Ok((waits && is_below()?) || self.is_used_by_another(&from.path, &to.path)? || leads_out()?)
+        Ok((waits && is_below()?) || self.is_used_by_another(&from.path, &to.path, kind)? || leads_out()?)
     }
 
     /// To where nobody judges goes only what nobody would miss here, and what has no other name here: else the caller

@@ -22,6 +22,7 @@ mod scenarios;
 mod stale;
 mod stress;
 mod structure;
+mod symlinks;
 mod together;
 mod undo;
 

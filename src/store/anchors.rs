@@ -42,6 +42,9 @@ pub struct Anchor {
     /// The path is free, because what was there was put back to where it came from.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put_back: bool,
+    /// A directory that is older than the session was here, and was renamed away or removed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub had_dir: bool,
 }
 
 impl Store {

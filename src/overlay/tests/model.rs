@@ -231,6 +231,7 @@ impl Pair {
                 let answer = self.in_dir(path, |view, dir, name| view.rmdir(dir, name, &ME));
                 self.same(answer, |model| model.rmdir(path));
             }
+            Symlink(path, _) if self.model.rules.speaks_of_below(path) => {}
             Symlink(path, target) => {
                 let answer = self.enter(path, |view, dir, name| view.symlink(dir, name, OsStr::new(target), &ME));
                 self.same(answer, |model| model.symlink(path, target));
@@ -397,6 +398,9 @@ impl Pair {
         let is_dir = self.model.at(from) == Some(Node::Dir);
         if kind == RenameKind::Exchange && self.model.at(to).is_some_and(|node| (node == Node::Dir) != is_dir) {
             // As two renames to free names; the model does not know of it.
+            return;
+        }
+        if self.model.puts_link_above_rule(from, to) {
             return;
         }
         let answer = self.end(from).and_then(|dir| {

@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// All that is kept agrees, and nothing is left over.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         assert_eq!(self.view().check().unwrap().0, []);
     }
 }

@@ -83,6 +83,7 @@ impl Model {
                     let left = self.lower.leaf(path).map(|leaf| leaf.thing.clone());
                     let anchor = left.map_or(Anchor::Nothing, Anchor::Content);
                     let known = Known { anchor, fresh: false, by_dir: false, from: None, went: None };
+                    self.had_dirs.remove(path);
                     self.anchors.insert(path.to_owned(), known);
                     None
                 }
@@ -138,6 +139,9 @@ impl Model {
         if let (Some(before), Some(new)) = (before, new)
             && !before.same_kind(new)
         {
+            reasons.push(Reason::Type);
+        }
+        if matches!((before, new), (None, Some(Thing::Symlink(_)))) && self.had_dir(path) {
             reasons.push(Reason::Type);
         }
         if let Some(Thing::Symlink(target)) = new

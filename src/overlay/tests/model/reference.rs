@@ -1,6 +1,6 @@
 //! The reference: what SPEC §4-§8 say of a project, a view and a person, in memory and in one thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{Leaf, Node, Path, Thing, Tree, is_within, parent, rebase};
 use crate::diff::{self, Merge};
@@ -53,6 +53,11 @@ impl Rules {
     pub fn action(self, path: &str) -> Action {
         let rule = RULES.iter().find(|(at, ..)| self == Self::Some && is_within(path, at));
         rule.map_or(Action::Auto, |(.., action)| *action)
+    }
+
+    /// Whether a rule speaks of what would show below a symlink there, which has tests of its own.
+    pub fn speaks_of_below(self, path: &str) -> bool {
+        self == Self::Some && RULES.iter().any(|(at, ..)| *at != path && is_within(at, path))
     }
 
     fn refuses(self, path: &str) -> bool {
@@ -151,6 +156,8 @@ pub struct Model {
     pub rules: Rules,
     /// Directories that were renamed, oldest first.
     pub moved_dirs: Vec<(Path, Path)>,
+    /// Where older directories were that were renamed away or removed.
+    pub had_dirs: BTreeSet<Path>,
     /// Content that lower lost by our doing: there must be a backup of each.
     pub replaced: Vec<Vec<u8>>,
     /// Content of files without a name, for who has them open.
@@ -180,6 +187,7 @@ impl Model {
             window,
             rules,
             moved_dirs: Vec::new(),
+            had_dirs: BTreeSet::new(),
             replaced: Vec::new(),
             orphans: BTreeMap::new(),
             last: 0,
@@ -291,6 +299,30 @@ impl Model {
 
     fn is_used(&self, path: &str) -> bool {
         self.anchors.get(path).is_some_and(|known| known.anchor != Anchor::Nothing)
+    }
+
+    /// Whether a directory that is older than the session used to be here.
+    pub(super) fn had_dir(&self, path: &str) -> bool {
+        let is_older_dir = |to: Path| self.lower.is_dir(&to) && !self.is_fresh(&to);
+        self.had_dirs.contains(path) || self.moved_with_dirs(path).is_some_and(is_older_dir)
+    }
+
+    fn dir_goes(&mut self, path: &str) {
+        if !self.is_fresh(path) {
+            self.had_dirs.extend(self.left_with_dirs(path).into_iter().chain([path.to_owned()]));
+        }
+    }
+
+    fn is_link_below(&self, path: &str) -> bool {
+        self.lower.leaf(path).is_some_and(|leaf| matches!(leaf.thing, Thing::Symlink(_)))
+    }
+
+    /// Whether a symlink would come to stand above what a rule speaks of.
+    pub fn puts_link_above_rule(&self, from: &str, to: &str) -> bool {
+        let is_link = |node: &Node| matches!(node, Node::Leaf(leaf) if matches!(leaf.thing, Thing::Symlink(_)));
+        let moved = |path: &str| rebase(path, from, to).or_else(|| rebase(path, to, from));
+        let mut links = self.view().into_iter().filter(|(_, node)| is_link(node));
+        links.any(|(path, _)| moved(&path).is_some_and(|moved| self.rules.speaks_of_below(&moved)))
     }
 
     /// Whether what is there came in this session, content and all.
@@ -525,6 +557,7 @@ impl Model {
         } else if self.upper.keys().any(|child| parent(child) == path) {
             self.hide_dir(path, Reason::Parent);
         } else {
+            self.dir_goes(path);
             self.lower.remove(path);
         }
         self.left(path);
@@ -549,7 +582,7 @@ impl Model {
         self.free(path)?;
         let leaves = crate::overlay::compare::leaves_project(&super::path(path), target.as_bytes());
         let waits = self.is_gated(path) || self.is_in_held_dir(path);
-        let is_judged = self.upper.contains_key(path) || self.is_used(path) || leaves || waits;
+        let is_judged = self.upper.contains_key(path) || self.is_used(path) || self.had_dir(path) || leaves || waits;
         self.add(path, Thing::Symlink(target.as_bytes().to_vec()), 0o777);
         if is_judged {
             self.settle(path, &[]);
@@ -653,7 +686,8 @@ impl Model {
             || goes_gated
             || self.is_gated(to)
             || self.upper.contains_key(to)
-            || self.is_used_by_another(from, to);
+            || self.is_used_by_another(from, to)
+            || (matches!(self.at(from), Some(Node::Leaf(Leaf { thing: Thing::Symlink(_), .. }))) && self.had_dir(to));
         if is_over {
             self.orphan(to);
         }
@@ -896,7 +930,11 @@ impl Model {
         };
         let mut along: Vec<(Path, Path)> = moves.iter().flat_map(along).collect();
         let is_judged = |moved: &str, path: &str| {
-            self.is_gated(moved) || self.is_used_by_another(path, moved) || self.has_older(moved)
+            let stands_for_dir = self.had_dir(moved) || (self.lower.is_dir(moved) && !self.is_fresh(moved));
+            self.is_gated(moved)
+                || self.is_used_by_another(path, moved)
+                || self.has_older(moved)
+                || (self.is_link_below(path) && stands_for_dir)
         };
         along.retain(|(moved, path)| is_judged(moved, path));
         for (_, path) in &along {
@@ -932,6 +970,7 @@ impl Model {
         let stays = |(path, _): &(Path, u64)| self.left_with_dirs(path).is_none();
         let leaves: Vec<((Path, u64), bool)> =
             self.leaves_below(from).into_iter().map(|leaf| (leaf.clone(), stays(&leaf))).collect();
+        self.dir_goes(from);
         self.moved_dirs.push((from.to_owned(), to.to_owned()));
         self.lower.rename(from, to);
         for (path, known) in self.anchors.iter_mut().filter(|(path, known)| !known.by_dir && is_within(path, to)) {
@@ -1000,7 +1039,9 @@ impl Model {
     pub fn takes_used_paths(&self, from: &str, to: &str) -> bool {
         let is_taken = |path: &Path, moved: &Path| {
             let both = [self.lower.get(path), self.lower.get(moved)];
-            self.is_used(moved) || (path != from && both.iter().all(Option::is_some) && both != [Some(&Node::Dir); 2])
+            self.is_used(moved)
+                || (self.is_link_below(path) && self.had_dir(moved))
+                || (path != from && both.iter().all(Option::is_some) && both != [Some(&Node::Dir); 2])
         };
         let moved = self.lower.within(from).into_iter().filter_map(|path| Some((rebase(&path, from, to)?, path)));
         moved.into_iter().any(|(moved, path)| is_taken(&path, &moved))
@@ -1046,6 +1087,7 @@ impl Model {
                 self.lower.put(&path, Node::Dir);
             }
             let anchor = leaf.map_or(Anchor::Nothing, |leaf| Anchor::Content(leaf.thing));
+            self.had_dirs.remove(&path);
             self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
             self.windows.remove(&path);
             self.ended(&path);
@@ -1136,6 +1178,7 @@ impl Model {
         }
         self.replace(path, Some(Leaf { thing: thing.clone(), mode, inode: 0, stamp: 0 }));
         let anchor = Anchor::Content(thing.clone());
+        self.had_dirs.remove(path);
         self.anchors.insert(path.to_owned(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
         self.windows.remove(path);
         let below = self.lower.leaf(path).map(|leaf| leaf.stamp);

@@ -1,0 +1,143 @@
+//! Symlinks in the place of directories: what shows below them would be in the project unreviewed.
+
+use super::*;
+
+/// How a directory goes.
+type Way = &'static dyn Fn(&Bench);
+
+fn tree() -> Bench {
+    let bench = Bench::new();
+    bench.put("src/a", &lines(60));
+    bench.put("top/src/a", &lines(60));
+    bench.put("small/a", "a\n");
+    bench.mkdir("n");
+    bench.save("n/a", &lines(60));
+    bench
+}
+
+fn symlink(bench: &Bench, path: &str) -> Result<()> {
+    let (parent, name) = bench.parent(path);
+    bench.view().symlink(parent, name, OsStr::new("n"), &ME).map(|_| ())
+}
+
+fn link(bench: &Bench, source: &str, path: &str) -> Result<()> {
+    let (parent, name) = bench.parent(path);
+    bench.view().link(bench.node(source)?, parent, name, &ME).map(|_| ())
+}
+
+fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
+    let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
+    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
+}
+
+/// That the one thing that waits is a symlink at `path`, for that reason; also after a remount.
+#[track_caller]
+fn assert_waits(mut bench: Bench, path: &str, reason: Reason) {
+    for _ in 0..2 {
+        let held = bench.held();
+        let names: Vec<String> = held.iter().map(|row| row.names[0].to_string()).collect();
+        assert_eq!((names, bench.reasons()), (vec![path.to_owned()], vec![reason]));
+        assert!(std::fs::symlink_metadata(bench.lower_path(path)).is_err(), "{path} is in the project");
+        bench.check();
+        bench.remount();
+    }
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(std::fs::read_link(bench.lower_path(path)).unwrap(), std::path::Path::new("n"));
+    bench.check();
+}
+
+#[test]
+fn a_symlink_where_a_directory_was_is_held_however_the_directory_went() {
+    let ways: [(&str, Way); 7] = [
+        ("src", &|bench| bench.rename("src", "old")),
+        ("src", &|bench| {
+            bench.rename("src", "old");
+            bench.save("src", "x\n");
+            bench.unlink("src");
+        }),
+        ("src", &|bench| {
+            bench.rename("src", "old");
+            bench.mkdir("src");
+            bench.rmdir("src").unwrap();
+        }),
+        ("small", &|bench| {
+            bench.unlink("small/a");
+            bench.rmdir("small").unwrap();
+        }),
+        ("top/src", &|bench| {
+            bench.rename("top", "old");
+            bench.mkdir("top");
+        }),
+        ("top/src", &|bench| {
+            bench.rename("top", "old");
+            bench.rename("old/src", "elsewhere");
+            bench.mkdir("top");
+        }),
+        ("src", &|bench| {
+            bench.mkdir("other");
+            exchange(bench, "other", "src").unwrap();
+            bench.rmdir("src").unwrap();
+        }),
+    ];
+    for (path, goes) in ways {
+        let bench = tree();
+        goes(&bench);
+        symlink(&bench, path).unwrap();
+        assert_waits(bench, path, Reason::Type);
+        // By a rename, and by a further name, of one that has landed.
+        let bench = tree();
+        symlink(&bench, "l").unwrap();
+        goes(&bench);
+        bench.rename("l", path);
+        assert_waits(bench, path, Reason::Type);
+        let bench = tree();
+        symlink(&bench, "l").unwrap();
+        goes(&bench);
+        link(&bench, "l", path).unwrap();
+        assert_waits(bench, path, Reason::Type);
+    }
+}
+
+#[test]
+fn a_symlink_that_comes_with_a_directory_to_where_one_was_is_held() {
+    let bench = tree();
+    bench.rename("top", "old");
+    bench.mkdir("new");
+    symlink(&bench, "new/src").unwrap();
+    bench.rename("new", "top");
+    assert_waits(bench, "top/src", Reason::Type);
+    let bench = tree();
+    bench.mkdir("new");
+    symlink(&bench, "new/src").unwrap();
+    exchange(&bench, "new", "top").unwrap();
+    assert_waits(bench, "top/src", Reason::Type);
+}
+
+#[test]
+fn a_symlink_takes_the_place_of_an_older_directory_in_no_exchange() {
+    let bench = tree();
+    symlink(&bench, "l").unwrap();
+    for (one, other) in [("l", "src"), ("src", "l")] {
+        assert_eq!(exchange(&bench, one, other).unwrap_err().code(), libc::EXDEV);
+    }
+    exchange(&bench, "l", "n").unwrap();
+    bench.rename("src", "old");
+    bench.mkdir("src");
+    assert_eq!(exchange(&bench, "n", "src").unwrap_err().code(), libc::EXDEV);
+    assert_eq!(bench.held().len(), 0);
+    bench.check();
+}
+
+#[test]
+fn a_symlink_where_a_directory_of_this_session_was_lands() {
+    let bench = tree();
+    bench.mkdir("build");
+    bench.save("build/a", "a\n");
+    bench.rename("build", "build-1");
+    symlink(&bench, "build").unwrap();
+    bench.mkdir("tmp");
+    bench.rmdir("tmp").unwrap();
+    symlink(&bench, "tmp").unwrap();
+    assert_eq!(bench.held().len(), 0);
+    bench.check();
+}
