@@ -5,6 +5,9 @@ use super::*;
 /// How a directory goes.
 type Way = &'static dyn Fn(&Bench);
 
+/// How a symlink comes to a path.
+type Call = &'static dyn Fn(&Bench, &str) -> Result<()>;
+
 fn tree() -> Bench {
     let bench = Bench::new();
     bench.put("src/a", &lines(60));
@@ -140,4 +143,43 @@ fn a_symlink_where_a_directory_of_this_session_was_lands() {
     symlink(&bench, "tmp").unwrap();
     assert_eq!(bench.held().len(), 0);
     bench.check();
+}
+
+#[test]
+fn a_symlink_above_what_rules_speak_of_is_held_or_refused_by_whatever_call_it_comes() {
+    let calls: [(&str, Call); 3] = [
+        ("symlink", &symlink),
+        ("rename", &|bench, path| bench.try_rename("l", path)),
+        ("link", &|bench, path| link(bench, "l", path)),
+    ];
+    for (name, call) in calls {
+        for (path, reason) in [("mig", Reason::Rule), (".claude", Reason::Sensitive), (".github", Reason::Sensitive)] {
+            let bench = ruled();
+            call(&bench, path).unwrap();
+            assert_waits(bench, path, reason);
+        }
+        let bench = ruled();
+        for path in ["den", "froz", "sub/keys"] {
+            assert_eq!(call(&bench, path).unwrap_err().code(), libc::EPERM, "{name} {path}");
+        }
+        assert_eq!(bench.held().len(), 0);
+    }
+    let bench = ruled();
+    for path in ["den", "mig"] {
+        bench.mkdir(path);
+        let refused = exchange(&bench, "l", path).unwrap_err().code();
+        assert_eq!(refused, libc::EXDEV, "{path}");
+    }
+}
+
+/// A symlink `l`, and rules for what lies in directories that are not there.
+fn ruled() -> Bench {
+    let mut bench = tree();
+    symlink(&bench, "l").unwrap();
+    bench.mkdir("sub");
+    let rules = [("mig/", "hold"), ("/den/x", "deny"), ("froz/**", "freeze"), ("**/keys/prod", "deny")];
+    let rules = rules.map(|(path, action)| format!("[[rule]]\nmatch = \"{path}\"\naction = \"{action}\"\n"));
+    bench.put(".fettle.toml", &rules.concat());
+    bench.remount();
+    bench
 }

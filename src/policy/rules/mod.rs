@@ -186,7 +186,16 @@ impl RuleSet {
             // The project's rules may relax each other, but together nothing that stood before them.
             Trust::Untrusted => user.stricter(project),
         };
-        granted.stricter(at_least(place.path))
+        granted.stricter(at_least(place.path)).stricter(self.through_link(place, exe))
+    }
+
+    /// What a symlink in the place of a directory must bear for what shows below it, as [`sensitive`] has it of what is
+    /// built in: the strictest of what rules say of anything there.
+    fn through_link(&self, place: &Place, exe: Option<&OsStr>) -> Action {
+        let rules = self.user.iter().chain(&self.project).filter(|_| place.entry == Entry::Symlink);
+        let guards = |rule: &&Compiled| matches!(rule.action, Action::Hold(_) | Action::Deny | Action::Freeze);
+        let reaching = rules.filter(guards).filter(|rule| rule.speaks_of(exe) && rule.reaches_through(place.path));
+        reaching.fold(Action::Pass, |now, rule| now.stricter(rule.action))
     }
 
     /// Whether some rule speaks of programs. Where none does, nobody need ask who a writer is.
@@ -277,6 +286,8 @@ struct Compiled {
     patterns: Gitignore,
     /// The leading components without a wildcard of an anchored pattern; none where it may match at any depth.
     literal: Option<Vec<String>>,
+    /// The directories in which the pattern matches by their names.
+    above: Gitignore,
     exe: Option<ExeGlob>,
     action: Action,
 }
@@ -285,14 +296,26 @@ impl Compiled {
     fn new(rule: &Rule) -> Result<Self, RuleError> {
         let fault = |what: String| RuleError { at: rule.at.clone(), what };
         check_pattern(&rule.pattern).map_err(|why| fault(format!("match = {:?}: {why}", rule.pattern)))?;
-        let patterns = compile_pattern(&rule.pattern).map_err(|err| fault(format!("match: {err}")))?;
+        let patterns = compile_all(&[&rule.pattern]).map_err(|err| fault(format!("match: {err}")))?;
+        // A part of a pattern that is none by itself, as of `{a/b,c}/d`: it may be any.
+        let above = compile_all(&directories_above(&rule.pattern)).or_else(|_| compile_all(&["**"]));
+        let above = above.map_err(|err| fault(format!("match: {err}")))?;
         let exe = rule.exe.as_deref().map(ExeGlob::new).transpose().map_err(|err| fault(format!("exe: {err}")))?;
-        Ok(Self { patterns, literal: literal_prefix(&rule.pattern), exe, action: rule.action.action() })
+        Ok(Self { patterns, literal: literal_prefix(&rule.pattern), above, exe, action: rule.action.action() })
     }
 
     fn matches(&self, place: &Place) -> bool {
         let is_dir = place.entry == Entry::Dir;
         self.patterns.matched_path_or_any_parents(Path::new(place.path.as_os_str()), is_dir).is_ignore()
+    }
+
+    fn speaks_of(&self, exe: Option<&OsStr>) -> bool {
+        self.exe.as_ref().is_none_or(|glob| glob.matches(exe))
+    }
+
+    /// Whether something below a symlink at `path` could match there, and not where the link leads.
+    fn reaches_through(&self, path: &RelPath) -> bool {
+        self.above.matched(Path::new(path.as_os_str()), false).is_ignore()
     }
 
     /// Whether something below `dir` could match. Errs on the side of yes.
@@ -313,10 +336,24 @@ fn check_pattern(pattern: &str) -> Result<(), &'static str> {
     }
 }
 
-fn compile_pattern(pattern: &str) -> Result<Gitignore, ignore::Error> {
+fn compile_all(patterns: &[impl AsRef<str>]) -> Result<Gitignore, ignore::Error> {
     let mut builder = GitignoreBuilder::new("");
-    builder.allow_unclosed_class(false).add_line(None, pattern)?;
+    builder.allow_unclosed_class(false);
+    for pattern in patterns {
+        builder.add_line(None, pattern.as_ref())?;
+    }
     builder.build()
+}
+
+/// A pattern for each directory above what `pattern` matches, and for that itself where it is one of directories alone.
+/// What matches at any depth does so where a link leads, too.
+fn directories_above(pattern: &str) -> Vec<String> {
+    let body = pattern.trim_end();
+    let name = body.trim_end_matches('/');
+    let names: Vec<&str> = name.trim_start_matches('/').split('/').collect();
+    let above = (1..names.len()).map(|count| &names[..count]).filter(|names| names.iter().any(|name| *name != "**"));
+    let above = above.map(|names| format!("/{}", names.join("/")));
+    above.chain((name != body).then(|| name.to_owned())).collect()
 }
 
 /// A pattern is anchored when a slash stands before its end; gitignore(5).

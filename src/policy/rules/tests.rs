@@ -408,6 +408,47 @@ fn only_directories_that_a_frozen_pattern_may_reach_need_a_look() {
 }
 
 #[test]
+fn a_symlink_bears_what_rules_say_of_anything_below_it() {
+    for (pattern, link, want) in [
+        ("mig/**", "mig", true),
+        ("mig/", "mig", true),
+        ("mig/", "sub/mig", true),
+        ("/mig/", "sub/mig", false),
+        ("/den/x", "den", true),
+        ("/den/x", "den/y", false),
+        ("/den/x", "sub/den", false),
+        ("a/b/c", "a", true),
+        ("a/b/c", "a/b", true),
+        ("a/b/c", "b", false),
+        ("a/*/c", "a/x", true),
+        ("a/*/c", "a/x/y", false),
+        ("src/*.rs", "src/x", false),
+        ("src/**/*.rs", "src/x/y", true),
+        ("**/keys/prod", "sub/keys", true),
+        ("**/keys/prod", "sub", false),
+        ("{a/b,c}/d", "a", true),
+        // Where the link leads they are covered as they are.
+        ("*.key", "x", false),
+        ("**/x", "a", false),
+    ] {
+        for (action, says) in
+            [(RuleAction::Hold, RULE), (RuleAction::Deny, Action::Deny), (RuleAction::Freeze, Action::Freeze)]
+        {
+            let rules = rules(&[rule(pattern, action)]);
+            let want = if want { says } else { Action::Auto };
+            assert_eq!(ask(&rules, &format!("{link}@"), None, None), want, "{pattern} {link}");
+            assert_eq!(ask(&rules, "other@", None, None), if pattern.contains('{') { says } else { Action::Auto });
+        }
+    }
+    let several = [rule("mig/**", RuleAction::Freeze), rule("mig/x", RuleAction::Hold), rule("mig", RuleAction::Pass)];
+    check_all(&rules(&several), &[("mig@", Action::Freeze), ("mig/", Action::Pass), ("mig", Action::Pass)]);
+    let by_program = rules(&[exe_rule("mig/**", "claude", RuleAction::Deny), rule("pas/x", RuleAction::Auto)]);
+    assert_eq!(ask(&by_program, "mig@", Some("/bin/claude"), None), Action::Deny);
+    assert_eq!(ask(&by_program, "mig@", Some("/bin/sh"), None), Action::Auto);
+    assert_eq!(ask(&by_program, "pas@", None, Some("pas")), Action::Pass);
+}
+
+#[test]
 fn the_first_frozen_place_is_named() {
     let rules = rules(&[rule("*.key", RuleAction::Freeze), rule("tmp/*.key", RuleAction::Auto)]);
     let paths = [path("d/a"), path("tmp/x.key"), path("d/b.key")];
