@@ -328,7 +328,7 @@ impl Compiled {
 /// Says what would silently match nothing, or not what it seems to.
 fn check_pattern(pattern: &str) -> Result<(), &'static str> {
     match pattern.trim() {
-        "" | "/" => Err("matches nothing"),
+        text if names_nothing(text) => Err("matches nothing: no path of a project is spelt so"),
         text if text.starts_with('!') => Err("negation is not for rules: add a later rule with action = \"auto\""),
         text if text.starts_with('#') => Err("is a comment; write \\# for a name that begins with #"),
         text if text.contains(['\n', '\0']) => Err("has a line break or NUL"),
@@ -343,6 +343,12 @@ fn compile_all(patterns: &[impl AsRef<str>]) -> Result<Gitignore, ignore::Error>
         builder.add_line(None, pattern.as_ref())?;
     }
     builder.build()
+}
+
+/// Whether a name in it is empty, `.` or `..`, which none is.
+fn names_nothing(pattern: &str) -> bool {
+    let names = pattern.strip_suffix('/').unwrap_or(pattern);
+    names.strip_prefix('/').unwrap_or(names).split('/').any(|name| matches!(name, "" | "." | ".."))
 }
 
 /// A pattern for each directory above what `pattern` matches, and for that itself where it is one of directories alone.
