@@ -145,11 +145,9 @@ fn decide(op: Op, arguments: DecideArguments, desk: &Desk) -> Result<Answer> {
     if arguments.targets.is_empty() {
         return Err(ErrorBody::new(ErrorCode::BadRequest, format!("{op} of what? `targets` is empty")));
     }
-    if arguments.hunks.contains(&0) {
-        return Err(ErrorBody::new(ErrorCode::BadRequest, "hunks are counted from 1"));
-    }
-    let targets = targets(&client, &arguments.targets)?;
-    let DecideArguments { hunks, dry_run, .. } = arguments;
+    let DecideArguments { targets: named, hunks, dry_run } = arguments;
+    let hunks = Request::checked_hunks(hunks)?;
+    let targets = targets(&client, &named)?;
     plain(client.ask(&Request { targets, hunks, dry_run, ..Request::new(op) })?)
 }
 

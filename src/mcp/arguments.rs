@@ -79,9 +79,8 @@ pub struct DecideArguments {
     #[schemars(length(min = 1))]
     pub targets: Vec<String>,
     /// Only these hunks of one change, counted from 1 as its diff shows them; the rest stays held under a new id.
-    #[serde(default)]
-    #[schemars(inner(range(min = 1)))]
-    pub hunks: Vec<u32>,
+    #[schemars(length(min = 1), inner(range(min = 1)))]
+    pub hunks: Option<Vec<u32>>,
     /// Say what would be done, and do nothing.
     #[serde(default)]
     pub dry_run: bool,

@@ -214,6 +214,17 @@ impl Request {
         }
     }
 
+    /// The hunks that are meant, none where the whole change is: who names an empty list means no hunk.
+    pub fn checked_hunks(hunks: Option<Vec<u32>>) -> Result<Vec<u32>, ProtocolError> {
+        match hunks {
+            Some(hunks) if hunks.is_empty() => {
+                Err(ProtocolError::Value("`hunks` is empty: leave it out to mean the whole change".into()))
+            }
+            Some(hunks) if hunks.contains(&0) => Err(ProtocolError::Value("hunks are counted from 1".into())),
+            hunks => Ok(hunks.unwrap_or_default()),
+        }
+    }
+
     fn from_fields(op: Op, fields: Fields) -> Result<Self, ProtocolError> {
         let mut targets = Vec::new();
         targets.extend(fields.ids.unwrap_or_default().into_iter().map(Target::id));
@@ -233,7 +244,7 @@ impl Request {
             wait: fields.wait.unwrap_or_default(),
             renew: fields.renew.unwrap_or_default(),
             dry_run: fields.dry_run.unwrap_or_default(),
-            hunks: check_hunks(fields.hunks.unwrap_or_default())?,
+            hunks: Self::checked_hunks(fields.hunks)?,
             name: fields.name,
             path: path_field("path", fields.path, fields.path_b64)?,
             to: path_field("to", fields.to, fields.to_b64)?,
@@ -342,13 +353,6 @@ fn check_fields(op: Op, object: &Map<String, Value>) -> Result<(), ProtocolError
     match object.keys().find(|field| !known(field)) {
         Some(field) => Err(ProtocolError::Field { op, field: field.clone() }),
         None => Ok(()),
-    }
-}
-
-fn check_hunks(hunks: Vec<u32>) -> Result<Vec<u32>, ProtocolError> {
-    match hunks.contains(&0) {
-        true => Err(ProtocolError::Value("hunks are counted from 1".into())),
-        false => Ok(hunks),
     }
 }
 

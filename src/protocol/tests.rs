@@ -145,6 +145,8 @@ fn what_is_no_request_is_refused_with_its_reason() {
         (r#"{"v":1,"op":"flush","dry_run":true}"#, ErrorCode::BadRequest, "`flush` takes no field \"dry_run\""),
         (r#"{"v":1,"op":"confirm","all":"yes"}"#, ErrorCode::BadRequest, "invalid type: string \"yes\""),
         (r#"{"v":1,"op":"confirm","hunks":[0]}"#, ErrorCode::BadRequest, "hunks are counted from 1"),
+        (r#"{"v":1,"op":"confirm","paths":["a"],"hunks":[]}"#, ErrorCode::BadRequest, "`hunks` is empty"),
+        (r#"{"v":1,"op":"discard","paths":["a"],"hunks":[]}"#, ErrorCode::BadRequest, "`hunks` is empty"),
         (r#"{"v":1,"op":"confirm","args":[{}]}"#, ErrorCode::BadRequest, "an element of `args` is empty"),
         (r#"{"v":1,"op":"confirm","args":[{"raw":1}]}"#, ErrorCode::BadRequest, "unknown field `raw`"),
         (r#"{"v":1,"op":"confirm","paths":["a",""]}"#, ErrorCode::BadRequest, "an element of `paths` is empty"),

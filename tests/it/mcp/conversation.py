@@ -63,6 +63,7 @@ async def talk(agent):
     await agent.refused("bad_request", "read", path=["b"])
     await agent.refused("bad_request", "discard", targets=[])
     await agent.refused("bad_request", "discard", targets=["src/a"], hunks=[0])
+    await agent.refused("bad_request", "discard", targets=["src/a"], hunks=[])
     await agent.refused("bad_request", "diff", limit=0)
     await agent.refused("bad_request", "check", command=[])
     await agent.refused("bad_request", "check", command="true")
