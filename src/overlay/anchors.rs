@@ -398,7 +398,7 @@ impl State {
         self.note_dirs_gone(&mut now, &[dir]);
         let known = now.remove(file);
         move_dir(&mut now, dir, file);
-        now.remove(file);
+        let came = now.remove(file);
         now.extend(known.map(|known| (file.clone(), known)));
         if let Some(meta) = below {
             let mut moved_dirs = self.moved_dirs.clone();
@@ -406,6 +406,10 @@ impl State {
             let anchors = now.iter().map(|(path, known)| (path.clone(), known.clone())).collect();
             let moved = moved_file(&anchors, &moved_dirs, (file, dir), meta);
             now.extend(moved);
+        }
+        // The path remembers what it had; what is there now is the directory.
+        if let Some(known) = now.get_mut(file) {
+            (known.fresh, known.from) = came.map_or((false, None), |dir| (dir.fresh, dir.from));
         }
         self.changed_to(now)
     }

@@ -131,6 +131,10 @@ impl Scenario {
         let right = match self.rule {
             Rule::AllOrNothing => now == *before || now == *after,
             Rule::Made => now == *before || now == Picture { past: now.past.clone(), ..after.clone() },
+            Rule::Unrecorded => {
+                let unrecorded = Picture { past: before.past.clone(), ..after.clone() };
+                [before, after, &unrecorded].contains(&&now)
+            }
             Rule::EachPath => {
                 let views = now.view == before.view || now.view == after.view;
                 views

@@ -353,6 +353,10 @@ impl Attempt<'_> {
             Rule::AllOrNothing => now == **before || self.is_after(&now),
             Rule::EachPath => self.each_path_is_old_or_new(&now),
             Rule::Made => now == **before || now == Picture { past: now.past.clone(), ..(**after).clone() },
+            Rule::Unrecorded => {
+                let unrecorded = Picture { past: before.past.clone(), ..(**after).clone() };
+                [*before, *after, &unrecorded].contains(&&now)
+            }
             Rule::Closes => self.is_after(&now),
             Rule::Writes => true,
         };

@@ -19,6 +19,8 @@ pub(super) enum Rule {
     /// The same, and a death right after the act forgets that what was made came in this session: it is one call below,
     /// and its record. What is taken for older is reviewed sooner, not later.
     Made,
+    /// The same of an act below and its record: a death right after it forgets the act, and nothing that came before it.
+    Unrecorded,
     /// The view all old or all new, and each path of the project by itself; what has not landed is held.
     EachPath,
     /// The act is a close: what was written is in the view, whether it has landed, is held, or was interrupted.
@@ -959,7 +961,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "a directory is removed of which a file has just been renamed away",
-        rule: Rule::AllOrNothing,
+        rule: Rule::Unrecorded,
         ready: |bench| {
             bench.put("d/f", &lines("old", 100));
             bench.put("e/other", "one\n");
