@@ -265,13 +265,18 @@ impl State {
     /// The same of a directory.
     pub(super) fn dir_left(&mut self, path: &RelPath) -> Vec<Anchor> {
         let places = self.places_of_dir(path);
-        let mut left: Vec<Anchor> = self.left(path).into_iter().collect();
-        for place in places {
-            let known = self.anchors.get(&place).cloned().unwrap_or_else(Known::nothing);
-            left.push(Known { had_dir: true, ..known }.as_anchor(&place));
+        let left = self.left(path);
+        if places.is_empty() {
+            return left.into_iter().collect();
         }
-        self.know(left.clone());
-        left
+        // The path itself is among them.
+        let had_dir = |place: &RelPath| {
+            let known = self.anchors.get(place).cloned().unwrap_or_else(Known::nothing);
+            Known { had_dir: true, ..known }.as_anchor(place)
+        };
+        let had: Vec<Anchor> = places.iter().map(had_dir).collect();
+        self.know(had.clone());
+        had
     }
 
     /// Where the directory at `path` was in this session: also by the name that it had before one above it was renamed.

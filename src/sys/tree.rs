@@ -121,7 +121,7 @@ impl Tree {
             None => Meta::of(self.root()).map(Some),
             Some(name) if name.len() == path.as_bytes().len() => present(Meta::at(self.root(), name)),
             // Opened itself, and not its directory: where nothing is that one call tells it.
-            Some(_) => present(self.open_at(path, OFlags::PATH).and_then(|found| Meta::of(found.as_fd()))),
+            Some(_) => self.find(path)?.map(|found| Meta::of(found.as_fd())).transpose(),
         }
     }
 
