@@ -28,6 +28,8 @@ STYLE = {
 # Told apart by those who see few colours, too.
 COLOURS = {"native": "#777777", "overlayfs": "#009e73", "fuse-overlayfs": "#e69f00", "unionfs-fuse": "#56b4e9",
            "mergerfs": "#cc79a7", "fettlefs": "#d55e00"}
+# Further builds of ours.
+OTHER_COLOUR = "#000000"
 LINE_COLOURS = ["#0072b2", "#009e73", "#e69f00", "#d55e00"]
 # Of a row's height, all bars together.
 BARS_SHARE = 0.8
@@ -92,6 +94,10 @@ def figures(document, source):
         raise Wrong(f"{source}: its schema is {schema!r}, not {comparison.SCHEMA} or {growth.SCHEMA}")
 
 
+def colour(name):
+    return COLOURS.get(name, OTHER_COLOUR)
+
+
 def ratio_figure(document, rows):
     """A bar for the median of each system's ratios, a line over their range, a mark where the goal is."""
     others = [name for name in document["systems"] if name != "native"]
@@ -102,7 +108,7 @@ def ratio_figure(document, rows):
             values = document["rows"][row.name].get(name)
             if values:
                 ratios = [one(value) / one(base) for value, base in zip(values, native)]
-                axes.barh(place, statistics.median(ratios) - 1, height, left=1, color=COLOURS[name])
+                axes.barh(place, statistics.median(ratios) - 1, height, left=1, color=colour(name))
                 axes.hlines(place, min(ratios), max(ratios), color="#333333", linewidth=0.7)
         if row.goal:
             axes.vlines(row.goal, at - 0.5, at + 0.5, color="black", linewidth=1.6)
@@ -120,7 +126,7 @@ def wait_figure(document, rows):
             every = [ns / 1e3 for values in document["rows"][row.name].get(name, []) for ns in values]
             if every:
                 middle, longest = percentile(every, 0.5), max(every)
-                axes.barh(place, longest - middle, height * 0.7, left=middle, color=COLOURS[name])
+                axes.barh(place, longest - middle, height * 0.7, left=middle, color=colour(name))
                 axes.plot(percentile(every, 0.99), place, "k|", markersize=5)
     add_legend(axes, names)
     return figure
@@ -147,7 +153,7 @@ def places(at, names):
 
 def add_legend(axes, names):
     from matplotlib.patches import Patch
-    handles = [Patch(color=COLOURS[name], label=name) for name in names]
+    handles = [Patch(color=colour(name), label=name) for name in names]
     axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.4, 1), ncol=len(names))
 
 

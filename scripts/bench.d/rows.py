@@ -11,6 +11,7 @@ from typing import Callable
 import files
 import mixed
 import programs
+from systems import Fettlefs
 
 
 class Shown(Enum):
@@ -31,11 +32,11 @@ class Row:
     needs: str | None = None  # a program
     as_root: bool = False  # only root may do it
     shown: Shown = Shown.MEAN
-    only: str | None = None  # the one system that can
+    only: type | None = None  # the one system that can
     goal: float | None = None  # the ratio that fettlefs is to reach
 
     def runs_on(self, system):
-        return self.only in (None, system.name)
+        return self.only is None or isinstance(system, self.only)
 
 
 def waits(name, title, load, only=None):
@@ -82,10 +83,10 @@ ROWS = [
     *waits("alone", "alone", mixed.nothing),
     *waits("append", "beside first appends to large files", mixed.copy_ups),
     *waits("tar-x", "beside tar x", mixed.many_files),
-    *waits("confirm", "beside confirm --all", mixed.confirm, only="fettlefs"),
+    *waits("confirm", "beside confirm --all", mixed.confirm, only=Fettlefs),
     Row("wait-save-hook", "save, alone, a program is asked", partial(mixed.save_waits, load=mixed.quick_hook),
-        shown=Shown.WAITS, only="fettlefs"),
-    *waits("slow-hook", "beside a save about which that program thinks 50 ms", mixed.slow_hook, only="fettlefs"),
+        shown=Shown.WAITS, only=Fettlefs),
+    *waits("slow-hook", "beside a save about which that program thinks 50 ms", mixed.slow_hook, only=Fettlefs),
 ]
 
 

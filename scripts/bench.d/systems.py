@@ -164,10 +164,10 @@ class Fettlefs(Mounted):
         self.settings = {}
 
     @classmethod
-    def missing(cls, options):
+    def missing(cls, _options):
         if not os.path.exists("/dev/fuse"):
             return "no /dev/fuse"
-        return None if options.bin.is_file() else f"{options.bin} is not built (cargo build --release)"
+        return None if cls.program.is_file() else f"{cls.program} is not built (cargo build --release)"
 
     def call(self, *arguments):
         return run(*self.command(*arguments), env=self.env(), cwd=self.root, timeout=120)
@@ -316,4 +316,5 @@ def chosen(options):
             sys.exit(f"bench: {kind.name}: {why}")
         else:
             print(f"bench: without {kind.name}: {why}", file=sys.stderr)
-    return kinds
+    builds = [type("Build", (Fettlefs,), {"name": name, "program": program}) for name, program in options.beside]
+    return kinds + builds

@@ -13,22 +13,9 @@ def trace_ops(options):
     with workplace() as (place, _):
         bench = Bench(place, options.smoke)
         with mounted([System, Fettlefs], place, bench) as (_, system):
-            view, names, reps = system.view, bench.names, 2
-            saves = bench.saves
-            kinds = [
-                ("save by truncate in place", saves, ["save-truncate", view / "save/truncate.txt", saves, 1]),
-                ("save by temp + rename", saves, ["save-rename", view / "save/rename.txt", saves, 1]),
-                *((f"{op}, {title}", names, [op, view / where, names])
-                  for where, title in (("target/pass", "pass path"), ("judged", "judged path"))
-                  for op in ("create", "rename", "unlink")),
-                ("stat", names * reps, ["stat", view / "files", names, reps]),
-                ("stat of a missing name", names * reps, ["missing", view / "files", names, reps]),
-                ("open + read + close", names * reps, ["read", view / "files", names, reps]),
-                ("tree walk, an entry", bench.files, ["walk", view / "tree"]),
-            ]
             what = "requests of the kernel for each, those that are waited for and the others"
             print(table_head(["operation", what]))
-            for title, count, arguments in kinds:
+            for title, count, arguments in operations(bench, system.view):
                 if arguments[0] in ("stat", "missing", "read", "walk"):
                     bench.helper(*arguments)
                 system.settle_down()
@@ -43,6 +30,22 @@ def trace_ops(options):
                 told = [f"{number / count:.2g} {name}" for name, number in each.most_common() if number / count >= 0.05]
                 print(f"| {title} | {', '.join(told) or 'none'} |")
     return 0
+
+
+def operations(bench, view):
+    """What is done, how often, and how the helper is asked to; each finds what the one before has left."""
+    names, reps, saves = bench.names, 2, bench.saves
+    return [
+        ("save by truncate in place", saves, ["save-truncate", view / "save/truncate.txt", saves, 1]),
+        ("save by temp + rename", saves, ["save-rename", view / "save/rename.txt", saves, 1]),
+        *((f"{op}, {title}", names, [op, view / where, names])
+          for where, title in (("target/pass", "pass path"), ("judged", "judged path"))
+          for op in ("create", "rename", "unlink")),
+        ("stat", names * reps, ["stat", view / "files", names, reps]),
+        ("stat of a missing name", names * reps, ["missing", view / "files", names, reps]),
+        ("open + read + close", names * reps, ["read", view / "files", names, reps]),
+        ("tree walk, an entry", bench.files, ["walk", view / "tree"]),
+    ]
 
 
 def asked(before, after):
