@@ -9,6 +9,7 @@ use super::error::Context;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Acl, Inherited, RelPath};
 use crate::policy::rules::Action;
+use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::tree::Place;
 use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
@@ -81,12 +82,25 @@ impl Heritage {
 
     /// For what was made elsewhere and comes to stand in that directory.
     pub fn give_upper(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.give_lists(fd)?;
+        self.give_opened(fd)
+    }
+
+    /// For what has stood in that directory before, and is made anew.
+    pub fn give_anew(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
+        let stood = place.open(OFlags::PATH)?;
+        xattr::clear(stood.as_fd())?;
+        self.give_lists(stood.as_fd())?;
+        self.give_below(place, kind)
+    }
+
+    fn give_lists(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
         for (name, acl) in [(ACCESS_ACL, &self.acl), (DEFAULT_ACL, &self.default)] {
             if let Some(acl) = acl {
                 xattr::set(fd, OsStr::new(name), &acl.to_bytes(), XattrFlags::empty())?;
             }
         }
-        self.give_opened(fd)
+        Ok(())
     }
 
     /// An unprivileged daemon serves only its own user, whose files need no giving.

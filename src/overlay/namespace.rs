@@ -668,7 +668,7 @@ impl Overlay {
         }
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
         let (row, _claimed) = self.claim(id)?;
-        let given = heritage.give_below(&self.lower.place(path)?, FileKind::Directory);
+        let given = heritage.give_anew(&self.lower.place(path)?, FileKind::Directory);
         given.doing(|| format!("give {path} an owner"))?;
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };

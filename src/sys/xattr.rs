@@ -84,12 +84,11 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
 /// them. Whether either has any.
 pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io::Result<bool> {
     let wanted = list(from)?;
-    let is_programs =
-        |name: &OsString| name.as_bytes().starts_with(b"user.") || name.as_bytes().starts_with(b"system.");
     let is_spared = |name: &OsString| spared.iter().any(|spared| spared == name.as_bytes());
     let had = list(to)?;
     let any = !(wanted.is_empty() && had.is_empty());
-    let extra = had.into_iter().filter(is_programs).filter(|name| !wanted.contains(name) && !is_spared(name));
+    let extra =
+        had.into_iter().filter(|name| is_programs(name)).filter(|name| !wanted.contains(name) && !is_spared(name));
     extra.into_iter().try_for_each(|name| remove(to, &name))?;
     let wanted = wanted.into_iter().filter(|name| name.as_bytes() != b"security.capability" && !is_spared(name));
     for name in wanted {
@@ -100,6 +99,16 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io:
         }
     }
     Ok(any)
+}
+
+/// Takes what programs have set, so that it has no more than what was made a moment ago.
+pub fn clear(fd: BorrowedFd<'_>) -> io::Result<()> {
+    list(fd)?.iter().filter(|name| is_programs(name)).try_for_each(|name| remove(fd, name))
+}
+
+/// The others come from the system: a label, say.
+fn is_programs(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"user.") || name.as_bytes().starts_with(b"system.")
 }
 
 /// The names of all attributes in which two files differ.

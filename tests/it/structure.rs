@@ -124,6 +124,20 @@ fn archives_and_copies_make_directories_where_files_were() {
     twins.survives_and_lands(view);
 }
 
+/// `d/old` waits to be removed, and lower has it as long as that takes.
+#[test]
+fn what_takes_the_place_of_a_removed_directory_has_nothing_of_it() {
+    let scratch = mounted_scratch!();
+    let old =
+        "mkdir -p d/old; cp $LARGE d/old/large; setfattr -n user.x -v secret d/old; setfacl -d -m u:1234:rwx d/old";
+    let twins = Twins::new(&scratch, old);
+    let view = scratch.mount();
+    let dir =
+        "getfattr d/old; getfacl -cnp d/old; echo x > d/old/new; mkdir d/old/sub; getfacl -cnp d/old/new d/old/sub";
+    twins.both(&view, &format!("umask 022; getfacl -cnp d/old; rm -r d/old; mkdir d/old; {dir}"));
+    twins.survives_and_lands(view);
+}
+
 #[test]
 fn what_a_kernel_knows_of_a_held_directory_is_as_of_any_other() {
     let scratch = mounted_scratch!();

@@ -326,3 +326,31 @@ fn a_directory_that_comes_back_without_its_access_list_lets_the_group_do_no_more
     bench.undo(&bench.latest()).unwrap();
     assert_eq!(bench.looks_below("d").0, 0o600);
 }
+
+#[test]
+fn a_removed_directory_that_is_made_anew_has_the_attributes_of_a_new_one() {
+    let bench = Bench::new();
+    for (path, mode, handed_down) in [("d", 0o750, None), ("listed/d", 0o650, Some(LIST.to_vec()))] {
+        let file = format!("{path}/f");
+        bench.put(&file, &lines(100));
+        let (parent, name) = bench.parent(path);
+        if handed_down.is_some() {
+            bench.attribute_below("listed", xattr::DEFAULT_ACL, LIST);
+        }
+        bench.attribute_below(path, COLOUR, b"red");
+        bench.attribute_below(path, xattr::ACCESS_ACL, LIST);
+        bench.attribute_below(path, xattr::DEFAULT_ACL, LIST);
+        bench.unlink(&file);
+        bench.view().rmdir(parent, name, &ME).unwrap();
+        let made = bench.view().mkdir(parent, name, 0o750, &ME).unwrap();
+        let below = std::fs::File::open(bench.lower_path(path)).unwrap();
+        let has = |name| xattr::find(below.as_fd(), OsStr::new(name)).unwrap();
+        assert_eq!(has(COLOUR), None, "{path}");
+        assert_eq!(has(xattr::DEFAULT_ACL), handed_down, "{path}");
+        assert_eq!(has(xattr::ACCESS_ACL).is_some(), handed_down.is_some(), "{path}");
+        assert_eq!(made.attributes.meta.mode, mode, "{path}");
+        let new = format!("{path}/new");
+        bench.save(&new, "new\n");
+        assert_eq!(bench.list_below(&new).is_some(), handed_down.is_some(), "{path}");
+    }
+}
