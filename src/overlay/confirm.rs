@@ -194,7 +194,7 @@ impl Overlay {
     /// Opens what was closed since it was checked, if it still is what it was.
     fn reopen(&self, landable: &mut Landable) -> Result<()> {
         let Landable { taken, new, present, done, .. } = landable;
-        if *done == Done::Applied && (new.is_file() || new.is_dir()) {
+        if *done == Done::Applied && new.has_descriptors() {
             *new = new.reopened(self.row_side(&taken.row)?).ok_or(Error::Errno(libc::EBUSY))?;
         }
         if present.is_file() {

@@ -86,12 +86,16 @@ impl Heritage {
         self.give_opened(fd)
     }
 
+    /// The same by name: a FIFO, socket or device is not opened.
+    pub fn give_upper_node(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
+        self.give_lists(place.open(OFlags::PATH)?.as_fd())?;
+        self.give_below(place, kind)
+    }
+
     /// For what has stood in that directory before, and is made anew.
     pub fn give_anew(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
-        let stood = place.open(OFlags::PATH)?;
-        xattr::clear(stood.as_fd())?;
-        self.give_lists(stood.as_fd())?;
-        self.give_below(place, kind)
+        xattr::clear(place.open(OFlags::PATH)?.as_fd())?;
+        self.give_upper_node(place, kind)
     }
 
     fn give_lists(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {

@@ -269,12 +269,13 @@ impl Overlay {
                 // Somebody has made it below meanwhile.
             }
             (Some(FileKind::Directory), ..) => {
-                let (like, meta) = new.dir.as_deref().zip(new.meta).ok_or(Error::Errno(libc::EIO))?;
+                let (like, meta) = new.node.as_deref().zip(new.meta).ok_or(Error::Errno(libc::EIO))?;
                 self.stage_new(change, &NewContent::Dir { like, meta }, landing)?;
             }
             (Some(kind), ..) if kind.is_special() => {
                 let meta = new.meta.ok_or(Error::Errno(libc::EIO))?;
-                self.stage_new(change, &NewContent::Node { looks: NodeLooks::of(&meta) }, landing)?;
+                let node = NewContent::Node { looks: NodeLooks::of(&meta), like: new.node.as_deref() };
+                self.stage_new(change, &node, landing)?;
             }
             (Some(_), ..) => {
                 let (uid, gid) = new.meta.map_or((0, 0), |meta| (meta.uid, meta.gid));

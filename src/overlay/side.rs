@@ -23,8 +23,8 @@ pub(super) struct Side {
     /// A symlink's target, or a file's bytes where they are few enough to compare.
     pub bytes: Option<Vec<u8>>,
     pub file: Option<Arc<File>>,
-    /// An upper directory, for its attributes.
-    pub dir: Option<Arc<File>>,
+    /// An upper directory, FIFO, socket or device, for its attributes.
+    pub node: Option<Arc<File>>,
     pub meta: Option<Meta>,
     pub digest: Option<Digest>,
     /// Counted before its bytes went.
@@ -48,6 +48,11 @@ impl Side {
 
     pub(super) fn is_symlink(&self) -> bool {
         self.kind == Some(FileKind::Symlink)
+    }
+
+    /// Whether it has any unless it is closed: of a symlink its target is all.
+    pub(super) fn has_descriptors(&self) -> bool {
+        self.exists() && !self.is_symlink()
     }
 
     /// To judge a file is not to read it: its access time may have been set a moment ago, and lands with it.
@@ -128,7 +133,7 @@ impl Side {
     pub(super) fn closed(self) -> Self {
         let counted = self.lines();
         let bytes = self.bytes.filter(|_| self.file.is_none());
-        Self { bytes, counted, file: None, dir: None, ..self }
+        Self { bytes, counted, file: None, node: None, ..self }
     }
 
     /// The same side as it was opened anew; none if it is another by now.
@@ -197,11 +202,10 @@ impl Overlay {
                 let target = self.store.upper_place(row.id)?.read_symlink().doing(doing)?;
                 Ok(Side::of_symlink(&target, self.store.upper_meta(row.id)?))
             }
-            What::Dir => {
+            What::Dir | What::Node => {
                 let side = Side::of_structure(self.store.upper_meta(row.id)?);
-                Ok(Side { dir: Some(Arc::new(self.upper_dir(row.id)?)), ..side })
+                Ok(Side { node: Some(Arc::new(self.upper_node(row.id)?)), ..side })
             }
-            What::Node => Ok(Side::of_structure(self.store.upper_meta(row.id)?)),
         }
     }
 }

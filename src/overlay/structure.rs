@@ -7,7 +7,7 @@
 //! the deletion waits as before; when it lands, the deletion does.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
@@ -141,14 +141,7 @@ impl Overlay {
         let new = self.store.create_upper_node(made.kind, made.device)?;
         let id = new.id();
         let place = self.store.upper_place(id)?;
-        let given = match made.kind {
-            FileKind::Directory => {
-                let dir = place.open(OFlags::RDONLY | OFlags::DIRECTORY);
-                dir.and_then(|dir| heritage.give_upper(dir.as_fd()))
-            }
-            kind => heritage.give_below(&place, kind),
-        };
-        given.doing(|| format!("give {path} an owner"))?;
+        heritage.give_upper_node(&place, made.kind).doing(|| format!("give {path} an owner"))?;
         let over = over.as_ref().map(|(row, _)| row);
         self.hold_made(path, (id, made.kind), over, why.because, self.doer(caller))?;
         new.keep();
@@ -354,10 +347,10 @@ impl Overlay {
         Ok(())
     }
 
-    /// The directory of an upper entry, for what lands with its attributes.
-    pub(super) fn upper_dir(&self, id: UpperId) -> Result<File> {
-        let opened = self.store.upper_place(id)?.open(OFlags::RDONLY | OFlags::DIRECTORY);
-        opened.map(File::from).doing(|| format!("open upper directory {id}"))
+    /// What stands for structure in upper, as a descriptor that can only be used to look at it: it lands with its attributes.
+    pub(super) fn upper_node(&self, id: UpperId) -> Result<File> {
+        let opened = self.store.upper_place(id)?.open(OFlags::PATH);
+        opened.map(File::from).doing(|| format!("open upper entry {id}"))
     }
 }
 

@@ -197,7 +197,7 @@ impl Overlay {
                 Some(self.state.lock().anchor_made(path))
             }
             Reversed::NodeComesBack(looks) => {
-                landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks })?;
+                landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
                 Some(self.state.lock().anchor_made(path))
             }
         };

@@ -139,6 +139,19 @@ fn what_takes_the_place_of_a_removed_directory_has_nothing_of_it() {
 }
 
 #[test]
+fn what_is_held_in_a_directory_has_the_list_that_the_directory_hands_down() {
+    let scratch = mounted_scratch!();
+    let twins = Twins::new(&scratch, "mkdir -p .claude; setfacl -d -m u:1234:rwx .claude; cp $LARGE F");
+    let view = scratch.mount();
+    let made = "mkfifo p; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('s')\"; mkdir e; mkfifo e/q; getfacl -cnp p s e e/q";
+    twins.both(&view, &format!("umask 022; cd .claude; {made}"));
+    twins.both(&view, &format!("umask 022; rm F; mkdir F; setfacl -d -m u:1235:rx F; cd F; {made}"));
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    twins.both(&view, "getfacl -cnp .claude/p .claude/s .claude/e F F/p F/s F/e F/e/q");
+    twins.survives_and_lands(view);
+}
+
+#[test]
 fn what_a_kernel_knows_of_a_held_directory_is_as_of_any_other() {
     let scratch = mounted_scratch!();
     let script = r#"

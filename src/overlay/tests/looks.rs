@@ -354,3 +354,28 @@ fn a_removed_directory_that_is_made_anew_has_the_attributes_of_a_new_one() {
         assert_eq!(bench.list_below(&new).is_some(), handed_down.is_some(), "{path}");
     }
 }
+
+#[test]
+fn a_held_fifo_or_socket_has_the_list_that_its_directory_hands_down_and_lands_with_its_own() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"/d/**\"\naction = \"hold\"\n");
+    bench.remount();
+    std::fs::create_dir(bench.lower_path("d")).unwrap();
+    bench.attribute_below("d", xattr::DEFAULT_ACL, LIST);
+    let (dir, access) = (bench.node("d").unwrap(), OsStr::new(xattr::ACCESS_ACL));
+    for (name, kind) in [("fifo", libc::S_IFIFO), ("socket", libc::S_IFSOCK), ("bare", libc::S_IFIFO)] {
+        let made = bench.view().mknod(dir, OsStr::new(name), kind | 0o666, 0, &ME).unwrap();
+        assert_eq!(made.attributes.meta.mode, 0o660, "{name}");
+    }
+    bench.view().remove_xattr(bench.node("d/bare").unwrap(), access, &ME).unwrap();
+    let list_of = |path| bench.view().get_xattr(bench.node(path).unwrap(), access).ok();
+    let handed_down = crate::model::Acl::parse(LIST).unwrap().inherited(0o666).access.unwrap().to_bytes();
+    let lists = || ["d/fifo", "d/socket", "d/bare"].map(list_of);
+    let wanted = [Some(handed_down.clone()), Some(handed_down), None];
+    assert_eq!(lists(), wanted);
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    assert_eq!(bench.confirm(&ids).unwrap().len(), 3);
+    assert_eq!(lists(), wanted);
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.names("d"), ["bare", "fifo", "socket"]);
+}

@@ -9,7 +9,7 @@ use crate::model::Timestamp;
 use crate::store::operations::NodeLooks;
 use crate::sys::file::{self, Meta};
 use crate::sys::tree::Place;
-use crate::sys::{Mode, OFlags};
+use crate::sys::{Mode, OFlags, xattr};
 
 /// What comes to stand at a path.
 pub enum NewContent<'a> {
@@ -21,8 +21,8 @@ pub enum NewContent<'a> {
     Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
     /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
     Dir { like: &'a File, meta: Meta },
-    /// A FIFO, socket or device.
-    Node { looks: NodeLooks },
+    /// A FIFO, socket or device, with the attributes of `like` where that is known.
+    Node { looks: NodeLooks, like: Option<&'a File> },
 }
 
 /// What is made to be placed: under its temporary name, or without one.
@@ -59,9 +59,12 @@ pub(super) fn make_entry(
             file::copy_looks(like.as_fd(), &Meta { mode: meta.mode | 0o700, ..*meta }, temp.as_fd())?;
             MadeEntry::at(waiting)
         }
-        NewContent::Node { looks } => {
+        NewContent::Node { looks, like } => {
             waiting.make_node(looks.kind, Mode::RUSR | Mode::WUSR, looks.device)?;
             waiting.give_owner(looks.uid, looks.gid)?;
+            if let Some(like) = like {
+                xattr::copy(like.as_fd(), waiting.open(OFlags::PATH)?.as_fd(), &[])?;
+            }
             waiting.set_mode(looks.mode)?;
             waiting.set_times(file::to_timespec(looks.atime), file::to_timespec(looks.mtime))?;
             MadeEntry::at(waiting)
