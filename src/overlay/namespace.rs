@@ -225,11 +225,12 @@ impl Overlay {
         let path = self.new_path(parent, name)?;
         let source = self.path_of(node)?;
         let kind = self.origin(&source)?.kind().unwrap_or(FileKind::Regular);
-        // In the place of a deletion that waits for review it is judged with that.
-        let replaces_deleted = match self.creation(&path, kind, caller)? {
-            Creation::Held(why) => why.over.is_some(),
-            Creation::AtOnce | Creation::Anew(_) => false,
+        let waiting = match self.creation(&path, kind, caller)? {
+            Creation::Held(why) => Some(why),
+            Creation::AtOnce | Creation::Anew(_) => None,
         };
+        // In the place of a deletion that waits for review it is judged with that.
+        let replaces_deleted = waiting.as_ref().is_some_and(|why| why.over.is_some());
         // Names of one change in different directories that wait would go with either.
         let in_held_dir = self.is_in_held_dir(&path) && source.parent() != path.parent();
         let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path, kind)?;
@@ -243,7 +244,15 @@ impl Overlay {
         if (old == Action::Pass) != (new == Action::Pass) {
             return Err(Error::Errno(libc::EXDEV));
         }
-        if let Origin::Upper(id, _) = self.origin(&source)? {
+        let origin = self.origin(&source)?;
+        if kind.is_special() {
+            // What has no content is not judged, and a copy of it would be another pipe or socket.
+            return match waiting.is_some() || matches!(origin, Origin::Upper(..)) {
+                true => Err(Error::Errno(libc::EXDEV)),
+                false => self.link_below(source, &path, (parent, name), caller),
+            };
+        }
+        if let Origin::Upper(id, _) = origin {
             match self.settle(id, &self.doer(caller))? {
                 // A change has one base, and this name another: it is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if used => {
@@ -264,10 +273,21 @@ impl Overlay {
             self.copy_as_new(&source, &path, caller)?;
             return self.look_up(parent, name);
         }
-        let place = self.lower.place(&path)?;
+        self.link_below(source, &path, (parent, name), caller)
+    }
+
+    /// In lower at once.
+    fn link_below(
+        &self,
+        source: RelPath,
+        path: &RelPath,
+        (parent, name): (NodeId, &OsStr),
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let place = self.lower.place(path)?;
         self.store.record_waiting()?;
         self.lower.place(&source)?.link(&place)?;
-        let linked = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+        let linked = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let from = {
             let mut state = self.state.lock();
             linked.iter().for_each(|meta| state.linked(&source, meta));
@@ -276,8 +296,8 @@ impl Overlay {
         };
         let what = format!("[link to {source}]");
         let effect = || Ok(Some(Effect::Linked { of: source }));
-        let noted = self.note_created(&path, FileKind::Regular, from, what, effect, caller);
-        noted.inspect_err(|_| unmake(&place, FileKind::Regular, &path))?;
+        let noted = self.note_created(path, FileKind::Regular, from, what, effect, caller);
+        noted.inspect_err(|_| unmake(&place, FileKind::Regular, path))?;
         self.look_up(parent, name)
     }
 

@@ -532,3 +532,40 @@ fn a_removed_directory_into_which_somebody_has_put_something_stays() {
     std::fs::remove_file(bench.lower_path("d/new")).unwrap();
     bench.check();
 }
+
+#[test]
+fn a_fifo_or_socket_has_a_further_name_in_the_project_or_none() {
+    let bench = Bench::new();
+    bench.put("small", &lines(2));
+    bench.put("large", &lines(100));
+    bench.mkdir(".git");
+    for (kind, name) in [(libc::S_IFIFO, "fifo"), (libc::S_IFSOCK, "socket")] {
+        bench.view().mknod(ROOT, OsStr::new(name), kind | 0o600, 0, &ME).unwrap();
+    }
+    bench.unlink("small");
+    bench.unlink("large");
+    let link = |source: &str, path: &str| {
+        let (parent, name) = bench.parent(path);
+        let linked = bench.view().link(bench.node(source).unwrap(), parent, name, &ME);
+        linked.map(|entry| entry.attributes.meta.links).map_err(|err| err.code())
+    };
+    for source in ["fifo", "socket"] {
+        // Sensitive, and where a deletion waits.
+        assert_eq!([link(source, ".envrc"), link(source, "large")], [Err(libc::EXDEV); 2], "{source}");
+        // Where one has landed, as everywhere, and where only content is gated.
+        for (path, links) in [("small", 2), (".git/config", 3)] {
+            assert_eq!(link(source, path), Ok(links), "{source} {path}");
+            assert!(bench.lower_path(path).symlink_metadata().is_ok(), "{source} {path}");
+        }
+        bench.unlink("small");
+        bench.unlink(".git/config");
+    }
+    bench.mkdir("large");
+    bench.view().mknod(bench.node("large").unwrap(), OsStr::new("held"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    for path in ["large/other", "free", ".envrc"] {
+        assert_eq!(link("large/held", path), Err(libc::EXDEV), "{path}");
+    }
+    assert_eq!(link("fifo", "large/fifo"), Err(libc::EXDEV));
+    assert_eq!((bench.names("large"), bench.held().len()), (vec!["held".to_owned()], 2));
+    bench.check();
+}
