@@ -133,7 +133,7 @@ impl Overlay {
         }
         let dirs_made = {
             let state = self.state.lock();
-            (state.uppers.held_dir(path) == Some(id)).then(|| state.uppers.dirs_in(path).0)
+            (state.uppers.held_dir(path) == Some(id)).then(|| state.uppers.dirs_in(path).made)
         };
         if let Some(made) = dirs_made {
             return Ok(Meta { links: made.saturating_add(2), ..self.store.upper_meta(id)? });

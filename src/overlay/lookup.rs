@@ -6,6 +6,7 @@ use parking_lot::MutexGuard;
 
 use super::error::Context;
 use super::nodes::NodeId;
+use super::uppers::DirsIn;
 use super::watch::{Holds, Watched};
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
 use crate::model::{RelPath, Stamp};
@@ -228,7 +229,7 @@ impl Overlay {
     /// The same where it is known what lower has.
     pub(super) fn origin_of_lower(&self, path: &RelPath, meta: Meta) -> Result<Origin> {
         if meta.is_dir() {
-            return Ok(Origin::Lower(self.with_held_dirs(path, meta)));
+            return Ok(Origin::Lower(self.with_held_dirs(path, meta)?));
         }
         if meta.links == 1 {
             return Ok(Origin::Lower(meta));
@@ -245,12 +246,15 @@ impl Overlay {
 
     /// What lower tells of a directory, which has a link for each directory in it: those of the view. File systems that do
     /// not count them say 1.
-    fn with_held_dirs(&self, path: &RelPath, meta: Meta) -> Meta {
-        let (made, hidden) = self.state.lock().uppers.dirs_in(path);
-        match meta.links {
-            0 | 1 => meta,
-            links => Meta { links: links.saturating_add(made).saturating_sub(hidden).max(2), ..meta },
+    fn with_held_dirs(&self, path: &RelPath, meta: Meta) -> Result<Meta> {
+        if meta.links < 2 {
+            return Ok(meta);
         }
+        let DirsIn { made, mut hidden, perhaps_hidden } = self.state.lock().uppers.dirs_in(path);
+        for path in perhaps_hidden {
+            hidden += u32::from(self.has_dir_below(&path)?);
+        }
+        Ok(Meta { links: meta.links.saturating_add(made).saturating_sub(hidden).max(2), ..meta })
     }
 
     /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted

@@ -96,7 +96,7 @@ impl Overlay {
         }
     }
 
-    fn has_dir_below(&self, path: &RelPath) -> Result<bool> {
+    pub(super) fn has_dir_below(&self, path: &RelPath) -> Result<bool> {
         let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         Ok(below.is_some_and(|meta| meta.is_dir()))
     }

@@ -48,6 +48,17 @@ impl Upper {
     }
 }
 
+/// Directories in one directory that the view and lower do not have in common.
+#[derive(Default)]
+pub(super) struct DirsIn {
+    /// How many the view has and lower has not.
+    pub made: u32,
+    /// How many of lower's the view shows nothing of.
+    pub hidden: u32,
+    /// Where the view has a file or symlink, and lower a directory if it has none with content that this is compared with.
+    pub perhaps_hidden: Vec<RelPath>,
+}
+
 #[derive(Default)]
 pub(super) struct Uppers {
     entries: HashMap<UpperId, Upper>,
@@ -142,13 +153,21 @@ impl Uppers {
         std::iter::successors(path.parent(), RelPath::parent).filter_map(|dir| self.held_dir(&dir))
     }
 
-    /// How many directories the view has in `dir` and lower has not, and how many it hides of lower's.
-    pub fn dirs_in(&self, dir: &RelPath) -> (u32, u32) {
-        let rows = || self.in_dir(dir).filter_map(|(_, id)| Some(&self.get(id)?.row));
-        let is_structure = |row: &&UpperRow| row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
-        let count = |what: What| rows().filter(|row| row.what == what).filter(is_structure).count();
-        let [made, hidden] = [What::Dir, What::Whiteout].map(|what| u32::try_from(count(what)).unwrap_or(u32::MAX));
-        (made, hidden)
+    pub fn dirs_in(&self, dir: &RelPath) -> DirsIn {
+        let mut dirs = DirsIn::default();
+        for (name, id) in self.in_dir(dir) {
+            let Some(upper) = self.get(id) else { continue };
+            let Upper { row: UpperRow { what, base, held, .. }, .. } = upper;
+            let is_structure = held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+            let has_bare_base = !upper.is_landed() && base.below != Below::Nothing && base.content.is_none();
+            match what {
+                What::Dir if is_structure => dirs.made += 1,
+                What::Whiteout if is_structure => dirs.hidden += 1,
+                What::File | What::Symlink if has_bare_base => dirs.perhaps_hidden.extend(dir.join(name)),
+                What::Dir | What::Whiteout | What::File | What::Symlink | What::Node => {}
+            }
+        }
+        dirs
     }
 
     /// Entries at or below `path`.

@@ -134,7 +134,10 @@ fn what_takes_the_place_of_a_removed_directory_has_nothing_of_it() {
     let view = scratch.mount();
     let dir =
         "getfattr d/old; getfacl -cnp d/old; echo x > d/old/new; mkdir d/old/sub; getfacl -cnp d/old/new d/old/sub";
-    twins.both(&view, &format!("umask 022; getfacl -cnp d/old; rm -r d/old; mkdir d/old; {dir}"));
+    let links = "stat -c %h d";
+    let others = format!("{links}; echo x > d/old; {links}; rm d/old; ln -s x d/old; {links}; rm d/old; {links}");
+    twins.both(&view, &format!("getfacl -cnp d/old; {links}; rm -r d/old; {others}"));
+    twins.both(&view, &format!("umask 022; mkdir d/old; {links}; {dir}"));
     twins.survives_and_lands(view);
 }
 

@@ -569,3 +569,27 @@ fn a_fifo_or_socket_has_a_further_name_in_the_project_or_none() {
     assert_eq!((bench.names("large"), bench.held().len()), (vec!["held".to_owned()], 2));
     bench.check();
 }
+
+#[test]
+fn a_file_or_symlink_in_the_place_of_a_removed_directory_counts_as_no_directory() {
+    let mut bench = Bench::new();
+    bench.put("d/old/f", &lines(100));
+    bench.put("d/large", &lines(100));
+    bench.unlink("d/old/f");
+    bench.rmdir("d/old").unwrap();
+    assert_eq!(bench.meta("d").links, 2);
+    let handle = bench.open_for_save("d/old");
+    assert_eq!(bench.meta("d").links, 2, "while it is written");
+    bench.close(handle);
+    bench.save("d/large", &changed(100, 60));
+    assert_eq!(bench.meta("d").links, 2);
+    bench.remount();
+    assert_eq!(bench.meta("d").links, 2);
+    bench.unlink("d/old");
+    bench.view().symlink(bench.node("d").unwrap(), OsStr::new("old"), OsStr::new("large"), &ME).unwrap();
+    assert_eq!(bench.meta("d").links, 2);
+    bench.unlink("d/old");
+    bench.mkdir("d/old");
+    assert_eq!(bench.meta("d").links, 3);
+    bench.check();
+}
