@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::model::{Object, Word};
+
 /// What becomes of the change. The texts are for people: who says so, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -14,7 +16,7 @@ pub enum Answer {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Said {
-    decision: Decision,
+    decision: Word<Decision>,
     #[serde(default)]
     reason: String,
 }
@@ -34,13 +36,13 @@ impl Answer {
     /// Of what `program` wrote before it ended well.
     pub(super) fn parse(program: &str, output: &[u8]) -> Self {
         let said: Said = match serde_json::from_slice(output) {
-            Ok(said) => said,
+            Ok(Object(said)) => said,
             Err(_) if output.trim_ascii().is_empty() => return Self::unclear(program, "it said nothing"),
             Err(err) => return Self::unclear(program, &format!("what it said is no answer: {err}")),
         };
         let reason: String = said.reason.chars().take(REASON_CHARS_MAX).collect();
         let told = if reason.is_empty() { program.to_owned() } else { format!("{program}: {reason}") };
-        match said.decision {
+        match said.decision.0 {
             Decision::Land => Self::Land,
             Decision::Hold => Self::Hold(told),
             Decision::Deny => Self::Deny(told),
@@ -89,6 +91,10 @@ mod tests {
             r#"{"decision":"land","decision":"deny"}"#,
             r#"{"decision":"land","certainty":1}"#,
             r#"{"decision":["land"]}"#,
+            r#"{"decision":{"land":null}}"#,
+            r#"["land"]"#,
+            r#"["land",""]"#,
+            r#"[["land"],""]"#,
             r#"{"decision":"land","reason":7}"#,
             "{\"decision\":\"land\",\"reason\":\"\u{0}\"}",
         ] {

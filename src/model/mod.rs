@@ -9,6 +9,7 @@ mod digest;
 mod operation;
 mod path;
 mod printable;
+mod spelled;
 mod stamp;
 #[cfg(test)]
 mod tests;
@@ -19,4 +20,5 @@ pub use digest::{Digest, Hasher};
 pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
 pub use printable::{escape_content, escape_name};
+pub use spelled::{Object, Word};
 pub use stamp::{Stamp, Timestamp};

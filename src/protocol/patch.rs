@@ -5,7 +5,7 @@
 
 use super::patch_text::parse_blocks;
 use super::{Outcome, ProtocolError, words};
-use crate::model::{Digest, RelPath};
+use crate::model::{Digest, Object, RelPath};
 use serde::{Deserialize, Serialize};
 
 /// Files of one patch. They are all open at once while it is written.
@@ -19,7 +19,7 @@ pub const PATCH_MATCHES_MAX: u32 = 1000;
 
 /// What is done to one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "FileFields", into = "FileFields")]
+#[serde(try_from = "Object<FileFields>", into = "FileFields")]
 pub struct FilePatch {
     pub path: RelPath,
     /// Of the whole file that the patch was made for.
@@ -36,7 +36,7 @@ struct FileFields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     base_sha256: Digest,
-    hunks: Vec<PatchHunk>,
+    hunks: Vec<Object<PatchHunk>>,
 }
 
 /// `old` between `left` and `right` becomes `new`.
@@ -64,11 +64,12 @@ fn is_once(matches: &u32) -> bool {
     *matches == once()
 }
 
-impl TryFrom<FileFields> for FilePatch {
+impl TryFrom<Object<FileFields>> for FilePatch {
     type Error = String;
 
-    fn try_from(fields: FileFields) -> Result<Self, String> {
+    fn try_from(Object(fields): Object<FileFields>) -> Result<Self, String> {
         let FileFields { path, path_b64, base_sha256, hunks } = fields;
+        let hunks: Vec<PatchHunk> = hunks.into_iter().map(|Object(hunk)| hunk).collect();
         let bytes = words::bytes_of(path.clone(), path_b64.as_deref()).map_err(|err| err.to_string())?;
         let path = RelPath::parse(&bytes).map_err(|err| format!("{path:?}: {err}"))?;
         match hunks.iter().find(|hunk| !(1..=PATCH_MATCHES_MAX).contains(&hunk.matches)) {
@@ -82,7 +83,7 @@ impl TryFrom<FileFields> for FilePatch {
 impl From<FilePatch> for FileFields {
     fn from(file: FilePatch) -> Self {
         let (path, path_b64) = words::text_and_base64(file.path.as_bytes());
-        Self { path, path_b64, base_sha256: file.base_sha256, hunks: file.hunks }
+        Self { path, path_b64, base_sha256: file.base_sha256, hunks: file.hunks.into_iter().map(Object).collect() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::patch::check_patch;
 use super::{CheckPhase, ErrorBody, ErrorCode, FilePatch, Op, words};
-use crate::model::{PathError, RelPath};
+use crate::model::{Object, PathError, RelPath, Word};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -98,7 +98,7 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     paths: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    args: Option<Vec<ArgFields>>,
+    args: Option<Vec<Object<ArgFields>>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     all: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    held: Option<HeldAtUnmount>,
+    held: Option<Word<HeldAtUnmount>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,7 +140,7 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     files: Option<Vec<FilePatch>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    phase: Option<CheckPhase>,
+    phase: Option<Word<CheckPhase>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tested: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,7 +231,7 @@ impl Request {
         for path in fields.paths.unwrap_or_default() {
             targets.push(Target::path_or_glob(path)?);
         }
-        for arg in fields.args.unwrap_or_default() {
+        for Object(arg) in fields.args.unwrap_or_default() {
             targets.push(Target::from_fields(arg)?);
         }
         let files = fields.files.unwrap_or_default();
@@ -253,11 +253,11 @@ impl Request {
             offset: fields.offset.unwrap_or_default(),
             limit: fields.limit,
             since: fields.since,
-            held: fields.held.unwrap_or_default(),
+            held: fields.held.map_or_else(HeldAtUnmount::default, |Word(held)| held),
             timeout_seconds: fields.timeout,
             reset: fields.reset.unwrap_or_default(),
             files,
-            phase: fields.phase,
+            phase: fields.phase.map(|Word(phase)| phase),
             tested: fields.tested,
             status: fields.status,
         })
@@ -272,7 +272,7 @@ impl Request {
             op: self.op.name().to_owned(),
             ids: None,
             paths: None,
-            args: (!self.targets.is_empty()).then(|| self.targets.iter().map(Target::fields).collect()),
+            args: (!self.targets.is_empty()).then(|| self.targets.iter().map(Target::fields).map(Object).collect()),
             all: set(self.all),
             force: set(self.force),
             wait: set(self.wait),
@@ -289,11 +289,11 @@ impl Request {
             offset: (self.offset > 0).then_some(self.offset),
             limit: self.limit,
             since: self.since,
-            held: (self.held != HeldAtUnmount::Keep).then_some(self.held),
+            held: (self.held != HeldAtUnmount::Keep).then_some(Word(self.held)),
             timeout: self.timeout_seconds,
             reset: set(self.reset),
             files: (!self.files.is_empty()).then(|| self.files.clone()),
-            phase: self.phase,
+            phase: self.phase.map(Word),
             tested: self.tested.clone(),
             status: self.status,
         }

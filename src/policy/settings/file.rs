@@ -4,6 +4,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::{Key, Layer, Origin, SettingsError};
+use crate::model::Object;
 use crate::policy::rules::{Rule, RuleAction};
 
 /// One file, read and found sound.
@@ -28,15 +29,15 @@ struct FileToml {
     approve: Field,
     on_hold: Field,
     #[serde(default)]
-    risk: RiskToml,
+    risk: Object<RiskToml>,
     #[serde(default)]
-    hooks: HooksToml,
+    hooks: Object<HooksToml>,
     #[serde(default)]
-    backups: BackupsToml,
+    backups: Object<BackupsToml>,
     #[serde(default)]
-    limits: LimitsToml,
+    limits: Object<LimitsToml>,
     #[serde(default)]
-    rule: Vec<Spanned<RuleToml>>,
+    rule: Vec<Spanned<Object<RuleToml>>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -109,20 +110,20 @@ impl FileToml {
             (Key::Burst, self.burst),
             (Key::Approve, self.approve),
             (Key::OnHold, self.on_hold),
-            (Key::RiskPlaceholder, self.risk.placeholder),
-            (Key::RiskConflictMarkers, self.risk.conflict_markers),
-            (Key::RiskPrivateKey, self.risk.private_key),
-            (Key::RiskToken, self.risk.token),
-            (Key::RiskExecutable, self.risk.executable),
-            (Key::RiskBinary, self.risk.binary),
-            (Key::PreWrite, self.hooks.pre_write),
-            (Key::HookTimeout, self.hooks.timeout),
-            (Key::BackupAge, self.backups.max_age),
-            (Key::BackupsPerPath, self.backups.max_per_path),
-            (Key::BackupQuota, self.backups.quota),
-            (Key::LimitUpper, self.limits.upper),
-            (Key::LimitHeld, self.limits.held),
-            (Key::LimitOpen, self.limits.open),
+            (Key::RiskPlaceholder, self.risk.0.placeholder),
+            (Key::RiskConflictMarkers, self.risk.0.conflict_markers),
+            (Key::RiskPrivateKey, self.risk.0.private_key),
+            (Key::RiskToken, self.risk.0.token),
+            (Key::RiskExecutable, self.risk.0.executable),
+            (Key::RiskBinary, self.risk.0.binary),
+            (Key::PreWrite, self.hooks.0.pre_write),
+            (Key::HookTimeout, self.hooks.0.timeout),
+            (Key::BackupAge, self.backups.0.max_age),
+            (Key::BackupsPerPath, self.backups.0.max_per_path),
+            (Key::BackupQuota, self.backups.0.quota),
+            (Key::LimitUpper, self.limits.0.upper),
+            (Key::LimitHeld, self.limits.0.held),
+            (Key::LimitOpen, self.limits.0.open),
         ]
     }
 }
@@ -155,9 +156,9 @@ impl<'a> Source<'a> {
         SettingsError::File { at, what: err.message().replace('\n', " ") }
     }
 
-    fn rule(&self, rule: &Spanned<RuleToml>) -> Result<Rule, SettingsError> {
+    fn rule(&self, rule: &Spanned<Object<RuleToml>>) -> Result<Rule, SettingsError> {
         let at = self.at(rule.span().start).to_string();
-        let RuleToml { pattern, exe, action } = rule.get_ref();
+        let Object(RuleToml { pattern, exe, action }) = rule.get_ref();
         let action = RuleAction::from_name(action.get_ref()).ok_or_else(|| {
             let what = format!("action = {:?}: must be {}", action.get_ref(), RuleAction::NAMES);
             SettingsError::File { at: self.at(action.span().start), what }
