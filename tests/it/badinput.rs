@@ -121,6 +121,38 @@ fn wrong_paths_are_named() {
     refused(&scratch, outside, 1, "io", "open [scratch]/nowhere: No such file or directory (os error 2)");
 }
 
+/// Whoever comes in the place of a daemon that died could not reach it below the dead mount.
+#[test]
+fn a_state_directory_below_the_mountpoint_is_refused() {
+    let scratch = mounted_scratch!();
+    let view = scratch.root().join("view");
+    fs::create_dir(&view).expect("a directory");
+    std::os::unix::fs::symlink(&view, scratch.root().join("link")).expect("a symlink");
+    for variable in ["FETTLE_STATE_DIR", "FETTLE_BACKUP_DIR", "FETTLE_STAGE_DIR"] {
+        for (arguments, place, mountpoint) in [
+            (&["project", "view"][..], "view/kept", "[scratch]/view"),
+            (&["project", "view"], "link/kept", "[scratch]/view"),
+            (&["project"], "project/.fettle", "[project]"),
+            (&["project"], "project/.fettle/kept", "[project]"),
+        ] {
+            let place = scratch.root().join(place);
+            let env = [(variable, place.to_str().expect("scratch paths are UTF-8"))];
+            let message = format!(
+                "the state directory {} lies in the mountpoint {mountpoint}: leave it out, or choose one outside of it",
+                named(&scratch, env[0].1)
+            );
+            refused(&scratch, mount(&scratch, arguments, &env), 2, "bad_request", &message);
+        }
+        assert!(!scratch.has(".fettle") && fs::read_dir(&view).expect("it is there").next().is_none(), "{variable}");
+    }
+    // Nothing covers it where the view is elsewhere, or a run's own.
+    let inside = scratch.project().join(".fettle/kept");
+    let mut run = scratch.fettlefs();
+    run.env("FETTLE_STATE_DIR", &inside).current_dir(scratch.project()).args(["run", "--", "true"]);
+    Output::from(run.output().expect("the built program runs")).ok();
+    scratch.mounting().at("view").env("FETTLE_STATE_DIR", &inside).start().unmount();
+}
+
 #[test]
 fn a_directory_variable_that_is_empty_or_relative_is_refused() {
     let scratch = mounted_scratch!();

@@ -114,18 +114,25 @@ impl Plan {
         [&self.location.state, &self.location.backups, &self.location.stage].into_iter().flatten()
     }
 
-    /// The view would show one in the project, and programs in it would write there.
+    /// The view would show one in the project, and programs in it would write there. One below the mountpoint is out of
+    /// reach for whoever comes in the place of a daemon that died; runs have their mount where only they see it.
     fn check_state_directories(&self) -> Result<(), Failure> {
-        let is_shown =
-            |place: PathBuf| place.starts_with(&self.project) && !place.starts_with(self.project.join(STATE_DIRECTORY));
-        match self.state_directories().find(|state| is_shown(resolved(state))) {
-            Some(state) => Err(refused(format!(
-                "the state directory {} lies in the project {}: leave it out, or choose one outside of it",
-                state.display(),
-                self.project.display()
-            ))),
-            None => Ok(()),
+        let lies_in = |what: &str, state: &Path, place: &Path| {
+            let (state, place) = (state.display(), place.display());
+            Err(refused(format!(
+                "the state directory {state} lies in the {what} {place}: leave it out, or choose one outside of it"
+            )))
+        };
+        for state in self.state_directories() {
+            let place = resolved(state);
+            if place.starts_with(&self.project) && !place.starts_with(self.project.join(STATE_DIRECTORY)) {
+                return lies_in("project", state, &self.project);
+            }
+            if self.audience == Audience::Everyone && place.starts_with(&self.mountpoint) {
+                return lies_in("mountpoint", state, &self.mountpoint);
+            }
         }
+        Ok(())
     }
 
     /// Once: whoever comes in the place of a daemon that died finds it as that one did.
