@@ -61,8 +61,9 @@ impl Overlay {
         let event = undone_event(self, path, operation, how).doing(effects);
         let undone = self.set_back((path, &place), &now, (&wanted, &found), event);
         outcome.operation = undone.map_err(|err| not_undone(path, &err))?.map(|undone| undone.to_string());
+        let dressed = self.dress_held(path, &now).map_err(|err| failed(path, &err));
         self.tell_changed(path, true);
-        Ok(vec![outcome])
+        dressed.map(|()| vec![outcome])
     }
 
     /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with, durably.
@@ -89,6 +90,28 @@ impl Overlay {
         let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
         self.durable(path, synced)?;
         Ok(undone)
+    }
+
+    /// What waits over an entry that was `found` at a path shows the attributes that this has again, but for its own, and
+    /// the database knows what it waits over.
+    fn dress_held(&self, path: &RelPath, found: &Meta) -> Result<()> {
+        let held = {
+            let state = self.state.lock();
+            state.uppers.at(path).or_else(|| state.uppers.of_inode(found.device, found.inode))
+        };
+        let Some(id) = held else { return Ok(()) };
+        let (row, claimed) = match self.claim(id) {
+            // It landed meanwhile, or was dropped.
+            Err(err) if err.code() == libc::ESTALE => return Ok(()),
+            taken => taken?,
+        };
+        self.take_looks_below(&row, &mut self.row_side(&row)?, &self.present_side(path)?)?;
+        if let Some(upper) = self.state.lock().uppers.get(id).filter(|upper| upper.saved) {
+            self.store.save_upper(&upper.row)?;
+        }
+        drop(claimed);
+        // It may have landed a moment before, with us in the way of its being let go of.
+        self.evict(id)
     }
 }
 

@@ -24,7 +24,7 @@ impl Bench {
     }
 
     /// Mode, user and colour below.
-    fn looks_below(&self, path: &str) -> (u32, u32, Option<String>) {
+    pub(super) fn looks_below(&self, path: &str) -> (u32, u32, Option<String>) {
         let file = std::fs::File::open(self.lower_path(path)).unwrap();
         let meta = file.metadata().unwrap();
         let colour = xattr::find(file.as_fd(), OsStr::new(COLOUR)).unwrap();
@@ -37,9 +37,17 @@ impl Bench {
         self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
     }
 
-    fn colour(&self, path: &str, value: &str) {
+    pub(super) fn colour(&self, path: &str, value: &str) {
         let node = self.node(path).unwrap();
         self.view().set_xattr(node, OsStr::new(COLOUR), value.as_bytes(), XattrFlags::empty(), &ME).unwrap();
+    }
+
+    /// The same in the view.
+    pub(super) fn looks_shown(&self, path: &str) -> (u32, u32, Option<String>) {
+        let node = self.node(path).unwrap();
+        let meta = self.view().attributes(node).unwrap().meta;
+        let colour = self.view().get_xattr(node, OsStr::new(COLOUR)).ok();
+        (meta.mode & 0o7777, meta.uid, colour.map(|colour| String::from_utf8(colour).unwrap()))
     }
 
     fn mode_shown(&self, path: &str) -> u32 {

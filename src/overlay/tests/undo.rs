@@ -708,6 +708,45 @@ fn extended_attributes_come_and_go_back() {
 }
 
 #[test]
+fn what_is_held_since_goes_on_with_the_attributes_that_an_undo_gives_back() {
+    type Act = fn(&Bench);
+    let changes: [Act; 4] = [
+        |bench| bench.set("a", Some(0o755), None),
+        |bench| bench.set("a", None, Some(7)),
+        |bench| bench.colour("a", "red"),
+        |bench| touch(bench, "a", 1_000),
+    ];
+    for change in changes {
+        let mut bench = Bench::new();
+        bench.put("a", &lines(100));
+        let before = bench.looks_below("a");
+        change(&bench);
+        let changed_looks = bench.latest();
+        bench.save("a", &changed(100, 60));
+        bench.undo(&changed_looks).unwrap();
+        assert_eq!(bench.looks_below("a"), before);
+        assert_eq!(bench.looks_shown("a"), before, "the view shows it at once");
+        assert_eq!(bench.view().check().unwrap().0, []);
+        bench.remount();
+        assert_eq!(bench.view().check().unwrap().0, []);
+        bench.confirm_all();
+        assert_eq!((bench.lower("a"), bench.looks_below("a")), (Some(changed(100, 60)), before));
+    }
+}
+
+#[test]
+fn what_is_held_keeps_the_attributes_of_its_own_when_others_are_given_back() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.set("a", Some(0o755), None);
+    let (made_executable, before) = (bench.latest(), bench.looks_below("a"));
+    bench.save("a", &changed(100, 60));
+    bench.set("a", Some(0o700), None);
+    bench.undo(&made_executable).unwrap();
+    assert_eq!((bench.mode("a"), bench.looks_shown("a")), (0o644, (0o700, before.1, None)));
+}
+
+#[test]
 fn what_was_made_in_this_session_has_no_times_or_attributes_to_go_back_to() {
     let bench = Bench::new();
     bench.save("a", "made\n");
