@@ -60,7 +60,7 @@ pub fn render(event: &Event, text: &mut Text) {
         text.put("  ").name(id);
     }
     if let Some(path) = &event.path {
-        text.put("  ").name(path.as_bytes());
+        text.put("  ").name(path.shown());
     }
     let is_deletion = event.message.as_deref() == Some(DELETED);
     match (event.insertions, event.deletions) {

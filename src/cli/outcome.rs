@@ -33,7 +33,7 @@ pub fn render_all(outcomes: &[Outcome], tense: Tense, text: &mut Text) {
 }
 
 pub fn render(outcome: &Outcome, text: &mut Text) {
-    text.put("fettlefs: ").ink(Ink::Strong, done(outcome.action)).put(" ").name(outcome.path.as_bytes());
+    text.put("fettlefs: ").ink(Ink::Strong, done(outcome.action)).put(" ").name(outcome.path.shown());
     summary(outcome, text);
     if let Some(backup) = &outcome.backup {
         text.put("  backup: ").name(backup).put("\n");
@@ -47,7 +47,7 @@ pub fn render(outcome: &Outcome, text: &mut Text) {
 }
 
 fn render_planned(outcome: &Outcome, text: &mut Text) {
-    text.put("fettlefs: ").ink(Ink::Strong, planned(outcome.action)).put(" ").name(outcome.path.as_bytes());
+    text.put("fettlefs: ").ink(Ink::Strong, planned(outcome.action)).put(" ").name(outcome.path.shown());
     summary(outcome, text);
 }
 

@@ -36,7 +36,7 @@ fn has_passed(path: &RelPath, last: &Event, project: &Project) -> bool {
 
 /// None for what says nothing of a command's own writes.
 fn line(path: &RelPath, last: &Event, held: Option<&str>) -> Option<String> {
-    let name = escape_name(path.as_bytes());
+    let name = escape_name(path.shown());
     let (insertions, deletions) = (last.insertions.unwrap_or_default(), last.deletions.unwrap_or_default());
     let counts = if insertions + deletions == 0 { String::new() } else { format!(" (+{insertions} -{deletions})") };
     let note = last.message.as_deref().map(|note| format!(" {}", escape_name(note.as_bytes()))).unwrap_or_default();

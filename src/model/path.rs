@@ -60,6 +60,11 @@ impl RelPath {
         self.0.is_empty()
     }
 
+    /// As people are told it: the root has no name of its own, and is `.`.
+    pub fn shown(&self) -> &[u8] {
+        if self.is_root() { b"." } else { &self.0 }
+    }
+
     /// The directory that holds this path; none for the root.
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
@@ -139,7 +144,7 @@ impl PartialOrd for RelPath {
 /// For messages; bytes that are not UTF-8 and control characters are escaped.
 impl std::fmt::Display for RelPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for chunk in self.0.utf8_chunks() {
+        for chunk in self.shown().utf8_chunks() {
             for character in chunk.valid().chars() {
                 match character.is_control() {
                     true => write!(f, "{}", character.escape_default())?,

@@ -47,6 +47,12 @@ fn messages_escape_what_a_terminal_would_obey() {
 }
 
 #[test]
+fn the_root_is_told_as_a_dot() {
+    assert_eq!((RelPath::root().to_string(), RelPath::root().shown()), (".".to_owned(), &b"."[..]));
+    assert_eq!((path("a/b").to_string(), path("a/b").shown()), ("a/b".to_owned(), &b"a/b"[..]));
+}
+
+#[test]
 fn an_id_depends_on_path_kind_and_both_contents() {
     let (old, new) = (Some(Digest::of(b"old")), Some(Digest::of(b"new")));
     let ids = [

@@ -226,6 +226,7 @@ fn what_has_no_lines_is_refused_by_name() {
         (&["missing"][..], 4, "unknown_path", "missing: no such file"),
         (&["gone"], 4, "unknown_path", "gone: no such file"),
         (&["dir"], 2, "bad_request", "dir: a directory has no lines"),
+        (&["."], 2, "bad_request", ".: a directory has no lines"),
         (&["binary"], 2, "bad_request", "binary: binary"),
         (&["large"], 2, "bad_request", "large: larger than 5 MiB"),
         (&["fifo"], 2, "bad_request", "fifo: a fifo has no lines"),

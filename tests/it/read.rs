@@ -183,7 +183,7 @@ fn what_is_no_text_file_of_the_project_is_refused_with_what_it_is() {
     refused(&view, "none", 4, "unknown_path", "there is no such file");
     refused(&view, "dir/a/b", 4, "unknown_path", "there is no such file");
     refused(&view, "dir", 2, "bad_request", "it is a directory, not a file");
-    refused(&view, ".", 2, "bad_request", "it is a directory, not a file");
+    refused(&view, ".", 2, "bad_request", ".: it is a directory, not a file");
     refused(&view, "fifo", 2, "bad_request", "not a file");
     refused(&view, "link", 2, "bad_request", "it is a symbolic link to dir/a: name that");
     refused(&view, "linked/a", 2, "bad_request", "linked is a symbolic link: name the file itself");

@@ -149,10 +149,10 @@ fn a_command_works_in_the_view_and_everybody_else_sees_the_project() {
 fn what_landed_in_several_windows_is_added_up() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(20));
-    let script = "for n in 1 2 3; do echo $n >> a; echo $n >> new; done";
+    let script = "for n in 1 2 3; do echo $n >> a; echo $n >> new; done; touch .";
     for (window, flags) in [("each alone", ["--window", "0"]), ("all in one", ["--window", "1000"])] {
         let said = run(&scratch, &flags, script).ok().stderr;
-        for line in ["  landed a (+3 -0)\n", "  landed new (+3 -0) [new file]\n"] {
+        for line in ["  landed . [times]\n", "  landed a (+3 -0)\n", "  landed new (+3 -0) [new file]\n"] {
             assert!(said.contains(line), "{window}: {line:?} in {said}");
         }
         std::fs::remove_file(scratch.project().join("new")).expect("remove");

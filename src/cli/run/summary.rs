@@ -70,7 +70,7 @@ impl Touched {
     }
 
     fn render(&self, verb: &str, text: &mut Text) {
-        text.put(format!("  {verb} ")).name(self.path.as_bytes());
+        text.put(format!("  {verb} ")).name(self.path.shown());
         if self.insertions + self.deletions > 0 {
             text.put(format!(" (+{} -{})", self.insertions, self.deletions));
         }
