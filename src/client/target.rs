@@ -29,7 +29,7 @@ fn told(argument: &Path, root: &Path) -> String {
 pub fn target(place: &Place, argument: &OsStr) -> Result<Target, OutsideProject> {
     let text = argument.to_str();
     let path = project_path(place, argument);
-    let id = text.filter(|text| !text.is_empty() && !text.contains('/')).map(str::to_owned);
+    let id = text.filter(|text| !matches!(*text, "" | "..") && !text.contains('/')).map(str::to_owned);
     let glob = text.filter(|text| Target::is_glob(text)).and_then(|text| project_glob(place, text));
     match (path, &id) {
         (None, None) => Err(OutsideProject { argument: PathBuf::from(argument), root: place.root.clone() }),

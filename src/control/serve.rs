@@ -441,6 +441,12 @@ fn backups(request: &Request, project: &Project) -> Result<Reply> {
 fn log(request: &Request, project: &Project) -> Result<Reply> {
     let filter = Filter::of(&request.targets)?;
     let mut events = project.overlay.store().events_since(0).map_err(failed)?;
+    if let Some(wanted) = &request.operation
+        && !events.iter().any(|event| event.operation.as_ref() == Some(wanted))
+    {
+        let message = format!("{wanted}: there is no such operation");
+        return Err(ErrorBody::new(ErrorCode::UnknownId, message).about(wanted));
+    }
     let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
     let begins = |event: &Event, prefix: &str| {
         let is_change = ChangeId::parse(prefix).is_some() && event.id.as_ref().is_some_and(|id| id.starts_with(prefix));

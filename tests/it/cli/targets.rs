@@ -53,6 +53,7 @@ fn several_names_are_one_transaction_and_the_first_error_is_told() {
         "discard src/b.rs notes.txt",
         "confirm *.nothing",
         "confirm /",
+        "confirm ..",
         "confirm src/a.rs src src/a.rs *.rs src/*.rs --dry-run",
     ];
     let want = "\
@@ -70,6 +71,9 @@ $ confirm *.nothing
 => 4
 $ confirm /
 ! fettlefs: / is outside the project [project]
+=> 4
+$ confirm ..
+! fettlefs: .. is outside the project [project]
 => 4
 $ confirm src/a.rs src src/a.rs *.rs src/*.rs --dry-run
 ! fettlefs: nothing held matches *.rs

@@ -139,6 +139,9 @@ fn what_cannot_be_undone_says_why() {
 $ undo op999
 ! fettlefs: [op]: there is no such operation
 => 4
+$ log --operation op999
+! fettlefs: [op]: there is no such operation
+=> 4
 $ undo a1b2c3d4
 ! fettlefs: [id1]: not an operation: those are called op and a number
 => 4
@@ -153,9 +156,10 @@ fettlefs: Undone notes.txt (14B, 3 lines)
   backup: notes.txt.[time]
 => 0
 "
-    .replace("$ undo op999", "$ undo [op]")
+    .replace("op999", "[op]")
     .replace("$ undo a1b2c3d4", "$ undo [id1]");
-    let commands = ["undo op999", "undo a1b2c3d4", &undo, &format!("{undo} --json"), &format!("{undo} --force")];
+    let (json, force) = (format!("{undo} --json"), format!("{undo} --force"));
+    let commands = ["undo op999", "log --operation op999", "undo a1b2c3d4", &undo, &json, &force];
     assert_eq!(transcript(&scratch, &commands, |arguments| view.cli(arguments)), want);
     assert_eq!(scratch.read("notes.txt"), OLD);
     view.cli(&["undo"]).exits(2);
