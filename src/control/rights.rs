@@ -114,16 +114,24 @@ pub fn check(op: Op, asker: &Asker, project: &Project) -> Result<(), ErrorBody> 
         Need::Look => Ok(()),
         Need::Change if may_change(asker, project) => Ok(()),
         Need::Change => {
-            let refusal = refusal(op, asker, project);
+            let (approve, owner) = (project.overlay.settings().approve, project.owner);
+            let refusal = refusal(op, hindrance(asker.uid, stand(asker, project), approve, owner), owner);
             project.overlay.note_refused(&refusal, asker.pid, asker.uid);
             Err(ErrorBody::new(ErrorCode::NotPermitted, refusal))
         }
     }
 }
 
-fn refusal(op: Op, asker: &Asker, project: &Project) -> String {
-    let owner = project.owner;
-    match stand(asker, project) {
+/// Where somebody stands, if that is what hinders him: who may not from outside either is refused as he would be there.
+fn hindrance(uid: u32, stands: Whereabouts, approve: Approve, owner: u32) -> Whereabouts {
+    match may_approve(uid, Whereabouts::Outside, approve, owner) {
+        true => stands,
+        false => Whereabouts::Outside,
+    }
+}
+
+fn refusal(op: Op, hindrance: Whereabouts, owner: u32) -> String {
+    match hindrance {
         Whereabouts::Outside => {
             format!("{op}: only its owner (uid {owner}) and root may change the state of this project")
         }
@@ -344,6 +352,23 @@ mod tests {
         ] {
             let may = may_approve(uid, stands, approve, owner);
             assert_eq!(may, want, "{approve:?}, owner {owner}, uid {uid}, {stands:?}");
+        }
+    }
+
+    #[test]
+    fn where_one_stands_is_told_only_to_whom_it_makes_a_difference() {
+        use Whereabouts::{Inside, Outside, Unseen};
+        for (approve, owner, uid, stands, want) in [
+            (Approve::Anyone, 0, 1000, Inside, Inside),
+            (Approve::Anyone, 1000, 1000, Inside, Inside),
+            (Approve::Anyone, 1000, 0, Unseen, Unseen),
+            (Approve::Anyone, 1000, 1001, Inside, Outside),
+            (Approve::Owner, 0, 1000, Inside, Outside),
+            (Approve::Outside, 1000, 1000, Inside, Inside),
+            (Approve::Outside, 1000, 1001, Unseen, Outside),
+        ] {
+            let hindrance = hindrance(uid, stands, approve, owner);
+            assert_eq!(hindrance, want, "{approve:?}, owner {owner}, uid {uid}, {stands:?}");
         }
     }
 

@@ -344,6 +344,13 @@ fn who_may_not_change_anything_is_told_so_and_may_look() {
     let hidden = stranger(&["diff", "c.txt", "--json"]);
     assert_eq!((hidden.status, hidden.error_code().as_str()), (6, "not_permitted"));
     assert_eq!(stranger(&["diff"]).ok().stdout, "");
+    // Where he stands is no matter: he might not do it from outside of a run either.
+    view.cli(&["run", "--", "true"]).ok();
+    let mut elsewhere = scratch.command("unshare");
+    elsewhere.args(["--pid", "--fork", "setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]);
+    elsewhere.arg(scratch.fettlefs().get_program()).args(["confirm", "c.txt"]).current_dir(view.root());
+    let told = Output::from(elsewhere.output().expect("unshare runs")).exits(6).stderr;
+    assert_eq!(told, "fettlefs: confirm: only its owner (uid 0) and root may change the state of this project\n");
     view.cli(&["confirm", "c.txt"]).ok();
 }
 
