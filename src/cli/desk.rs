@@ -69,20 +69,21 @@ impl Desk {
         }
     }
 
-    /// Prints a piece of what goes on: one line of JSON for each of `items`, or what `render` makes of it.
-    pub fn stream<T: Serialize>(&self, items: &[T], render: impl Fn(&T, &mut Text)) -> Result<(), Failure> {
+    /// Prints a piece of what goes on: one line of JSON for each of `items`, or what `render` makes of it. Says whether
+    /// anybody reads on.
+    pub fn stream<T: Serialize>(&self, items: &[T], render: impl Fn(&T, &mut Text)) -> Result<Readers, Failure> {
         let mut text = Text::new(&self.stdout);
-        match self.format {
+        let piece = match self.format {
             Format::Json => {
                 let lines = items.iter().map(|item| Ok(format!("{}\n", serde_json::to_string(item)?)));
-                let lines = lines.collect::<serde_json::Result<String>>().map_err(io::Error::from)?;
-                self.print(lines.as_bytes(), Length::Short)
+                lines.collect::<serde_json::Result<String>>().map_err(io::Error::from)?.into_bytes()
             }
             Format::Human => {
                 items.iter().for_each(|item| render(item, &mut text));
-                self.print(&text.into_bytes(), Length::Short)
+                text.into_bytes()
             }
-        }
+        };
+        Ok(write_out(&piece)?)
     }
 
     /// Prints a failure and answers with the exit status it deserves.
@@ -92,13 +93,11 @@ impl Desk {
                 io::stdout().write_all(&Response::failed((**body).clone()).to_whole_line())
             }
             (Failure::Told(body), Format::Human) => io::stderr().write_all(&failure::render(body, &self.stderr)),
-            // Whoever read our output has had enough.
-            (Failure::Print(err), _) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             (Failure::Print(err), _) => writeln!(io::stderr(), "fettlefs: print the answer: {err}"),
         };
         match printed {
-            Ok(()) => failure.exit(),
-            Err(_) => Exit::Failed,
+            Err(err) if err.kind() != io::ErrorKind::BrokenPipe => Exit::Failed,
+            Ok(()) | Err(_) => failure.exit(),
         }
     }
 
@@ -133,16 +132,30 @@ impl Desk {
         self.print(bytes, Length::Short)
     }
 
+    /// What was asked for is done by then, whether or not somebody reads of it to the end.
     fn print(&self, bytes: &[u8], length: Length) -> Result<(), Failure> {
         match length {
             Length::Long if io::stdout().is_terminal() => pager::show(bytes)?,
             Length::Long | Length::Short => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(bytes)?;
-                stdout.flush()?;
+                write_out(bytes)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Who is left of those who read standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    Listening,
+    Gone,
+}
+
+fn write_out(bytes: &[u8]) -> io::Result<Readers> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(Readers::Gone),
+        written => written.map(|()| Readers::Listening),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `fettlefs events`: what happened as a stream, the oldest first.
 
+use super::desk::Readers;
 use super::{Desk, Failure, log};
 use crate::client::Client;
 use crate::protocol::{EventsReply, Exit, Op, Reply, Request};
@@ -38,9 +39,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         if let (Some(since), Some(first), None) = (request.since, events.first(), &request.session) {
             tell_gap(since, first.seq, desk)?;
         }
-        desk.stream(&events, log::render)?;
+        let readers = desk.stream(&events, log::render)?;
         let is_all = request.since.unwrap_or_default() == seq;
-        if over || (is_all && !arguments.follow) {
+        if readers == Readers::Gone || over || (is_all && !arguments.follow) {
             return Ok(Exit::Done);
         }
         request.since = Some(seq);

@@ -118,6 +118,7 @@ pub fn report_usage(err: &clap::Error, argv: &[OsString]) -> Exit {
     match (is_error, printed) {
         (true, _) => Exit::Usage,
         (false, Ok(())) => Exit::Done,
+        (false, Err(err)) if err.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
         (false, Err(_)) => Exit::Failed,
     }
 }

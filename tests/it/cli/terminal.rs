@@ -114,6 +114,38 @@ fn what_is_longer_than_the_screen_goes_to_the_pager() {
 }
 
 #[test]
+fn a_pipe_that_nobody_reads_from_any_more_changes_no_status() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    for (command, status) in [
+        ("status --json", 0),
+        ("status", 0),
+        ("status --exit-code", 1),
+        ("log", 0),
+        ("events --json", 0),
+        ("events --follow --since 0", 0),
+        ("confirm deadbeef --json", 4),
+        ("check -- false", 8),
+        ("--help", 0),
+        ("confirm c.txt", 0),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut program = scratch.fettlefs();
+        program.args(command.split(' ')).current_dir(view.root()).stdout(writer);
+        let output: Output = program.output().expect("the built program runs").into();
+        assert_eq!(
+            (output.status, output.stderr.contains("Broken pipe")),
+            (status, false),
+            "{command}: {}",
+            output.stderr
+        );
+    }
+    view.assert_landed("c.txt", NEW);
+}
+
+#[test]
 fn all_asks_on_a_terminal_and_does_nothing_unless_told_yes() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
