@@ -161,6 +161,9 @@ impl Overlay {
         if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
             return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
         }
+        if reversal.shared {
+            self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
+        }
         if self.is_as(reversal.wanted, &mut present).map_err(fault)?
             && has_looks_back(&reversal, &present).map_err(|err| failed(path, &err.into()))?
         {

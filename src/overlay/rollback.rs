@@ -97,6 +97,7 @@ impl Overlay {
             let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
             return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
+        self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
         if !how.review.dry_run {
             self.tell_external(path);
         }

@@ -92,16 +92,19 @@ impl Overlay {
     /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
     /// view is none for who asks fettlefs.
     pub(super) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
-        let exe = Some(env!("CARGO_PKG_NAME").to_owned());
-        let program = Program { pid: by.pid, uid: by.uid, exe, cmdline: None };
-        let ours = Writer { written_by: Some(program), ..by.clone() };
-        match self.action_by(path, FileKind::Regular, &ours) {
-            Action::Freeze | Action::Deny => {
-                let refusal =
-                    ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {path} from being written"));
-                Err(ErrorBody { path: Some(path.clone()), ..refusal })
-            }
-            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) => Ok(()),
+        match self.action_by(path, FileKind::Regular, &ours(by)).refuses() {
+            true => Err(refused_by_rule(path, path)),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for all other names of a file that is changed in place: they show what is done to it by one.
+    pub(super) fn check_may_rewrite(&self, path: &RelPath, present: Option<&Meta>, by: &Writer) -> Reviewed<()> {
+        let Some(meta) = present.filter(|meta| meta.is_file()) else { return Ok(()) };
+        let other = self.refused_other_name(meta, &ours(by), Action::refuses);
+        match other.map_err(|err| failed(path, &err))? {
+            Some(other) => Err(refused_by_rule(path, &other)),
+            None => Ok(()),
         }
     }
 
@@ -362,6 +365,19 @@ impl State {
             self.unnamed(parent, name, was);
         }
     }
+}
+
+/// Who asks, as a rule for programs sees it.
+fn ours(by: &Writer) -> Writer {
+    let exe = Some(env!("CARGO_PKG_NAME").to_owned());
+    let program = Program { pid: by.pid, uid: by.uid, exe, cmdline: None };
+    Writer { written_by: Some(program), ..by.clone() }
+}
+
+/// Nothing comes to `path`, for a rule refuses `name`, which is that or another name of the file.
+fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
+    let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {name} from being written"));
+    ErrorBody { path: Some(path.clone()), ..refusal }
 }
 
 pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {

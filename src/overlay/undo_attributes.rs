@@ -41,6 +41,7 @@ impl Overlay {
         self.check_may_land(path, &how.review.by)?;
         let gone = || refused_at(path, ErrorCode::Conflict, "it is not there any more");
         let now = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?.ok_or_else(gone)?;
+        self.check_may_rewrite(path, Some(&now), &how.review.by)?;
         let place = self.lower.place(path).map_err(|err| failed(path, &err.into()))?;
         let fd = place.open(OFlags::PATH).map_err(|err| failed(path, &err.into()))?;
         let (mut wanted, mut found) = (Looks::default(), Looks::default());

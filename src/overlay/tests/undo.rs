@@ -515,6 +515,34 @@ fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
 }
 
 #[test]
+fn what_refuses_one_name_keeps_an_undo_and_a_rollback_from_writing_through_another() {
+    for action in ["freeze", "deny"] {
+        let mut bench = Bench::new();
+        bench.put("a", &lines(100));
+        std::fs::create_dir(bench.lower_path("ice")).unwrap();
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path("ice/b")).unwrap();
+        bench.save("a", &changed(100, 2));
+        let landed = bench.latest();
+        bench.set("a", Some(0o600), None);
+        let chmod = bench.latest();
+        bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"ice/**\"\naction = \"{action}\"\n"));
+        bench.remount();
+        bench.refused(&landed, ErrorCode::NotPermitted, "a rule keeps ice/b from being written");
+        bench.refused(&chmod, ErrorCode::NotPermitted, "a rule keeps ice/b from being written");
+        let backup = bench.view().store().backups().unwrap().remove(0);
+        let to = |path: &[u8]| RollbackHow { to: Some(RelPath::parse(path).unwrap()), ..RollbackHow::default() };
+        for how in [RollbackHow::default(), to(b"a"), RollbackHow { force: true, ..to(b"a") }] {
+            let refusal = bench.view().rollback(std::slice::from_ref(&backup), &how).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::NotPermitted, "{how:?}");
+            assert_eq!(refusal.message, "a rule keeps ice/b from being written");
+        }
+        assert_eq!((bench.lower("ice/b"), bench.mode("ice/b")), (Some(changed(100, 2)), 0o600));
+        bench.view().rollback(&[backup], &to(b"free")).unwrap();
+        assert_eq!(bench.lower("free"), Some(lines(100)));
+    }
+}
+
+#[test]
 fn a_change_that_is_held_over_what_is_undone_goes_on_against_that() {
     let mut bench = Bench::with(&[(Key::Window, "0")]);
     bench.put("a", &lines(100));
