@@ -206,8 +206,7 @@ impl Overlay {
             return Ok(());
         }
         let path = upper.row.names[0].clone();
-        let open = state.nodes.open_at(&path).cloned();
-        if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
+        if let Some(open) = state.open_of(id, &path).cloned() {
             if open.writers() > 0 {
                 return Ok(());
             }
@@ -266,6 +265,7 @@ impl Upper {
             given_away: false,
             left: false,
             takes_along: None,
+            apart: None,
             blob: None,
         }
     }

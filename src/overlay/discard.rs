@@ -282,19 +282,18 @@ impl Overlay {
         if !is_as_taken(&state) {
             return self.begin_anew(&mut state, row.id, meta);
         }
+        if let Some(open) = state.open_of(row.id, path) {
+            // Opened since, to be read: it can be opened now as well.
+            let now = || open_lower(&self.lower, path).ok().map(Arc::new);
+            let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
+            open.set_backing(match lower {
+                Some(file) => Backing::Lower(file),
+                None => Backing::Orphan(open.file()),
+            });
+            open.dirty.store(false, Ordering::SeqCst);
+        }
         let node = state.nodes.at(path);
         if let Some(node) = node {
-            let open = state.nodes.open_on(node).cloned();
-            if let Some(open) = open.filter(|open| open.upper() == Some(row.id)) {
-                // Opened since, to be read: it can be opened now as well.
-                let now = || open_lower(&self.lower, path).ok().map(Arc::new);
-                let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
-                open.set_backing(match lower {
-                    Some(file) => Backing::Lower(file),
-                    None => Backing::Orphan(open.file()),
-                });
-                open.dirty.store(false, Ordering::SeqCst);
-            }
             let key = meta.filter(Meta::is_file).map(|meta| meta.key());
             state.nodes.set_lower(node, key);
         }

@@ -20,7 +20,7 @@ use super::nodes::NodeId;
 use super::passed::PassedHandle;
 use super::witness::Seen;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{Reason, Stamp};
+use crate::model::{Reason, RelPath, Stamp};
 use crate::store::{Nameless, UpperId, Writer};
 use crate::sys::OFlags;
 
@@ -345,6 +345,12 @@ impl Overlay {
 impl State {
     pub(super) fn is_run(&self, node: NodeId) -> bool {
         self.handles.values().any(|handle| handle.node == node && handle.executes)
+    }
+
+    /// What is open of an upper entry whose first name is `path`.
+    pub(super) fn open_of(&self, id: UpperId, path: &RelPath) -> Option<&Arc<OpenFile>> {
+        let node = self.node_apart(id).or_else(|| self.nodes.at(path))?;
+        self.nodes.open_on(node).filter(|open| open.upper() == Some(id))
     }
 
     /// What is open on a node, whoever opened it.

@@ -324,12 +324,12 @@ impl Overlay {
 impl State {
     /// Another entry has what stays of a change, and is claimed. Who has it open to read goes on with that.
     fn trimmed(&mut self, change: &Taken, rest: UpperRow, upper: UpperFile<'_>) {
-        let path = rest.names[0].clone();
+        let open = self.open_of(change.row.id, &rest.names[0]).cloned();
         self.epoch += 1;
         self.uppers.remove(change.row.id);
         let id = upper.new.keep();
         self.uppers.insert(Upper { dirty: false, synced: true, busy: true, ..Upper::written(rest) });
-        if let Some(open) = self.nodes.open_at(&path).filter(|open| open.upper() == Some(change.row.id)) {
+        if let Some(open) = open {
             open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
         }
     }

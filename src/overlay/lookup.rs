@@ -284,6 +284,13 @@ impl Overlay {
         if let (Origin::Upper(id, _), None) = (origin, lower) {
             state.join_names(*id, parent, name);
         }
+        match origin {
+            Origin::Lower(meta) => {
+                state.part_from_upper(parent, name, meta.key())?;
+            }
+            Origin::Upper(id, _) => state.join_again(*id, parent, name),
+            Origin::Nothing | Origin::Hidden(_) => {}
+        }
         let node = state.nodes.resolve(parent, name, &meta, lower);
         if matches!(origin, Origin::Lower(_)) {
             state.nodes.note_first_shown(node, &meta.stamp());
@@ -305,11 +312,27 @@ impl Overlay {
         let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         if let Some(known) = state.nodes.known_inode(stamp.device, stamp.inode) {
-            return Ok(Some(known));
+            return Ok(self.is_shared_with(state, id, known)?.then_some(known));
         }
         let below = self.lower.stat(&row.names[0]).doing(|| format!("stat {}", row.names[0]))?;
         let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
         Ok(below.filter(is_it).map(|meta| meta.key()))
+    }
+
+    /// Whether the node of a lower inode is the entry's, too: not where that is lower's last name, which lower shows.
+    fn is_shared_with(&self, state: &State, id: UpperId, key: InodeKey) -> Result<bool> {
+        let Some(node) = state.nodes.of_lower(key) else { return Ok(false) };
+        let paths = state.nodes.paths(node)?;
+        if paths.iter().any(|path| state.uppers.at(path) == Some(id)) {
+            return Ok(true);
+        }
+        for path in paths {
+            let below = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+            if below.is_some_and(|below| below.links > 1) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub fn forget(&self, node: NodeId, lookups: u64) {
@@ -403,6 +426,56 @@ impl State {
     /// Whether the view has at a path what lower has there, if that is anything.
     pub(super) fn is_taken_from_lower(&self, path: &RelPath) -> bool {
         !is_reserved(path) && self.uppers.at(path).is_none() && !self.uppers.is_in_held_dir(path)
+    }
+
+    /// A name that shows lower is none of a node that stands for an upper entry elsewhere: somebody has renamed the file
+    /// or its directory below, and what is written to the one must not reach the other. Whether it was one until now.
+    pub(super) fn part_from_upper(&mut self, parent: NodeId, name: &OsStr, key: InodeKey) -> Result<bool> {
+        let path = self.nodes.child_path(parent, name)?;
+        let child = self.nodes.child(parent, name);
+        let by_inode = self.nodes.of_lower(key).filter(|node| Some(*node) != child);
+        let mut parted = false;
+        for node in child.into_iter().chain(by_inode) {
+            let Some(id) = self.upper_elsewhere(node, &path) else { continue };
+            if child == Some(node) {
+                self.nodes.part_below(node, parent, name);
+                parted = true;
+            }
+            self.nodes.set_lower(node, None);
+            if let Some(upper) = self.uppers.get_mut(id) {
+                upper.apart = Some(node);
+            }
+        }
+        Ok(parted)
+    }
+
+    /// The upper entry that a node stands for, where that is not at `path`.
+    pub(super) fn upper_elsewhere(&self, node: NodeId, path: &RelPath) -> Option<UpperId> {
+        let is_elsewhere = |id: &UpperId| {
+            let row = self.uppers.get(*id).map(|upper| &upper.row);
+            row.is_some_and(|row| row.what != What::Whiteout && !row.names.contains(path))
+        };
+        let open = self.nodes.open_on(node).and_then(|open| open.upper());
+        open.filter(is_elsewhere).or_else(|| {
+            let paths = self.nodes.paths(node).unwrap_or_default();
+            paths.iter().filter_map(|path| self.uppers.at(path)).find(is_elsewhere)
+        })
+    }
+
+    /// Who had an entry open when its name came to show lower has it open by that name again.
+    fn join_again(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
+        if let Some(node) = self.node_apart(id) {
+            self.nodes.name(node, parent, name);
+        }
+        if let Some(upper) = self.uppers.get_mut(id) {
+            upper.apart = None;
+        }
+    }
+
+    /// The node by which somebody has an entry open that its names do not lead to.
+    pub(super) fn node_apart(&self, id: UpperId) -> Option<NodeId> {
+        let node = self.uppers.get(id)?.apart?;
+        self.nodes.open_on(node).filter(|open| open.upper() == Some(id)).map(|open| open.node)
     }
 
     /// All names of an entry are one node, also those that lower does not have yet.

@@ -720,8 +720,7 @@ impl State {
     /// The view has an entry no more; who has it open keeps its content.
     pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
         use super::handles::Backing;
-        let open = self.nodes.open_at(path).cloned();
-        if let Some(open) = open.filter(|open| open.upper() == Some(id)) {
+        if let Some(open) = self.open_of(id, path) {
             open.set_backing(Backing::Orphan(open.file()));
         }
         self.uppers.remove(id);

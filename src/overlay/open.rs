@@ -172,13 +172,13 @@ impl Overlay {
             if !state.nodes.is_at(node, path) {
                 return Ok(None);
             }
-            return match origin {
-                Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ESTALE)),
-                Origin::Lower(meta) if !state.nodes.is_to_be_opened(node, path, &meta) => {
-                    Err(Error::Errno(libc::ESTALE))
-                }
-                Origin::Lower(_) | Origin::Upper(..) => Ok(Some(Look { epoch, origin, file })),
+            let is_there = match &origin {
+                Origin::Nothing | Origin::Hidden(_) => false,
+                Origin::Lower(_) if state.upper_elsewhere(node, path).is_some() => false,
+                Origin::Lower(meta) => state.nodes.is_to_be_opened(node, path, meta),
+                Origin::Upper(id, _) => state.node_apart(*id).is_none_or(|apart| apart == node),
             };
+            return if is_there { Ok(Some(Look { epoch, origin, file })) } else { Err(Error::Errno(libc::ESTALE)) };
         }
     }
 

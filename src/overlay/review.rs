@@ -250,8 +250,7 @@ impl Overlay {
             };
             let busy = state.uppers.get(upper_id).is_some_and(|upper| upper.busy);
             if !busy && writer.is_none() {
-                let open = state.nodes.open_at(&path).cloned();
-                let open = open.filter(|open| open.upper() == Some(upper_id));
+                let open = state.open_of(upper_id, &path).cloned();
                 let upper = state.uppers.get_mut(upper_id).ok_or_else(|| unknown(id))?;
                 let held = upper.row.held.clone().ok_or_else(|| unknown(id))?;
                 upper.busy = true;

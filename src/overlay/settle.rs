@@ -148,8 +148,7 @@ impl Overlay {
             return None;
         }
         let path = state.uppers.get(id)?.row.names[0].clone();
-        let open = state.nodes.open_at(&path).cloned();
-        let open = open.filter(|open| open.upper() == Some(id));
+        let open = state.open_of(id, &path).cloned();
         let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
         upper.dirty = false;

@@ -12,6 +12,7 @@ mod hunks;
 mod links;
 mod looks;
 mod model;
+mod outside;
 mod patch;
 mod programs;
 mod purge;

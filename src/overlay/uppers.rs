@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
 use super::copy_up::same_content_stamp;
+use super::nodes::NodeId;
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath, Stamp};
 use crate::store::{Below, Held, Kept, UpperId, UpperRow, What};
 
@@ -32,6 +33,8 @@ pub(super) struct Upper {
     pub left: bool,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
+    /// The node by which somebody may have it open though its names do not lead there: a directory was renamed below.
+    pub apart: Option<NodeId>,
     /// What git would call the content that is held under this id. Asked for by each `status`.
     pub blob: Option<(ChangeId, gix::ObjectId)>,
 }

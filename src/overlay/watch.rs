@@ -196,6 +196,11 @@ impl Overlay {
             }
             let there = self.inode_at(&state, &origin)?;
             let known = state.nodes.child(parent, name);
+            let is_anothers = match &origin {
+                Origin::Lower(meta) => state.part_from_upper(parent, name, meta.key())?,
+                Origin::Upper(id, _) => state.node_apart(*id).is_some_and(|apart| Some(apart) != known),
+                Origin::Nothing | Origin::Hidden(_) => false,
+            };
             return Ok(match (known, there) {
                 (None, None) => Differs::Absent,
                 (None, Some((meta, lower))) => {
@@ -205,7 +210,7 @@ impl Overlay {
                     }
                     Differs::Unknown
                 }
-                (Some(node), Some((meta, lower))) if state.nodes.stands_for(node, meta.kind, lower) => {
+                (Some(node), Some((meta, lower))) if !is_anothers && state.nodes.stands_for(node, meta.kind, lower) => {
                     state.differs(node, &meta, matches!(origin, Origin::Lower(_)))
                 }
                 (Some(node), _) => {

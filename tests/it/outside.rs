@@ -273,6 +273,23 @@ fn what_is_held_stays_in_the_view_whatever_happens_below() {
 }
 
 #[test]
+fn what_is_held_keeps_its_name_to_itself_when_its_file_is_renamed_below() {
+    for to in ["src/new.txt", "src/deep/new.txt"] {
+        let scratch = mounted_scratch!();
+        let view = warm(&scratch);
+        view.write("src/a.txt", lines(300));
+        assert_eq!(view.only_held().path, "src/a.txt");
+        let lower = |path: &str| scratch.lower().join(path);
+        fs::rename(lower("src/a.txt"), lower(to)).expect("renamed below");
+        shows(to, || view.try_read(to).is_ok_and(|read| read == lines(20).as_bytes()));
+        assert_eq!(size(&view, to), Some(lines(20).len() as u64));
+        view.sh(&format!("echo more >> {to}")).ok();
+        assert_eq!(fs::read_to_string(lower(to)).expect("read below"), lines(20) + "more\n");
+        assert_eq!(view.read("src/a.txt"), lines(300));
+    }
+}
+
+#[test]
 fn what_a_program_makes_it_can_go_on_with_at_once() {
     let scratch = mounted_scratch!();
     let view = warm(&scratch);

@@ -1,0 +1,134 @@
+//! Somebody renames below what is held or being written: the new name shows lower, and what is in the view stays what it
+//! was.
+
+use super::*;
+
+fn moved(bench: &Bench, from: &str, to: &str) {
+    std::fs::rename(bench.lower_path(from), bench.lower_path(to)).unwrap();
+}
+
+/// `d/f`, which the view has rewritten.
+fn held() -> Bench {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    assert_eq!(bench.read("d/f"), Some(lines(100)));
+    bench.save("d/f", &changed(100, 60));
+    assert_eq!(bench.held().len(), 1);
+    bench
+}
+
+/// Writes to both names, and each write is where it was made.
+fn assert_apart(bench: &Bench, held: &str, other: &str) {
+    assert_eq!(bench.read(other), Some(lines(100)));
+    assert_eq!(bench.read(held), Some(changed(100, 60)));
+    let numbers = [held, other].map(|path| {
+        let (parent, name) = bench.parent(path);
+        bench.view().lookup(parent, name).unwrap().attributes
+    });
+    assert_ne!(numbers[0].inode, numbers[1].inode);
+    assert_eq!(numbers.map(|shown| shown.meta.size), [changed(100, 60), lines(100)].map(|text| text.len() as u64));
+    bench.save(other, &changed(100, 2));
+    assert_eq!(bench.lower(other), Some(changed(100, 2)));
+    assert_eq!(bench.read(held), Some(changed(100, 60)));
+    bench.save(held, &changed(100, 70));
+    assert_eq!([bench.read(held), bench.read(other)], [Some(changed(100, 70)), Some(changed(100, 2))]);
+    assert_eq!(bench.held()[0].names, [RelPath::parse(held.as_bytes()).unwrap()]);
+}
+
+#[test]
+fn a_held_file_that_is_renamed_below_is_another_than_what_lower_has_by_the_new_name() {
+    for to in ["d/g", "e/g"] {
+        let bench = held();
+        std::fs::create_dir(bench.lower_path("e")).unwrap();
+        moved(&bench, "d/f", to);
+        assert_apart(&bench, "d/f", to);
+    }
+}
+
+#[test]
+fn a_held_file_that_gets_another_name_below_keeps_its_content_to_itself() {
+    let bench = held();
+    std::fs::hard_link(bench.lower_path("d/f"), bench.lower_path("d/g")).unwrap();
+    assert_apart(&bench, "d/f", "d/g");
+}
+
+#[test]
+fn a_file_that_is_renamed_below_while_it_is_written_stays_what_is_written() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    let handle = bench.open_for_save("d/f");
+    bench.view().write(handle, 0, changed(100, 60).as_bytes()).unwrap();
+    moved(&bench, "d/f", "d/g");
+    assert_eq!(bench.read("d/g"), Some(lines(100)));
+    bench.save("d/g", &changed(100, 2));
+    bench.close(handle);
+    assert_eq!([bench.read("d/f"), bench.read("d/g")], [Some(changed(100, 60)), Some(changed(100, 2))]);
+    assert_eq!(bench.lower("d/g"), Some(changed(100, 2)));
+}
+
+#[test]
+fn what_is_held_in_the_place_of_a_file_that_is_renamed_below_is_not_by_the_new_name() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    bench.put("d/new", &changed(100, 60));
+    bench.rename("d/new", "d/f");
+    assert_eq!(bench.names("d"), ["f"]);
+    for (from, to, content) in [("d/f", "d/g", lines(100)), ("d/new", "d/h", changed(100, 60))] {
+        moved(&bench, from, to);
+        assert_eq!(bench.read(to), Some(content.clone()));
+        bench.save(to, "small\n");
+        assert_eq!(bench.read("d/f"), Some(changed(100, 60)));
+    }
+}
+
+#[test]
+fn the_last_name_below_of_a_held_hard_link_shows_lower_once_it_is_renamed() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &changed(100, 60));
+    std::fs::remove_file(bench.lower_path("b")).unwrap();
+    moved(&bench, "a", "c");
+    for _ in 0..2 {
+        assert_eq!([bench.read("c"), bench.read("a")], [Some(lines(100)), Some(changed(100, 60))]);
+        bench.remount();
+    }
+}
+
+/// By somebody who has it open, to whom nothing happens.
+#[test]
+fn a_held_file_whose_directory_is_renamed_below_and_back_is_not_written_by_the_new_name() {
+    let bench = held();
+    let reader = bench.open_to_read(bench.node("d/f").unwrap());
+    let read = || String::from_utf8(bench.view().read(reader, 0, 1 << 20).unwrap()).unwrap();
+    moved(&bench, "d", "e");
+    assert_eq!(bench.read("e/f"), Some(lines(100)));
+    bench.save("e/f", &changed(100, 2));
+    assert_eq!((bench.lower("e/f"), read()), (Some(changed(100, 2)), changed(100, 60)));
+    moved(&bench, "e", "d");
+    assert_eq!(bench.read("d/f"), Some(changed(100, 60)));
+    bench.save("d/f", &changed(100, 70));
+    assert_eq!((bench.read("d/f"), read()), (Some(changed(100, 70)), changed(100, 70)));
+    bench.view().release(reader).unwrap();
+}
+
+/// The first to close must know of the second, or his content would go with the first.
+#[test]
+fn two_who_write_a_file_whose_directory_is_renamed_below_lose_nothing() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    let open = || {
+        let node = bench.node("d/f").unwrap();
+        bench.view().open(node, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle
+    };
+    let (first, second) = (open(), open());
+    bench.view().write(first, 0, b"LINE 0\n").unwrap();
+    moved(&bench, "d", "e");
+    assert_eq!(bench.read("e/f"), Some(lines(100)));
+    bench.close(first);
+    bench.view().write(second, 7, b"LINE 1\n").unwrap();
+    bench.close(second);
+    let written = lines(100).replace("line 0\nline 1\n", "LINE 0\nLINE 1\n");
+    moved(&bench, "e", "d");
+    assert_eq!(bench.read("d/f"), Some(written));
+}
