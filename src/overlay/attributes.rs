@@ -171,7 +171,7 @@ impl Overlay {
     }
 
     fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {
-        let target = self.inode_of(node)?;
+        let target = self.inode_to_change(node)?;
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
         }
@@ -277,6 +277,11 @@ impl Overlay {
             true => Err(Error::Errno(libc::EPERM)),
             false => Ok(()),
         }
+    }
+
+    fn inode_to_change(&self, node: NodeId) -> Result<Inode> {
+        self.part_if_nameless(node)?;
+        self.inode_of(node)
     }
 
     /// The inode whose attributes are those of a node.
@@ -391,7 +396,7 @@ impl Overlay {
 
     fn inode_for_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<Inode> {
         self.check_may_write(caller)?;
-        let inode = self.inode_of(node)?;
+        let inode = self.inode_to_change(node)?;
         self.check_not_frozen(&inode, caller)?;
         let bytes = name.as_bytes();
         let gated = bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.");

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
+use super::nodes::NodeId;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
@@ -17,6 +18,8 @@ use crate::sys::file::{self, Meta};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     Content,
+    /// Nothing is written, which alone takes set-id bits away.
+    ContentAndSetId,
     /// It is about to be emptied: only the metadata.
     Nothing,
 }
@@ -55,6 +58,22 @@ impl Overlay {
         }
     }
 
+    /// A file that has lost its name in the view may have one below, which waits for review. It gets an inode of its own
+    /// before it is made to look otherwise: what is confirmed or discarded there is as it was.
+    pub(super) fn part_if_nameless(&self, node: NodeId) -> Result<()> {
+        let open = {
+            let state = self.state.lock();
+            if state.nodes.path(node).is_ok() { None } else { state.nodes.open_on(node).cloned() }
+        };
+        let Some(open) = open else { return Ok(()) };
+        let Backing::Lower(lower) = open.backing().clone() else { return Ok(()) };
+        if Meta::of(lower.as_fd()).doing(|| "stat an unlinked file".to_owned())?.links == 0 {
+            return Ok(());
+        }
+        let file = self.writable(&open, Keep::ContentAndSetId, None)?;
+        self.note_room(&open, &file)
+    }
+
     /// None when it has been given an entry meanwhile.
     fn copy_up(
         &self,
@@ -65,7 +84,7 @@ impl Overlay {
     ) -> Result<Option<Arc<File>>> {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         self.check_may_change(match keep {
-            Keep::Content => meta.blocks.saturating_mul(512),
+            Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
             Keep::Nothing => 0,
         })?;
         let upper = self.store.create_upper(meta.mode)?;
@@ -240,10 +259,11 @@ pub(super) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
 
 pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
     // A write takes set-id bits and capabilities away, as the kernel does.
+    let keep_set_id = keep_set_id || keep == Keep::ContentAndSetId;
     let mode = if keep_set_id { meta.mode } else { meta.mode & 0o1777 };
     let meta = Meta { mode, ..*meta };
     match keep {
-        Keep::Content => {
+        Keep::Content | Keep::ContentAndSetId => {
             file::copy_content(from, to)?;
             file::copy_metadata(from.as_fd(), &meta, to.as_fd())
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!            first write: copy_up                 released, landed: evict
 //!   Lower ──────────────────────► Upper{id} ──────────────────────────────► Lower
-//!     │  unlinked and written                        (readers still open)
+//!     │  unlinked and changed                        (readers still open)
 //!     └───────────────────────► Orphan
 //! ```
 //! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a

@@ -68,6 +68,16 @@ assert get("a.txt") == b"new\n"
 assert old.read(7) == b"line 1\n"; assert os.fstat(old.fileno()).st_nlink == 0
 assert os.fstat(old.fileno()).st_ino != os.stat("a.txt").st_ino
 "#;
+    what_is_done_to_a_file_without_a_name_stays_with_it: r#"
+for go in (lambda: os.rename("t", "a.txt"), lambda: os.unlink("a.txt")):
+    put("t", b"new\n" * 200); f = os.open("a.txt", os.O_RDWR); go()
+    os.fchmod(f, 0o777); os.fchown(f, 12, 34); os.setxattr(f, "user.k", b"v"); os.utime(f, ns=(1, 2)); s = os.fstat(f)
+    assert (stat.S_IMODE(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_nlink) == (0o777, 12, 34, 2, 0), s
+    assert os.getxattr(f, "user.k") == b"v"; os.removexattr(f, "user.k"); raises("ENODATA", os.getxattr, f, "user.k")
+    with open("a.txt", "a") as g: g.write("more\n")
+    s = os.stat("a.txt"); assert (stat.S_IMODE(s.st_mode), s.st_uid) == (0o644, 0), s
+    assert os.listxattr("a.txt") == []; os.close(f)
+"#;
     truncation_by_path_and_by_descriptor: r#"
 os.truncate("a.txt", 7); assert get("a.txt") == b"line 1\n"
 os.truncate("a.txt", 9); assert get("a.txt") == b"line 1\n\0\0"

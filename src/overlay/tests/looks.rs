@@ -8,6 +8,15 @@ use rustix::fs::XattrFlags;
 
 const COLOUR: &str = "user.colour";
 
+const DRESSED: SetAttributes = SetAttributes {
+    mode: Some(0o777),
+    uid: Some(7),
+    gid: Some(7),
+    size: None,
+    atime: SetTime::Keep,
+    mtime: SetTime::At(Timestamp { seconds: 1, nanoseconds: 0 }),
+};
+
 impl Bench {
     /// As somebody outside does it.
     fn chmod_below(&self, path: &str, mode: u32) {
@@ -38,8 +47,21 @@ impl Bench {
     }
 
     pub(super) fn colour(&self, path: &str, value: &str) {
-        let node = self.node(path).unwrap();
+        self.colour_node(self.node(path).unwrap(), value);
+    }
+
+    fn colour_node(&self, node: NodeId, value: &str) {
         self.view().set_xattr(node, OsStr::new(COLOUR), value.as_bytes(), XattrFlags::empty(), &ME).unwrap();
+    }
+
+    fn dress_node(&self, node: NodeId) {
+        self.view().set_attributes(node, None, &DRESSED, &ME).unwrap();
+    }
+
+    /// Mode, user, and time of modification, as the view shows them.
+    fn dress_of(&self, node: NodeId) -> (u32, u32, i64) {
+        let meta = self.view().attributes(node).unwrap().meta;
+        (meta.mode, meta.uid, meta.mtime.seconds)
     }
 
     /// The same in the view.
@@ -386,4 +408,61 @@ fn a_held_fifo_or_socket_has_the_list_that_its_directory_hands_down_and_lands_wi
     assert_eq!(lists(), wanted);
     assert!(bench.held().is_empty());
     assert_eq!(bench.names("d"), ["bare", "fifo", "socket"]);
+}
+
+#[test]
+fn what_a_file_without_a_name_is_made_to_look_like_stays_with_who_has_it_open() {
+    let gone: [fn(&Bench); 2] = [|bench| bench.unlink("a"), |bench| bench.replace("a", &changed(100, 60))];
+    for go in gone {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.attribute_below("a", COLOUR, b"red");
+        let (node, was) = (bench.node("a").unwrap(), std::fs::metadata(bench.lower_path("a")).unwrap());
+        let handle = bench.open_to_read(node);
+        go(&bench);
+        bench.dress_node(node);
+        bench.colour_node(node, "blue");
+        assert_eq!(bench.dress_of(node), (0o777, 7, 1));
+        assert_eq!(bench.view().get_xattr(node, OsStr::new(COLOUR)).unwrap(), b"blue");
+        bench.view().remove_xattr(node, OsStr::new(COLOUR), &ME).unwrap();
+        assert_eq!(bench.view().list_xattrs(node).unwrap(), [""; 0]);
+        assert_eq!(bench.view().read(handle, 0, 1 << 20).unwrap(), lines(100).as_bytes());
+        assert_eq!(bench.looks_below("a"), (0o644, 0, Some("red".to_owned())));
+        let now = std::fs::metadata(bench.lower_path("a")).unwrap();
+        assert_eq!((now.mtime(), now.ctime_nsec()), (was.mtime(), was.ctime_nsec()));
+        bench.save("a", &changed(100, 70));
+        assert_eq!((bench.mode_shown("a"), bench.dress_of(bench.node("a").unwrap()).1), (0o644, 0));
+        bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+        assert_eq!((bench.mode_shown("a"), bench.lower("a")), (0o644, Some(lines(100))));
+        assert_eq!(bench.dress_of(node), (0o777, 7, 1));
+        bench.view().release(handle).unwrap();
+    }
+}
+
+#[test]
+fn set_id_bits_of_a_file_without_a_name_stay_when_its_times_change() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.chmod_below("a", 0o4755);
+    let node = bench.node("a").unwrap();
+    let handle = bench.open_to_read(node);
+    bench.unlink("a");
+    let set = SetAttributes { mode: None, uid: None, gid: None, ..DRESSED };
+    bench.view().set_attributes(node, None, &set, &ME).unwrap();
+    assert_eq!(bench.dress_of(node), (0o4755, 0, 1));
+    bench.view().release(handle).unwrap();
+}
+
+#[test]
+fn a_file_that_lower_has_no_more_either_keeps_its_inode() {
+    let bench = Bench::new();
+    bench.put("a", "small\n");
+    let node = bench.node("a").unwrap();
+    let handle = bench.open_to_read(node);
+    bench.unlink("a");
+    assert_eq!(bench.lower("a"), None);
+    bench.dress_node(node);
+    assert_eq!(bench.dress_of(node), (0o777, 7, 1));
+    assert_eq!(bench.view().store().room().used(), 0, "no copy was made");
+    bench.view().release(handle).unwrap();
 }
