@@ -8,9 +8,9 @@
 use std::os::fd::AsFd;
 
 use super::error::Context;
+use super::settle::leaves_other_names;
 use super::side::Side;
 use super::{Overlay, Result};
-use crate::model::Timestamp;
 use crate::store::{Base, Below, Effect, FileLooks, UpperId, UpperRow};
 use crate::sys::file::{self, Meta, OwnLooks, SET_ID};
 use crate::sys::xattr;
@@ -21,7 +21,7 @@ impl Overlay {
     pub(super) fn take_looks_below(&self, row: &UpperRow, new: &mut Side, present: &Side) -> Result<()> {
         let (Some(looks), Some(now)) = (&row.looks, present.meta) else { return Ok(()) };
         let (Some(ours), Some(theirs)) = (&new.file, &present.file) else { return Ok(()) };
-        if now.ctime == looks.as_of {
+        if looks.alone || now.ctime == looks.as_of {
             return Ok(());
         }
         let doing = || format!("change attributes of {}", row.names[0]);
@@ -34,8 +34,12 @@ impl Overlay {
         Ok(())
     }
 
-    /// What an entry begins to wait with: of a file that came in the place of another its own is what differs.
+    /// What an entry begins to wait with: of a file that came in the place of another its own is what differs, and all where
+    /// that other has further names.
     pub(super) fn looks_beside(&self, base: &Base, new: &Side, present: &Side) -> Result<Option<FileLooks>> {
+        if leaves_other_names(base, present) {
+            return Ok(Some(FileLooks::alone()));
+        }
         let (Below::Entry { mode, .. }, Some(ours), Some(theirs)) = (base.below, new.meta, present.meta) else {
             return Ok(None);
         };
@@ -45,7 +49,7 @@ impl Overlay {
             owner: (ours.uid, ours.gid) != (theirs.uid, theirs.gid),
             xattrs: xattr::differing(file.as_fd(), below.as_fd())?,
         };
-        Ok(Some(FileLooks { own, as_of: Timestamp::default() }))
+        Ok(Some(FileLooks { own, ..FileLooks::default() }))
     }
 
     /// A program of the view has changed what an entry looks like, by these effects.

@@ -20,7 +20,7 @@ use crate::hooks::Answer;
 use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
 use crate::protocol::EventName;
 use crate::store::{
-    self, Below, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Kept, Landing, PathEffect, UpperId,
+    self, Base, Below, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Kept, Landing, PathEffect, UpperId,
     UpperRow, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
@@ -195,7 +195,7 @@ impl Overlay {
         let present = self.present_side(path)?;
         self.take_looks_below(&job.row, &mut new, &present)?;
         let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
-        if is_same && !leaves_other_names(job, &present) {
+        if is_same && !leaves_other_names(&job.row.base, &present) {
             return self.end_unchanged(job, &new, &present, actor);
         }
         let (old, is_lost) = match self.old_side(job, &present)? {
@@ -293,7 +293,7 @@ impl Overlay {
         if (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
             place.set_owner(Some(ours.uid), Some(ours.gid)).doing(doing)?;
         }
-        let has_own = row.looks.as_ref().is_none_or(|looks| !looks.own.xattrs.is_empty());
+        let has_own = row.looks.as_ref().is_none_or(FileLooks::has_own_xattrs);
         let attributes = match (&new.file, &present.file) {
             (Some(ours), Some(theirs)) if has_own => xattr::copy(ours.as_fd(), theirs.as_fd(), &[]).doing(doing)?,
             (_, _) => false,
@@ -395,8 +395,8 @@ impl Overlay {
 
 /// A new file has taken one name of a file with several. With the same bytes it still is a file of its own: what is
 /// written to it next must not show under the others.
-fn leaves_other_names(job: &Job, present: &Side) -> bool {
-    present.is_file() && present.meta.is_some_and(|meta| meta.links > 1) && !job.row.base.is_shared()
+pub(super) fn leaves_other_names(base: &Base, present: &Side) -> bool {
+    present.is_file() && present.meta.is_some_and(|meta| meta.links > 1) && !base.is_shared()
 }
 
 impl State {

@@ -171,12 +171,25 @@ pub struct FileLooks {
     /// When lower's inode had changed last as the others were taken over from it: as long as it has not since, they are
     /// the same.
     pub as_of: Timestamp,
+    /// All are its own: it took one name of a file that others name as well, and what is done to that is theirs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
 }
 
 impl FileLooks {
     /// Of a file that looks like what lower has.
     pub fn of(lower: &Meta) -> Self {
-        Self { own: OwnLooks::default(), as_of: lower.ctime }
+        Self { as_of: lower.ctime, ..Self::default() }
+    }
+
+    /// Of one that looks like nothing else.
+    pub fn alone() -> Self {
+        Self { alone: true, ..Self::default() }
+    }
+
+    /// Whether it has, or lacks, attributes whatever lower's file has.
+    pub fn has_own_xattrs(&self) -> bool {
+        self.alone || !self.own.xattrs.is_empty()
     }
 }
 

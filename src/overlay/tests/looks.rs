@@ -466,3 +466,55 @@ fn a_file_that_lower_has_no_more_either_keeps_its_inode() {
     assert_eq!(bench.view().store().room().used(), 0, "no copy was made");
     bench.view().release(handle).unwrap();
 }
+
+#[test]
+fn what_takes_one_name_of_a_file_gets_nothing_of_what_is_done_to_it_by_another() {
+    let taken: [fn(&Bench); 4] = [
+        |bench| bench.replace("a", &changed(100, 60)),
+        |bench| {
+            bench.unlink("a");
+            bench.save("a", &changed(100, 60));
+        },
+        |bench| {
+            bench.save("c", &changed(100, 60));
+            let (a, c) = (OsStr::new("a"), OsStr::new("c"));
+            bench.view().rename(ROOT, a, ROOT, c, RenameFlags::EXCHANGE, &ME).unwrap();
+        },
+        |bench| {
+            bench.replace("a", &changed(100, 60));
+            bench.replace("a", &changed(100, 61));
+        },
+    ];
+    for take in taken {
+        let mut bench = Bench::new();
+        bench.put("a", &lines(100));
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+        take(&bench);
+        bench.dress_node(bench.node("b").unwrap());
+        bench.colour("b", "blue");
+        bench.remount();
+        bench.unlink("b");
+        bench.save("a", &changed(100, 70));
+        let is_at_a = |row: &UpperRow| row.names[0].as_bytes() == b"a";
+        let id = bench.held().into_iter().find(is_at_a).unwrap().held.unwrap().id;
+        bench.confirm(&[id]).unwrap();
+        assert_eq!(bench.lower("a"), Some(changed(100, 70)));
+        assert_eq!(bench.looks_below("a"), (0o644, 0, None));
+    }
+}
+
+#[test]
+fn nor_of_what_comes_when_a_change_of_the_other_name_lands() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.replace("a", &changed(100, 60));
+    let id = bench.only_id();
+    bench.save("b", &changed(100, 50));
+    bench.dress_node(bench.node("b").unwrap());
+    let other = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).find(|other| *other != id).unwrap();
+    bench.confirm(&[other]).unwrap();
+    assert_eq!(bench.looks_below("b").0, 0o777);
+    bench.confirm(&[id]).unwrap();
+    assert_eq!((bench.looks_below("a"), bench.lower("a")), ((0o644, 0, None), Some(changed(100, 60))));
+}
