@@ -10,6 +10,7 @@ use super::error::Context;
 use super::handles::{Backing, HandleId};
 use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
+use super::rollback::now;
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::watch::Holds;
@@ -171,6 +172,9 @@ impl Overlay {
     }
 
     fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {
+        if self.set_on_removed(node, set)? {
+            return Ok(());
+        }
         let target = self.inode_to_change(node)?;
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, target.kind, mode)?;
@@ -184,6 +188,18 @@ impl Overlay {
         }
         target.each(|inode| inode.set(set)).doing(|| target.doing("change attributes of"))?;
         self.attributes_settled(&target, set, caller)
+    }
+
+    /// Whether a node is a directory, FIFO or the like that was removed: of that nothing is left but what is known of it.
+    fn set_on_removed(&self, node: NodeId, set: &SetAttributes) -> Result<bool> {
+        let mut state = self.state.lock();
+        if state.nodes.path(node).is_ok() {
+            return Ok(false);
+        }
+        let found = state.nodes.get_mut(node)?;
+        // By the name of a file the kernel looks again: another has it now.
+        let removed = if found.kind == FileKind::Regular { None } else { found.removed_mut() };
+        Ok(removed.map(|meta| set.give(meta)).is_some())
     }
 
     /// Keeps an upper entry from landing while `change` sets its attributes: a landing that has copied the old ones would
@@ -553,12 +569,28 @@ impl SetAttributes {
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || times
     }
 
+    fn give(&self, meta: &mut Meta) {
+        let now = now();
+        meta.mode = self.mode.map_or(meta.mode, |mode| mode & 0o7777);
+        (meta.uid, meta.gid) = (self.uid.unwrap_or(meta.uid), self.gid.unwrap_or(meta.gid));
+        (meta.atime, meta.mtime) = (self.atime.or(meta.atime, now), self.mtime.or(meta.mtime, now));
+        meta.ctime = now;
+    }
+
     fn sets_access_time_alone(&self) -> bool {
         self.mode.is_none() && self.uid.or(self.gid).is_none() && self.mtime == SetTime::Keep
     }
 }
 
 impl SetTime {
+    fn or(self, before: Timestamp, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Keep => before,
+            Self::Now => now,
+            Self::At(time) => time,
+        }
+    }
+
     fn timespec(self) -> Timespec {
         match self {
             Self::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

@@ -103,7 +103,8 @@ struct Rare {
     landed: Option<LandedCtime>,
     /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
     watch: Option<Watch>,
-    /// What it was when it was removed: a directory or FIFO that is still open has no descriptor of ours.
+    /// What it was when it was removed, or has been made since: a directory or FIFO that is still open has no descriptor of
+    /// ours.
     removed: Option<Box<Meta>>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     left: Option<Box<Left>>,
@@ -181,6 +182,10 @@ impl Node {
 
     pub fn removed(&self) -> Option<&Meta> {
         self.rare.as_ref()?.removed.as_deref()
+    }
+
+    pub fn removed_mut(&mut self) -> Option<&mut Meta> {
+        self.rare.as_mut()?.removed.as_deref_mut()
     }
 
     pub fn left(&self) -> Option<&Left> {

@@ -87,6 +87,13 @@ os.close(f); assert os.fstat(g).st_nlink == 0 and os.pread(g, 3, 0) == b"ABC"; o
 os.mkdir("d"); d = os.open("d", os.O_RDONLY); os.rmdir("d"); assert os.fstat(d).st_nlink == 0
 raises("ENOENT", os.open, "f", os.O_CREAT | os.O_WRONLY, dir_fd=d); raises("ENOENT", os.mkdir, "e", dir_fd=d); os.close(d); os.mkdir("d"); os.rmdir("d")
 "#;
+    removed_directories_and_fifos_that_are_open_have_mode_owner_and_times: r#"
+os.mkdir("d"); d = os.open("d", os.O_RDONLY); os.rmdir("d"); os.mkfifo("p"); p = os.open("p", os.O_RDWR | os.O_NONBLOCK); os.unlink("p")
+for f in (d, p):
+    os.fchmod(f, 0o700); os.fchown(f, 12, 34); os.utime(f, ns=(1, 2)); s = os.fstat(f)
+    assert (stat.S_IMODE(s.st_mode), s.st_uid, s.st_gid, s.st_atime_ns, s.st_mtime_ns, s.st_nlink) == (0o700, 12, 34, 1, 2, 0), s
+    os.utime(f); assert os.fstat(f).st_mtime > 1e9; os.close(f)
+"#;
     directories_hand_down_their_group: r#"
 os.mkdir("d"); os.chown("d", 0, 4321); os.chmod("d", 0o2777)
 def make():
