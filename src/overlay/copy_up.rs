@@ -74,6 +74,16 @@ impl Overlay {
         self.note_room(&open, &file)
     }
 
+    /// The same of all that was deleted or replaced and has this inode still, which is about to be another file.
+    pub(super) fn part_nameless_from(&self, below: &Meta) -> Result<()> {
+        let nodes: Vec<NodeId> = {
+            let state = self.state.lock();
+            let nodes = state.handles.values().map(|handle| handle.node);
+            nodes.filter(|node| state.nodes.has_lower(*node, &below.stamp())).collect()
+        };
+        nodes.into_iter().try_for_each(|node| self.part_if_nameless(node))
+    }
+
     /// None when it has been given an entry meanwhile.
     fn copy_up(
         &self,

@@ -288,6 +288,7 @@ impl Overlay {
         else {
             return Ok(());
         };
+        self.part_nameless_from(&theirs)?;
         let place = self.lower.place(path)?;
         let doing = || format!("change attributes of {path}");
         if (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {

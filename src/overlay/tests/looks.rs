@@ -518,3 +518,33 @@ fn nor_of_what_comes_when_a_change_of_the_other_name_lands() {
     bench.confirm(&[id]).unwrap();
     assert_eq!((bench.looks_below("a"), bench.lower("a")), ((0o644, 0, None), Some(changed(100, 60))));
 }
+
+#[test]
+fn a_file_without_a_name_keeps_its_looks_when_the_same_bytes_come_with_others() {
+    let ways: [fn(&Bench); 2] = [
+        |bench| {
+            bench.save("new", &lines(100));
+            bench.dress_node(bench.node("new").unwrap());
+            bench.rename("new", "a");
+        },
+        |bench| {
+            bench.unlink("a");
+            let handle = bench.open_for_save("a");
+            bench.view().write(handle, 0, lines(100).as_bytes()).unwrap();
+            bench.dress_node(bench.node("a").unwrap());
+            bench.close(handle);
+        },
+    ];
+    for way in ways {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        let node = bench.node("a").unwrap();
+        let (handle, was) = (bench.open_to_read(node), bench.dress_of(node));
+        way(&bench);
+        assert_eq!((bench.held().len(), bench.looks_below("a").0), (0, 0o777));
+        assert_eq!(bench.dress_of(node), was);
+        assert_eq!(bench.view().attributes(node).unwrap().meta.links, 0);
+        assert_eq!(bench.view().read(handle, 0, 1 << 20).unwrap(), lines(100).as_bytes());
+        bench.view().release(handle).unwrap();
+    }
+}
