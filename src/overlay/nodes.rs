@@ -317,9 +317,10 @@ impl Nodes {
         })
     }
 
-    /// Each path of a node, the first first.
+    /// Each path of a node, the first first. A name in a directory that has gone is none.
     pub fn paths(&self, id: NodeId) -> Result<Vec<RelPath>> {
-        self.get(id)?.names.iter().map(|name| self.child_path(name.parent, &name.name)).collect()
+        let names = self.get(id)?.names.iter();
+        Ok(names.filter_map(|name| self.child_path(name.parent, &name.name).ok()).collect())
     }
 
     pub fn names(&self, id: NodeId) -> Vec<(NodeId, OsString)> {
@@ -329,7 +330,8 @@ impl Nodes {
 
     /// Makes `path` the first name of a node.
     pub fn lead_with(&mut self, id: NodeId, path: &RelPath) {
-        let Some(at) = self.paths(id).ok().and_then(|paths| paths.iter().position(|name| name == path)) else { return };
+        let is_path = |name: &Name| self.child_path(name.parent, &name.name).is_ok_and(|name| name == *path);
+        let Some(at) = self.nodes.get(id).and_then(|node| node.names.iter().position(is_path)) else { return };
         if let Some(node) = self.nodes.get_mut(id) {
             node.names.swap(0, at);
         }

@@ -815,3 +815,14 @@ fn a_further_name_of_a_change_that_is_taken_below_is_a_conflict_that_names_it() 
     bench.confirm(&ids).unwrap();
     assert_eq!(bench.lower("b").as_deref(), Some("export A=1\n"));
 }
+
+/// Its node then has a name in a directory that is no more, beside the one that it is opened by.
+#[test]
+fn what_lay_in_a_directory_that_somebody_renamed_opens_by_its_new_path_whichever_is_looked_at_first() {
+    let bench = Bench::new();
+    bench.put("old/file", "f\n");
+    assert_eq!(bench.read("old/file"), Some("f\n".to_owned()));
+    std::fs::rename(bench.lower_path("old"), bench.lower_path("new")).unwrap();
+    assert!(bench.node("old").is_err());
+    assert_eq!(bench.read("new/file"), Some("f\n".to_owned()));
+}
