@@ -113,6 +113,28 @@ fn a_landing_whose_directory_is_gone_does_not_keep_the_project_from_mounting() {
 }
 
 #[test]
+fn what_somebody_removes_just_before_its_deletion_lands_is_a_conflict_and_stops_nothing() {
+    let removals: [fn(&Bench); 2] = [
+        |bench| std::fs::remove_file(bench.path("d/a")).unwrap(),
+        |bench| std::fs::remove_dir_all(bench.path("d")).unwrap(),
+    ];
+    for remove in removals {
+        let mut bench = Bench::new();
+        std::fs::create_dir(bench.path("d")).unwrap();
+        std::fs::write(bench.path("d/a"), "old\n").unwrap();
+        let mut landing = Landing::new(bench.store(), Durability::Cached);
+        let (content, backup) = bench.backup("d/a");
+        landing.keep(content, backup);
+        landing.remove(&bench.lower, &path("d/a"), bench.stamp("d/a")).unwrap();
+        let promised = landing.promise(Epilogue::default()).unwrap();
+        remove(&bench);
+        assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { .. })));
+        assert_eq!(bench.store().halted(), None);
+        assert!(bench.recover().unwrap().is_nothing());
+    }
+}
+
+#[test]
 fn what_landed_in_a_directory_that_somebody_took_away_since_is_told_as_foreign() {
     let mut bench = Bench::new();
     std::fs::create_dir(bench.path("d")).unwrap();

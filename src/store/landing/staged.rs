@@ -104,6 +104,8 @@ impl Staged {
             Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
                 // Somebody has made something in its place.
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
+                // Somebody has removed it first, or all of its directory.
+                Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 other => other.doing(doing),
             },
             Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
