@@ -138,7 +138,7 @@ impl Overlay {
     fn compare_ahead(&self, job: &Job, by: &Writer, new: impl FnOnce() -> Result<Side>) -> Result<Option<Comparison>> {
         let present = self.present_side(&job.row.names[0])?;
         match self.old_side(job, &present)? {
-            Old::Known(old) => Ok(Some(self.compare(job, by, *old, new()?, present))),
+            Old::Known(old) => Ok(Some(self.compare(job, by, *old, new()?, present)?)),
             Old::Lost => Ok(None),
         }
     }

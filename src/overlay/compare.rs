@@ -127,7 +127,7 @@ impl Overlay {
     }
 
     /// Gathers every reason to hold. Touches nothing.
-    pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Comparison {
+    pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Result<Comparison> {
         let policy = self.policy();
         let path = job.row.names[0].clone();
         let facts = facts(&old, &new);
@@ -148,6 +148,10 @@ impl Overlay {
                 // Held for the directory it was in, which is asked anew.
                 comparison.reasons.retain(|reason| *reason != Reason::Parent);
             }
+            // However small it has become, it would take away what somebody else has put there since (SPEC §9).
+            if !self.is_as_based(&job.row, &mut comparison.present)? {
+                comparison.add(Reason::External);
+            }
         }
         if self.is_in_held_dir(&comparison.path) {
             comparison.add(Reason::Parent);
@@ -157,12 +161,12 @@ impl Overlay {
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.
-            Action::Pass => return comparison,
+            Action::Pass => return Ok(comparison),
             action @ (Action::Auto | Action::GitConfig | Action::Deny | Action::Freeze) => {
                 let source = self.gated_by_other_name(job, &comparison, by);
                 comparison.reasons.extend(source.map(|source| source.reason()));
                 if action == Action::GitConfig {
-                    return comparison.judged_as_git_config();
+                    return Ok(comparison.judged_as_git_config());
                 }
             }
         }
@@ -179,7 +183,7 @@ impl Overlay {
                 Verdict::Unchanged => {}
             }
         }
-        comparison
+        Ok(comparison)
     }
 }
 

@@ -255,6 +255,7 @@ impl Overlay {
         }
     }
 
+    /// Whether lower has what a change was based on when it began to wait.
     pub(super) fn is_as_based(&self, row: &UpperRow, present: &mut Side) -> Result<bool> {
         let stamp = present.meta.map(|meta| meta.stamp());
         Ok(match (row.base.below, stamp) {

@@ -202,7 +202,7 @@ impl Overlay {
             Old::Known(side) => (*side, false),
             Old::Lost => (self.present_side(path)?, true),
         };
-        let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present);
+        let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present)?;
         if is_lost || self.is_stale(job, &comparison, actor)? {
             comparison.add(Reason::Stale);
         }

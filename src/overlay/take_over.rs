@@ -95,7 +95,7 @@ impl Overlay {
             return Ok(None);
         }
         let Old::Known(old) = self.old_side(job, &present)? else { return Ok(None) };
-        let comparison = self.compare(job, by, *old, new, present);
+        let comparison = self.compare(job, by, *old, new, present)?;
         let lands = comparison.reasons.is_empty()
             && !self.is_stale(job, &comparison, by)?
             && !self.exceeds_burst(&comparison, by);

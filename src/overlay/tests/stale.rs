@@ -223,3 +223,64 @@ fn what_came_to_a_name_by_a_rename_nobody_has_seen() {
     bench.save_by_rename("a", &lines(90).replace("line 1\n", "one\n"));
     assert!(bench.held().is_empty(), "{:?}", bench.held());
 }
+
+#[test]
+fn what_is_held_does_not_land_by_itself_over_what_a_person_has_made_of_its_base() {
+    type Write = fn(&Bench);
+    let small = || changed(100, 1);
+    let writes: [(Write, Option<String>); 4] = [
+        (|bench| bench.save("a", &changed(100, 1)), Some(small())),
+        (|bench| bench.save_by_rename("a", &changed(100, 1)), Some(small())),
+        // Back to what it was.
+        (|bench| bench.save("a", &lines(100)), Some(lines(100))),
+        (|bench| bench.unlink("a"), None),
+    ];
+    for window in ["0", "2s", "session"] {
+        for (number, (write, shown)) in writes.iter().enumerate() {
+            let bench = Bench::with(&[(Key::Window, window)]);
+            bench.put("a", &lines(100));
+            bench.save("a", &changed(100, 90));
+            bench.put("a", &outside());
+            write(&bench);
+            assert!(bench.reasons().contains(&Reason::External), "{window} {number}: {:?}", bench.reasons());
+            assert_eq!((bench.lower("a"), bench.read("a")), (Some(outside()), shown.clone()), "{window} {number}");
+        }
+    }
+}
+
+#[test]
+fn what_is_held_goes_on_waiting_where_a_person_has_removed_or_made_the_file() {
+    let bench = bench();
+    bench.save("a", &changed(100, 90));
+    std::fs::remove_file(bench.lower_path("a")).unwrap();
+    bench.save("a", &changed(100, 1));
+    assert_eq!((bench.reasons(), bench.lower("a")), (vec![Reason::External], None));
+    // Its small deletion had landed, and what was made there then was a change of what it had been.
+    bench.put("b", &lines(5));
+    bench.unlink("b");
+    bench.save("b", &changed(90, 90));
+    bench.put("b", "by a person\n");
+    bench.save("b", &changed(5, 1));
+    assert_eq!(bench.lower("b").unwrap(), "by a person\n");
+    assert_eq!(bench.held()[1].held.as_ref().unwrap().reasons, [Reason::External]);
+}
+
+#[test]
+fn what_a_person_has_made_of_the_base_is_merged_with_the_small_change_that_is_left() {
+    let bench = bench();
+    bench.save("a", &changed(100, 90));
+    bench.put("a", &outside());
+    bench.save("a", &changed(100, 1));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a").unwrap(), outside().replace("line 0\n", "new 0\n"));
+    assert!(bench.held().is_empty());
+}
+
+#[test]
+fn what_has_become_small_lands_where_a_person_has_only_touched_the_file() {
+    let bench = bench();
+    bench.save("a", &changed(100, 90));
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(changed(100, 1))));
+}

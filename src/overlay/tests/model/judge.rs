@@ -128,6 +128,9 @@ impl Model {
         if self.is_in_held_dir(path) {
             reasons.push(Reason::Parent);
         }
+        if upper.held.is_some() && !in_dirs_place && !self.is_as_based(path, upper) {
+            reasons.push(Reason::External);
+        }
         if old.is_stale {
             reasons.push(Reason::Stale);
         }
@@ -252,11 +255,15 @@ impl Model {
 
     fn hold(&mut self, path: &str, base: Option<Thing>, reasons: Vec<Reason>) {
         self.put_back(path);
-        let present = self.lower.leaf(path).map(|leaf| leaf.stamp);
+        let present = self.lower.leaf(path).cloned();
         let Some(upper) = self.upper.get_mut(path) else { return };
-        if upper.held.is_none() {
-            upper.below = present;
-        }
+        let found = match &upper.held {
+            Some(held) => held.found.clone(),
+            None => {
+                upper.below = present.as_ref().map(|leaf| leaf.stamp);
+                present.map(|leaf| leaf.thing)
+            }
+        };
         upper.moved_on = false;
         let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
         let kind = match (&base, &new) {
@@ -265,7 +272,7 @@ impl Model {
             (Some(old), Some(new)) if !old.same_kind(new) => ChangeKind::Type,
             (Some(_), Some(_)) => ChangeKind::Modify,
         };
-        upper.held = Some(Held { kind, base, new, reasons });
+        upper.held = Some(Held { kind, base, found, new, reasons });
     }
 
     /// The old inode had been renamed away: lower has it back, and its other name becomes a copy (SPEC §4.3a).

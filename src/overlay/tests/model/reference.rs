@@ -75,6 +75,8 @@ impl Rules {
 pub struct Held {
     pub kind: ChangeKind,
     pub base: Option<Thing>,
+    /// What lower had when it began to wait.
+    pub found: Option<Thing>,
     pub new: Option<Thing>,
     pub reasons: Vec<Reason>,
 }
@@ -522,8 +524,8 @@ impl Model {
         reasons.extend(before.iter().flat_map(|held| held.reasons.iter().copied()));
         reasons.sort();
         reasons.dedup();
-        let base = before.and_then(|held| held.base);
-        let held = Held { kind: ChangeKind::Structure, base, new: None, reasons };
+        let (base, found) = before.map_or((None, None), |held| (held.base, held.found));
+        let held = Held { kind: ChangeKind::Structure, base, found, new: None, reasons };
         let leaf = Leaf { thing: Thing::Dir, mode: 0, inode: made, stamp: made };
         self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(Some(leaf), below, made) });
     }
@@ -566,7 +568,7 @@ impl Model {
 
     /// Deletions in it wait for review, and it with them.
     fn hide_dir(&mut self, path: &str, reason: Reason) {
-        let held = Held { kind: ChangeKind::Structure, base: None, new: None, reasons: vec![reason] };
+        let held = Held { kind: ChangeKind::Structure, base: None, found: None, new: None, reasons: vec![reason] };
         let made = self.next();
         self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(None, None, made) });
     }
@@ -1109,14 +1111,9 @@ impl Model {
         let present = self.lower.leaf(path);
         let base = upper.held.as_ref().and_then(|held| held.base.clone());
         let thing = present.map(|leaf| leaf.thing.clone());
-        let is_as_based = match (upper.below, present) {
-            (None, None) => true,
-            (Some(stamp), Some(present)) => stamp == present.stamp || Some(&present.thing) == base.as_ref(),
-            (Some(_), None) | (None, Some(_)) => false,
-        };
         let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
         let is_dir_of_nothing = new == Some(Thing::Dir) && thing.is_none();
-        if is_as_based || is_dir_of_nothing || new == thing {
+        if self.is_as_based(path, upper) || is_dir_of_nothing || new == thing {
             return Ok(upper.leaf.clone());
         }
         let (Some(base), Some(present), Some(new)) = (base, present, new) else { return Err(ErrorCode::Conflict) };
@@ -1127,6 +1124,18 @@ impl Model {
         match diff::merge(base.bytes(), present.thing.bytes(), new.bytes()) {
             Merge::Clean(merged) => Ok(Some(Leaf { thing: Thing::File(merged), ..present.clone() })),
             Merge::Conflict { .. } => Err(ErrorCode::Conflict),
+        }
+    }
+
+    /// Whether lower has what it had when a change began to wait.
+    pub(super) fn is_as_based(&self, path: &str, upper: &Upper) -> bool {
+        match (upper.below, self.lower.leaf(path)) {
+            (None, None) => true,
+            (Some(stamp), Some(present)) => {
+                let found = upper.held.as_ref().and_then(|held| held.found.as_ref());
+                stamp == present.stamp || Some(&present.thing) == found
+            }
+            (Some(_), None) | (None, Some(_)) => false,
         }
     }
 
@@ -1184,7 +1193,8 @@ impl Model {
         let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
         if let Some(upper) = self.upper.get_mut(path) {
             upper.below = below;
-            upper.held.iter_mut().for_each(|held| held.base = Some(thing.clone()));
+            let now = || Some(thing.clone());
+            upper.held.iter_mut().for_each(|held| (held.base, held.found) = (now(), now()));
             if !upper.is_dir() {
                 let reasons = upper.held.iter().flat_map(|held| held.reasons.clone()).collect::<Vec<_>>();
                 self.settle(path, &reasons);
