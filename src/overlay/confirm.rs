@@ -211,7 +211,8 @@ impl Overlay {
         while let Some(dir) = above {
             if self.state.lock().uppers.held_dir(&dir).is_some() {
                 // It lands before what is in it.
-                return Ok(());
+                above = dir.parent();
+                continue;
             }
             match self.lower.stat(&dir).map_err(|err| failed(path, &err.into()))? {
                 Some(meta) if meta.is_dir() => return Ok(()),

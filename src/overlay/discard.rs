@@ -1,6 +1,6 @@
 //! Discarding: a change goes from the view, which shows lower again; its content is kept as a backup.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +11,7 @@ use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, not_landed, reviewed};
 use super::side::Side;
+use super::uppers::Upper;
 use super::{Error, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
@@ -135,7 +136,7 @@ impl Overlay {
 
     /// Claims changes, with the removals that hide what comes back.
     pub(super) fn dropping(&self, ids: Vec<ChangeId>) -> Reviewed<Dropping<'_>> {
-        let ids = self.with_hidden_parents(ids);
+        let ids = self.with_emptied_stand_ins(self.with_hidden_parents(ids));
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
         let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };
@@ -162,6 +163,20 @@ impl Overlay {
         parents.dedup();
         parents.retain(|id| !ids.contains(id));
         ids.extend(parents);
+        ids
+    }
+
+    /// Directories that somebody removed below go with the last thing for which the view had them.
+    fn with_emptied_stand_ins(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
+        let state = self.state.lock();
+        let going: HashSet<UpperId> = ids.iter().filter_map(|id| state.uppers.by_id(id)).collect();
+        let names = going.iter().filter_map(|id| state.uppers.get(*id)).flat_map(|upper| &upper.row.names);
+        let dirs: BTreeSet<RelPath> =
+            names.flat_map(|name| std::iter::successors(name.parent(), RelPath::parent)).collect();
+        let stand_ins = dirs.iter().filter_map(|dir| Some((dir, state.uppers.stand_in_at(dir)?)));
+        let goes = |upper: &Upper| going.contains(&upper.row.id);
+        let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && state.uppers.shown_within(dir).all(goes));
+        ids.extend(emptied.filter_map(|(_, upper)| Some(upper.row.held.as_ref()?.id.clone())));
         ids
     }
 
@@ -257,7 +272,9 @@ impl Overlay {
         let state = self.state.lock();
         let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
         let mut inside = dirs.flat_map(|dir| state.uppers.within(&dir.row.names[0]));
-        let left = inside.find(|id| !taken.iter().any(|change| change.row.id == *id));
+        // A deletion in a directory that somebody removed needs no place.
+        let needs_place = |id: &UpperId| state.uppers.get(*id).is_some_and(|upper| upper.row.what != What::Whiteout);
+        let left = inside.find(|id| needs_place(id) && !taken.iter().any(|change| change.row.id == *id));
         match left.and_then(|id| state.uppers.get(id)) {
             Some(left) => {
                 let path = &left.row.names[0];

@@ -1,5 +1,6 @@
 //! Names and listings: lower's, less what is hidden, plus what is in upper.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 
 use parking_lot::MutexGuard;
@@ -170,6 +171,16 @@ impl Overlay {
     }
 
     fn origin_now(&self, path: &RelPath) -> Result<Origin> {
+        loop {
+            self.end_stand_ins(path)?;
+            match self.origin_there(path)? {
+                Origin::Nothing if self.stand_in(path)? => {}
+                origin => return Ok(origin),
+            }
+        }
+    }
+
+    fn origin_there(&self, path: &RelPath) -> Result<Origin> {
         loop {
             let (is_lowers, upper) = {
                 let state = self.state.lock();
@@ -342,7 +353,7 @@ impl Overlay {
     /// A directory's entries in the view.
     pub fn list(&self, dir: NodeId) -> Result<Vec<ListEntry>> {
         let path = self.state.lock().nodes.path(dir)?;
-        let (below, state) = self.list_below(&path)?;
+        let (below, state) = self.list_with_stand_ins(&path)?;
         let mut entries: Vec<ListEntry> = below
             .into_iter()
             .filter(|entry| !is_reserved_name(&path, &entry.name))
@@ -374,6 +385,29 @@ impl Overlay {
         self.watch(dir)?;
         let path = self.state.lock().nodes.path(dir).ok()?;
         Some(ListingStamp(self.lower.stat(&path).ok()?.map(|meta| meta.stamp())))
+    }
+
+    /// What is listed of lower, once upper has an entry for each directory that somebody removed and that something is held
+    /// in, where that can be.
+    fn list_with_stand_ins(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
+        for _ in 0..UNLOCKED_LISTINGS_MAX {
+            self.look_at_dir(path)?;
+            let (below, state) = self.list_below(path)?;
+            let mut removed = state.uppers.dirs_shown_in(path);
+            if !removed.is_empty() {
+                let names: HashSet<&OsStr> = below.iter().map(|entry| entry.name.as_os_str()).collect();
+                removed.retain(|dir| dir.name().is_some_and(|name| !names.contains(name)));
+            }
+            if removed.is_empty() {
+                return Ok((below, state));
+            }
+            drop(state);
+            let shown = removed.iter().map(|dir| self.stand_in(dir)).collect::<Result<Vec<_>>>()?;
+            if !shown.contains(&true) {
+                break;
+            }
+        }
+        self.list_below(path)
     }
 
     /// Lower's entries and the state they go with: what lands between the two looks would be in neither.

@@ -2,8 +2,8 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
-//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`take_over`], [`exchange`], [`carry`], [`relocate`] and [`structure`], within
-//! [`limits`]; what becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`])
+//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`take_over`], [`exchange`], [`carry`], [`relocate`], [`structure`] and [`stand_in`],
+//! within [`limits`]; what becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`])
 //! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
 //! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
 //! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]) by one
@@ -67,6 +67,7 @@ mod settle;
 mod shells;
 mod side;
 mod sights;
+mod stand_in;
 mod structure;
 mod take_over;
 #[cfg(test)]

@@ -33,10 +33,11 @@ impl Overlay {
     /// The path of a name that is to be made.
     pub(super) fn new_path(&self, parent: NodeId, name: &OsStr) -> Result<RelPath> {
         let path = self.state.lock().nodes.child_path(parent, name)?;
-        match is_reserved(&path) {
-            true => Err(Error::Errno(libc::EPERM)),
-            false => Ok(path),
+        if is_reserved(&path) {
+            return Err(Error::Errno(libc::EPERM));
         }
+        self.look_at_dir(&path.parent().unwrap_or_default())?;
+        Ok(path)
     }
 
     pub fn mkdir(&self, parent: NodeId, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry> {

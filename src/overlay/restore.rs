@@ -174,7 +174,7 @@ impl Overlay {
             Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
         };
         if reversal.wanted.is_some() {
-            if self.state.lock().uppers.held_dirs_above(path).any(|dir| !dropping.contains(&dir)) {
+            if self.waits_for_its_dir(path, dropping) {
                 return Err(refused_at(path, ErrorCode::Conflict, "its directory waits for review"));
             }
             self.check_way(path)?;

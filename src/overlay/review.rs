@@ -182,6 +182,8 @@ impl Overlay {
         let ids = self.with_children(ids, |row| row.what != What::Dir)?;
         let state = self.state.lock();
         let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
+        // A deletion needs no directory.
+        let rows = rows.filter(|row| row.what != What::Whiteout);
         let dirs =
             rows.flat_map(|row| &row.names).flat_map(|name| std::iter::successors(name.parent(), RelPath::parent));
         let mut dirs: Vec<RelPath> = dirs.collect();

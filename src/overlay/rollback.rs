@@ -1,6 +1,6 @@
 //! Rolling back: kept content comes back, never judged, and what it replaces is kept in its turn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::error::Context;
@@ -84,7 +84,7 @@ impl Overlay {
         check_not_ours(path)?;
         self.check_may_land(path, &how.review.by)?;
         self.check_not_open(path)?;
-        if self.is_in_held_dir(path) {
+        if self.waits_for_its_dir(path, &HashSet::new()) {
             return Err(refused_at(
                 path,
                 ErrorCode::Conflict,

@@ -193,6 +193,9 @@ impl Overlay {
         let path = &job.row.names[0];
         let mut new = self.row_side(&job.row)?;
         let present = self.present_side(path)?;
+        if new.exists() && !present.exists() {
+            self.look_at_dir(&path.parent().unwrap_or_default())?;
+        }
         self.take_looks_below(&job.row, &mut new, &present)?;
         let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
         if is_same && !leaves_other_names(&job.row.base, &present) {
@@ -218,6 +221,9 @@ impl Overlay {
         if comparison.reasons.is_empty() || is_same {
             match self.land(job, &mut comparison, actor) {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
+                Err(_) if !comparison.reasons.contains(&Reason::Parent) && self.has_lost_its_dir(path)? => {
+                    comparison.add(Reason::Parent);
+                }
                 other => {
                     self.spend(comparison);
                     return other;
@@ -228,6 +234,12 @@ impl Overlay {
             return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         self.hold(job, &mut comparison, actor)
+    }
+
+    /// Somebody has removed the directory since the look at it.
+    fn has_lost_its_dir(&self, path: &RelPath) -> Result<bool> {
+        self.look_at_dir(&path.parent().unwrap_or_default())?;
+        Ok(self.is_in_held_dir(path))
     }
 
     /// Lower has these bytes already: nothing to write, nothing to keep, but the times a program saw stay (SPEC §4.10), and

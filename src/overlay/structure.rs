@@ -6,6 +6,7 @@
 //! of their own, held for their parent. One that takes the place of a held deletion is one change with it: when it goes,
 //! the deletion waits as before; when it lands, the deletion does.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
-use crate::store::{self, Base, Below, Epilogue, Fate, Held, UpperId, UpperRow, What, Writer};
+use crate::store::{self, Base, Below, Epilogue, Fate, Held, NewUpper, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
 use crate::sys::file::FileKind;
 use crate::sys::tree::is_absent;
@@ -106,6 +107,14 @@ impl Overlay {
         self.state.lock().uppers.is_in_held_dir(path)
     }
 
+    /// The same of what a person brings back there, with `dropping` gone: a directory that somebody removed below is made
+    /// anew for it.
+    pub(super) fn waits_for_its_dir(&self, path: &RelPath, dropping: &HashSet<UpperId>) -> bool {
+        let state = self.state.lock();
+        let waits = |dir: &UpperId| state.uppers.get(*dir).is_some_and(|upper| !upper.is_stand_in());
+        state.uppers.held_dirs_above(path).any(|dir| waits(&dir) && !dropping.contains(&dir))
+    }
+
     /// A directory as the view has it, as a descriptor that can only be used to reach it.
     pub(super) fn dir_in_view(&self, path: &RelPath) -> Result<OwnedFd> {
         let doing = || format!("open the directory {path}");
@@ -136,27 +145,33 @@ impl Overlay {
     /// Makes what waits for review at once, and is in the view at once.
     pub(super) fn make_held(&self, path: &RelPath, made: Made, why: Waiting, caller: &Caller) -> Result<()> {
         self.check_may_change(0)?;
-        let heritage = self.heritage(path, made.kind, made.mode, caller)?;
+        let new = self.upper_structure(path, made, caller)?;
         let over = why.over.map(|id| self.claim(id)).transpose()?;
-        let new = self.store.create_upper_node(made.kind, made.device)?;
-        let id = new.id();
-        let place = self.store.upper_place(id)?;
-        heritage.give_upper_node(&place, made.kind).doing(|| format!("give {path} an owner"))?;
         let over = over.as_ref().map(|(row, _)| row);
-        self.hold_made(path, (id, made.kind), over, why.because, self.doer(caller))?;
+        let by = self.doer(caller);
+        self.hold_made(&mut self.state.lock(), path, (new.id(), made.kind), over, why.because, by)?;
         new.keep();
         self.name_changed(path)
     }
 
-    fn hold_made(
+    /// What is to be held at a path, with all that `caller` gives it there.
+    pub(super) fn upper_structure(&self, path: &RelPath, made: Made, caller: &Caller) -> Result<NewUpper<'_>> {
+        let heritage = self.heritage(path, made.kind, made.mode, caller)?;
+        let new = self.store.create_upper_node(made.kind, made.device)?;
+        let place = self.store.upper_place(new.id())?;
+        heritage.give_upper_node(&place, made.kind).doing(|| format!("give {path} an owner"))?;
+        Ok(new)
+    }
+
+    pub(super) fn hold_made(
         &self,
+        state: &mut State,
         path: &RelPath,
         (id, kind): (UpperId, FileKind),
         over: Option<&UpperRow>,
         mut because: Vec<Reason>,
         by: Writer,
     ) -> Result<()> {
-        let mut state = self.state.lock();
         if state.uppers.at(path) != over.map(|row| row.id) {
             return Err(Error::Errno(libc::ESTALE));
         }
@@ -169,7 +184,8 @@ impl Overlay {
         because.extend(deletion.iter().flat_map(|held| held.reasons.iter().copied()));
         let what = if kind == FileKind::Directory { What::Dir } else { What::Node };
         let row = UpperRow { id, names: vec![path.clone()], what, base, held: deletion.clone(), looks: None };
-        let row = state.waiting(row, ChangeKind::Structure, because, Some(by.clone()))?;
+        let writer = Some(by.clone()).filter(|by| *by != Writer::default());
+        let row = state.waiting(row, ChangeKind::Structure, because, writer)?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         epilogue.events.push(self.made_event(&row, kind, &by));
         if let (Some(over), Some(deletion), Some(held)) = (over, deletion, &row.held) {
@@ -202,7 +218,9 @@ impl Overlay {
             let mut state = self.state.lock();
             let held = row.held.as_ref().filter(|_| state.uppers.at(path) == Some(id));
             let held = held.ok_or(Error::Errno(libc::ESTALE))?;
-            if state.uppers.in_dir(path).next().is_some() {
+            // Deletions that wait in a directory that somebody removed show nothing.
+            let shows = |id| state.uppers.get(id).is_some_and(|inside| inside.row.what != What::Whiteout);
+            if state.uppers.in_dir(path).any(|(_, id)| shows(id)) {
                 return Err(Error::Errno(libc::ENOTEMPTY));
             }
             let left = self.deletion_left(&state, &row)?;

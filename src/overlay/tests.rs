@@ -21,6 +21,7 @@ mod rotation;
 mod same_times;
 mod scenarios;
 mod stale;
+mod stand_in;
 mod stress;
 mod structure;
 mod symlinks;

@@ -45,6 +45,12 @@ impl Upper {
         !self.saved && !self.dirty
     }
 
+    /// A directory that somebody removed below, and that the view goes on having for what is held in it.
+    pub fn is_stand_in(&self) -> bool {
+        let is_external = |held: &Held| held.reasons.contains(&Reason::External);
+        self.row.what == What::Dir && self.row.held.as_ref().is_some_and(is_external)
+    }
+
     fn takes_one_name_of(&self, device: u64, inode: u64) -> bool {
         matches!(self.row.base.below, Below::Entry { stamp, links: 0 | 1, .. }
             if (stamp.device, stamp.inode) == (device, inode))
@@ -154,6 +160,53 @@ impl Uppers {
 
     pub fn held_dirs_above(&self, path: &RelPath) -> impl Iterator<Item = UpperId> {
         std::iter::successors(path.parent(), RelPath::parent).filter_map(|dir| self.held_dir(&dir))
+    }
+
+    /// The same where it stands in for one that somebody removed.
+    pub fn stand_in_at(&self, path: &RelPath) -> Option<&Upper> {
+        self.get(self.held_dir(path)?).filter(|upper| upper.is_stand_in())
+    }
+
+    /// Those at and above `path`, the outermost first. What is in any other held directory is not lower's at all.
+    pub fn stand_ins_to(&self, path: &RelPath) -> Vec<RelPath> {
+        if self.dirs == 0 {
+            return Vec::new();
+        }
+        let mut dirs: Vec<RelPath> = std::iter::successors(Some(path.clone()), RelPath::parent).collect();
+        dirs.retain(|dir| self.held_dir(dir).is_some());
+        dirs.reverse();
+        dirs.into_iter().take_while(|dir| self.stand_in_at(dir).is_some()).collect()
+    }
+
+    /// Whether there is any entry below `dir`.
+    pub fn has_within(&self, dir: &RelPath) -> bool {
+        self.by_name.range(dir.clone()..).next().is_some_and(|(above, _)| above.is_within(dir))
+    }
+
+    /// What of upper shows below `dir`, but for directories that are there for the sake of that alone.
+    pub fn shown_within(&self, dir: &RelPath) -> impl Iterator<Item = &Upper> {
+        let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
+        let uppers = below.flat_map(|(_, names)| names.values()).filter_map(|id| self.get(*id));
+        uppers.filter(|upper| upper.row.what != What::Whiteout && !upper.is_landed() && !upper.is_stand_in())
+    }
+
+    pub fn shows_within(&self, dir: &RelPath) -> bool {
+        self.shown_within(dir).next().is_some()
+    }
+
+    /// Directories in `dir` that upper has no entry of, and something within that shows.
+    pub fn dirs_shown_in(&self, dir: &RelPath) -> Vec<RelPath> {
+        let depth = dir.components().count();
+        let mut dirs: Vec<RelPath> = Vec::new();
+        let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
+        for (above, _) in below {
+            // All of one follow each other.
+            if dirs.last().is_none_or(|last| !above.is_within(last)) {
+                dirs.extend(above.components().nth(depth).and_then(|name| dir.join(name).ok()));
+            }
+        }
+        dirs.retain(|dir| self.at(dir).is_none() && self.shows_within(dir));
+        dirs
     }
 
     pub fn dirs_in(&self, dir: &RelPath) -> DirsIn {

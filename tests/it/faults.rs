@@ -251,6 +251,8 @@ os.close(fd)
     let held: Vec<&str> =
         status["held"].as_array().into_iter().flatten().filter_map(|held| held["path"].as_str()).collect();
     assert!(held.contains(&"d/sub/a") && held.contains(&"d/sub/b"), "{status}");
+    assert_eq!(view.read("d/sub/a"), rewritten());
+    assert!(view.read("d/sub/b").starts_with("LINE"));
     view.fsck();
     view.write("other", "other\n");
     assert_eq!(scratch.read("other"), "other\n");

@@ -343,3 +343,22 @@ fn a_program_within_the_project_is_refused() {
     }
     assert!(!scratch.has(".fettle"), "state was made for a mount that was refused");
 }
+
+/// Between the look at it and the landing, which nothing else comes to for sure.
+#[test]
+fn what_is_to_land_while_its_directory_is_removed_below_is_held() {
+    let scratch = mounted_scratch!();
+    scratch.write("made/keep", "k\n");
+    scratch.write("edited/file", lines(20));
+    let [made, edited] = ["made", "edited"].map(|dir| scratch.project().join(dir).display().to_string());
+    let removes = format!("#!/bin/sh\ncat >/dev/null\nrm -rf {made:?} {edited:?}\necho '{{\"decision\":\"land\"}}'\n");
+    let hook = program(&scratch, "removes", &removes);
+    let view = mounting(&scratch, &[&hook]).at("view").start();
+    let edit = with_changed_lines(&lines(20), 1);
+    let script = "a, b = open('made/new', 'w'), open('edited/file', 'w')\na.write('new')\na.close()\n";
+    python(&scratch, view.root(), &format!("{script}b.write({edit:?})\nb.close()\n")).ok();
+    assert_eq!((view.read("made/new"), view.read("edited/file")), ("new".to_owned(), edit));
+    assert!(!scratch.has("made") && !scratch.has("edited"));
+    let held: Vec<String> = view.held().into_iter().map(|held| format!("{} {}", held.path, held.reason)).collect();
+    assert_eq!(held, ["edited external", "edited/file stale", "made external", "made/new parent"]);
+}

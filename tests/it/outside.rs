@@ -2,12 +2,14 @@
 //! though the kernel believes for a minute what it was told where lower is watched.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use crate::harness::{Scratch, Stopped, View, eventually, lines, mounted_scratch, within};
+use crate::harness::script;
+use crate::harness::{Output, Scratch, Stopped, View, eventually, lines, mounted_scratch, within};
 
 /// How late a change below may show where nobody opens anything (SPEC §2).
 const PROMPTLY: Duration = Duration::from_secs(1);
@@ -62,7 +64,7 @@ fn what_is_watched_the_kernel_answers_for_longer_than_a_second() {
     let script = "sleep 1.5; stat src/deep/a.txt";
     let mut stat = scratch.command("timeout");
     stat.args(["--signal=KILL", "5", "sh", "-c", script]).current_dir(view.root());
-    let status = stat.stdout(std::process::Stdio::null()).status();
+    let status = stat.stdout(Stdio::null()).status();
     drop(stopped);
     assert!(status.expect("timeout runs").success(), "the kernel asked the daemon");
 }
@@ -130,7 +132,7 @@ for word in [b'one', b'two']:
             view = scratch.mount();
         }
         let mut command = crate::harness::script::command(&scratch, view.root(), script);
-        crate::harness::Output::from(command.arg(scratch.lower()).output().expect("python3")).ok();
+        Output::from(command.arg(scratch.lower()).output().expect("python3")).ok();
     }
 }
 
@@ -241,7 +243,7 @@ fn git_switching_branches_outside_shows_as_one_tree() {
     fill(&scratch);
     let git = |script: &str| {
         let output = scratch.command("sh").current_dir(scratch.lower()).args(["-c", script]).output();
-        crate::harness::Output::from(output.expect("a shell")).ok();
+        Output::from(output.expect("a shell")).ok();
     };
     git("git switch -q -c other; for i in 1 2 3; do mkdir d$i; for j in 1 2 3; do seq $i$j >d$i/$j; done; done
          git rm -q -r src/deep; seq 50 >src/a.txt; git add .; git commit -q -m other; git switch -q main");
@@ -270,6 +272,95 @@ fn what_is_held_stays_in_the_view_whatever_happens_below() {
     assert_eq!(view.read("src/a.txt"), lines(300));
     view.cli(&["discard", &id]).ok();
     assert_eq!(view.read("src/a.txt"), "edited outside\n");
+}
+
+/// With its watches, and with nothing that tells of what happens below.
+#[test]
+fn a_directory_that_is_removed_below_stays_for_what_is_held_or_written_in_it() {
+    for flags in [&[][..], &["-o", "nowatch"]] {
+        let scratch = mounted_scratch!();
+        fill(&scratch);
+        let mounting = || flags.iter().fold(scratch.mounting().at("view"), |mounting, flag| mounting.flag(*flag));
+        let view = mounting().start();
+        look_at_all(&view);
+        view.write("src/deep/a.txt", lines(300));
+        let standing = "
+at = os.getcwd()
+put('written', b'before')
+made = open('made', 'wb', buffering=0)
+made.write(b'first ')
+print('ready', flush=True)
+sys.stdin.readline()
+made.write(b'last')
+made.close()
+assert os.getcwd() == at
+assert sorted(os.listdir()) == ['a.txt', 'made'], os.listdir()
+os.mkdir('sub')
+put('sub/new', b'x')
+put('.a.txt.new', get('a.txt') + b'more')
+os.rename('.a.txt.new', 'a.txt')
+";
+        let mut command = script::command(&scratch, &view.path("src/deep"), standing);
+        let mut program =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python3");
+        let mut ready = [0; 6];
+        program.stdout.as_mut().expect("a pipe").read_exact(&mut ready).expect("the program gets ready");
+        fs::remove_dir_all(scratch.lower().join("src")).expect("removed below");
+        assert_eq!(view.read("src/deep/a.txt"), lines(300), "{flags:?}");
+        assert_eq!(view.sh("find src | sort").stdout, "src\nsrc/deep\nsrc/deep/a.txt\nsrc/deep/made\n", "{flags:?}");
+        shows("what else was in it", || !view.has("src/a.txt") && !view.has("src/deep/written"));
+        program.stdin.take().expect("a pipe").write_all(b"go on\n").expect("it waits");
+        Output::from(program.wait_with_output().expect("python3")).ok();
+        let all = "src\nsrc/deep\nsrc/deep/a.txt\nsrc/deep/made\nsrc/deep/sub\nsrc/deep/sub/new\n";
+        let seen = |view: &View<'_>| {
+            assert_eq!(view.sh("find src | sort").stdout, all, "{flags:?}");
+            assert_eq!(view.read("src/deep/a.txt"), lines(300) + "more");
+            assert_eq!(view.read("src/deep/made"), "first last");
+            assert!(!scratch.has("src"));
+        };
+        seen(&view);
+        view.kill_all();
+        let view = mounting().start();
+        seen(&view);
+        view.unmount();
+        let view = mounting().start();
+        seen(&view);
+        let kinds = |view: &View<'_>| {
+            let held = view.held().into_iter().map(|held| format!("{} {} {}", held.path, held.kind, held.reason));
+            held.collect::<Vec<_>>()
+        };
+        let told = [
+            "src structure external",
+            "src/deep structure external",
+            "src/deep/a.txt modify parent",
+            "src/deep/made create parent",
+            "src/deep/sub structure parent",
+            "src/deep/sub/new create parent",
+        ];
+        assert_eq!(kinds(&view), told);
+        assert_eq!(view.cli(&["confirm", "src/deep/a.txt", "--yes", "--json"]).exits(5).error_code(), "conflict");
+        // And back: what is held is held in the project's directories again.
+        scratch.git(&["checkout", "-q", "--", "src"]).ok();
+        shows("the branch with the directory", || view.has("src/b.txt") && view.has("src/deep/b.txt"));
+        assert_eq!(view.read("src/deep/a.txt"), lines(300) + "more");
+        assert_eq!(kinds(&view), told[2..]);
+        view.cli(&["confirm", "--all", "--yes"]).ok();
+        assert_eq!(scratch.read("src/deep/made"), "first last");
+    }
+}
+
+#[test]
+fn a_directory_that_is_removed_below_goes_with_the_last_change_in_it_that_is_discarded() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    view.write("src/deep/a.txt", lines(300));
+    let id = view.only_held().id;
+    fs::remove_dir_all(scratch.lower().join("src")).expect("removed below");
+    shows("what else was in it", || !view.has("src/a.txt"));
+    assert_eq!(view.read("src/deep/a.txt"), lines(300));
+    view.cli(&["discard", &id]).ok();
+    assert!(!view.has("src"));
+    assert!(view.held().is_empty());
 }
 
 #[test]
@@ -313,7 +404,7 @@ for dir in 'src', 'target':
         os.rmdir(at + 'x')
 ";
     let ran = scratch.command("python3").current_dir(view.root()).args(["-c", script]).output();
-    crate::harness::Output::from(ran.expect("python3")).ok();
+    Output::from(ran.expect("python3")).ok();
 }
 
 #[test]

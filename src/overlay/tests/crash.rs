@@ -14,7 +14,7 @@
 
 use std::path::Path;
 
-use super::scenarios::{FIFTY, Picture, Rule, SCENARIOS, Scenario};
+use super::scenarios::{BELOW, FIFTY, Picture, Rule, SCENARIOS, Scenario};
 use super::*;
 use crate::sys::steps::{Ended, Steps, Trap, apart};
 
@@ -26,7 +26,7 @@ const RECOVERY_STRIDE: u64 = 17;
 #[test]
 fn a_death_at_any_step_leaves_all_old_or_all_new() {
     let wanted = std::env::var("FETTLE_CRASH_ONLY").unwrap_or_default();
-    let scenarios = SCENARIOS.iter().chain(asked_stride().map(|_| &FIFTY));
+    let scenarios = SCENARIOS.iter().chain(BELOW).chain(asked_stride().map(|_| &FIFTY));
     let queue = Mutex::new(scenarios.filter(|scenario| scenario.name.contains(&wanted)).collect::<Vec<_>>());
     let faults = Mutex::new(Vec::new());
     std::thread::scope(|threads| {
@@ -46,7 +46,7 @@ fn a_death_at_any_step_leaves_all_old_or_all_new() {
 #[test]
 fn one_scenario() {
     let Ok(name) = std::env::var(SCENARIO) else { return };
-    let scenario = SCENARIOS.iter().chain([&FIFTY]).find(|scenario| name == scenario.name).unwrap();
+    let scenario = SCENARIOS.iter().chain(BELOW).chain([&FIFTY]).find(|scenario| name == scenario.name).unwrap();
     let faults = scenario.try_all(asked_stride().unwrap_or(RECOVERY_STRIDE));
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }

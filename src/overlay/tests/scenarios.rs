@@ -246,6 +246,8 @@ fn hold_many(bench: &mut Bench, count: usize) {
             std::fs::remove_file(entry.unwrap().path()).unwrap();
         }
         std::fs::remove_dir(made).unwrap();
+        // By a look at it, it waits as well.
+        assert_eq!(bench.names("d1"), ["deep"]);
     }
     bench.remount();
 }
@@ -309,6 +311,22 @@ fn hold_dir_for_file(bench: &mut Bench) {
     bench.view().mknod(dir, OsStr::new("p"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
     // It lands last, once what is in it has.
     chmod(bench, "f/sub", 0o555);
+}
+
+/// A held change and a new file that waits, in directories that somebody has removed below.
+fn hold_in_removed_directory(bench: &mut Bench) {
+    bench.put("d/sub/a", &lines("old", 100));
+    bench.save("d/sub/a", &lines("new", 100));
+    bench.save("d/sub/AGENTS.md", "made\n");
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    assert_eq!(bench.names("d/sub"), ["AGENTS.md", "a"]);
+}
+
+/// Somebody renames a directory below, and somebody looks at both names in the view.
+fn rename_below(bench: &Bench, from: &str, to: &str) -> Acted {
+    std::fs::rename(bench.lower_path(from), bench.lower_path(to)).unwrap();
+    [from, to].into_iter().for_each(|path| drop(bench.node(path)));
+    Ok(())
 }
 
 pub(super) fn chmod(bench: &Bench, path: &str, mode: u32) {
@@ -803,6 +821,28 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["gone 99\n", "made x\n", "made y\n"],
     },
     Scenario {
+        name: "a file in a directory that was removed below is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: hold_in_removed_directory,
+        act: |bench| {
+            let how = ConfirmHow { expiry: Expiry::Ignore, ..HOW };
+            bench.view().confirm(&[bench.id_of("d/sub/AGENTS.md")], &how)?;
+            Ok(())
+        },
+        precious: &["new 99\n", "made\n"],
+    },
+    Scenario {
+        name: "the changes in a directory that was removed below are discarded",
+        rule: Rule::AllOrNothing,
+        ready: hold_in_removed_directory,
+        act: |bench| {
+            let changes = ["d/sub/a", "d/sub/AGENTS.md"].map(|path| bench.id_of(path));
+            bench.view().discard(&changes, &Review::default())?;
+            Ok(())
+        },
+        precious: &["new 99\n", "made\n"],
+    },
+    Scenario {
         name: "one change is discarded",
         rule: Rule::AllOrNothing,
         ready: |bench| hold_many(bench, 1),
@@ -1091,6 +1131,27 @@ pub(super) const FAULTY: &[Scenario] = &[
             Ok(())
         },
         precious: &["one\n"],
+    },
+];
+
+/// Only with deaths: somebody else acts below, and no fault of ours is told to him.
+pub(super) const BELOW: &[Scenario] = &[
+    Scenario {
+        name: "a directory with held changes is removed below",
+        rule: Rule::AllOrNothing,
+        ready: hold_in_directory,
+        act: |bench| rename_below(bench, "d", "away"),
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
+    },
+    Scenario {
+        name: "a directory with held changes that was removed below is there again",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_directory(bench);
+            rename_below(bench, "d", "away").unwrap();
+        },
+        act: |bench| rename_below(bench, "away", "d"),
+        precious: &["new a 99\n", "new b 99\n", "made\n"],
     },
 ];
 

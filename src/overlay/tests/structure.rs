@@ -28,7 +28,7 @@ impl Bench {
     }
 
     /// Path, kind and reasons of all that is held.
-    fn waiting(&self) -> Vec<(String, ChangeKind, Vec<Reason>)> {
+    pub(super) fn waiting(&self) -> Vec<(String, ChangeKind, Vec<Reason>)> {
         let told = |row: UpperRow| row.held.map(|held| (row.names[0].to_string(), held.kind, held.reasons));
         self.held().into_iter().filter_map(told).collect()
     }
@@ -38,15 +38,15 @@ impl Bench {
         row.and_then(|row| row.held).map(|held| held.id).unwrap_or_else(|| panic!("{path} is not held"))
     }
 
-    fn discard(&self, path: &str) {
+    pub(super) fn discard(&self, path: &str) {
         self.view().discard(&[self.id_of(path)], &Review::default()).unwrap();
     }
 
-    fn meta(&self, path: &str) -> crate::sys::file::Meta {
+    pub(super) fn meta(&self, path: &str) -> crate::sys::file::Meta {
         self.view().attributes(self.node(path).unwrap()).unwrap().meta
     }
 
-    fn applied(&self, path: &str) -> Vec<String> {
+    pub(super) fn applied(&self, path: &str) -> Vec<String> {
         let outcomes = self.confirm(&[self.id_of(path)]).unwrap();
         outcomes.into_iter().map(|outcome| outcome.path.to_string()).collect()
     }

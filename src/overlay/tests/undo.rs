@@ -21,7 +21,7 @@ impl Bench {
         self.view().undo(operation.id, &UndoHow::default())
     }
 
-    fn insist_on_undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
+    pub(super) fn insist_on_undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
         self.view().undo(operation.id, &UndoHow { force: true, ..UndoHow::default() })
     }
 

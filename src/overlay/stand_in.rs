@@ -1,0 +1,117 @@
+//! Directories that stand in for those somebody removed below (SPEC §9): what is held or being written in one goes on being
+//! seen where it is, until it is confirmed or discarded.
+//!
+//! Each is a held directory as those of [`structure`](super::structure) are, so that all that is done in one is done in it,
+//! too. What tells it apart is that it is held for [`Reason::External`]: it hides nothing of lower. It is made by the first
+//! look at a path where lower has nothing and something of upper shows below, and ends by the first look that finds
+//! anything there. Whether lower has something is looked at under `state`, under which our own landings change lower and
+//! the rows together.
+
+use super::error::Context;
+use super::lookup::Origin;
+use super::structure::Made;
+use super::{Caller, Overlay, Result};
+use crate::model::{Reason, RelPath};
+use crate::store::{Epilogue, Fate};
+use crate::sys::file::{FileKind, Meta};
+
+impl Overlay {
+    /// Looks whether somebody has removed a directory that upper has something in, or brought it back: before anything is
+    /// made, listed or judged in it.
+    pub(super) fn look_at_dir(&self, dir: &RelPath) -> Result<()> {
+        let is_concerned = {
+            let state = self.state.lock();
+            state.uppers.has_within(dir) || !state.uppers.stand_ins_to(dir).is_empty()
+        };
+        if is_concerned {
+            self.origin(dir)?;
+        }
+        Ok(())
+    }
+
+    /// For a path at which the view has nothing. Whether it is to be looked at again.
+    pub(super) fn stand_in(&self, path: &RelPath) -> Result<bool> {
+        let is_wanted = self.state.lock().uppers.shows_within(path);
+        if !is_wanted || self.check_writable().is_err() {
+            return Ok(false);
+        }
+        let above = path.parent().unwrap_or_default();
+        let (Origin::Lower(like) | Origin::Upper(_, like)) = self.origin(&above)? else { return Ok(false) };
+        if !like.is_dir() {
+            // Somebody has put a file in the place of one above.
+            return Ok(false);
+        }
+        match self.make_stand_in(path, &like) {
+            // That one has been removed as well since the look at it.
+            Err(_) if !self.is_in_held_dir(path) && matches!(self.lower.exists(&above), Ok(false)) => Ok(true),
+            Err(err) => {
+                // Who looks is told what lower has. What is held is there when the next look can record it.
+                log::warn!("show {path}, which was removed below and has something held in it: {err}");
+                Ok(false)
+            }
+            made => made,
+        }
+    }
+
+    /// Like the directory above it: what the one that was removed was like is not known.
+    fn make_stand_in(&self, path: &RelPath, like: &Meta) -> Result<bool> {
+        let owner = Caller { uid: like.uid, gid: like.gid, ..Caller::KERNEL };
+        let made = Made { kind: FileKind::Directory, mode: like.mode, device: 0 };
+        let new = self.upper_structure(path, made, &owner)?;
+        let mut state = self.state.lock();
+        let is_missing = match state.is_taken_from_lower(path) {
+            true => !self.lower.exists(path).doing(|| format!("stat {path}"))?,
+            false => state.uppers.at(path).is_none(),
+        };
+        if !is_missing {
+            return Ok(true);
+        }
+        if !state.uppers.shows_within(path) {
+            return Ok(false);
+        }
+        let mut writers = state.uppers.shown_within(path).filter_map(|upper| upper.row.held.as_ref()?.writer.clone());
+        let by = writers.next().unwrap_or_default();
+        drop(writers);
+        self.hold_made(&mut state, path, (new.id(), made.kind), None, vec![Reason::External], by)?;
+        new.keep();
+        Ok(true)
+    }
+
+    /// Those at and above a path end where lower has something again: the view shows that, with what is held in it.
+    pub(super) fn end_stand_ins(&self, path: &RelPath) -> Result<()> {
+        let dirs = self.state.lock().uppers.stand_ins_to(path);
+        for dir in dirs {
+            if !self.lower.exists(&dir).doing(|| format!("stat {dir}"))? {
+                // Nor does it have any of those below.
+                break;
+            }
+            if let Err(err) = self.end_stand_in(&dir) {
+                log::warn!("show what lower has at {dir} again: {err}");
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unless somebody confirms or discards it at this moment: the next look finds what became of it.
+    fn end_stand_in(&self, dir: &RelPath) -> Result<()> {
+        let id = {
+            let mut state = self.state.lock();
+            let ends = state.uppers.stand_in_at(dir).filter(|upper| !upper.busy).map(|upper| upper.row.clone());
+            let Some(row) = ends else { return Ok(()) };
+            let Some(meta) = self.lower.stat(dir).doing(|| format!("stat {dir}"))? else { return Ok(()) };
+            let verdicts = row.held.into_iter().map(|held| (held.id, dir.clone(), Fate::Ended)).collect();
+            let epilogue = Epilogue { drop: vec![row.id], verdicts, ..Epilogue::default() };
+            self.store.vitally(|| self.store.record_epilogue(&epilogue))?;
+            state.uppers.remove(row.id);
+            state.epoch += 1;
+            if let (Some(node), None) = (state.nodes.at(dir), state.nodes.of_lower(meta.key())) {
+                // Who stands in it goes on standing there.
+                state.nodes.set_lower(node, Some(meta.key()).filter(|_| meta.is_dir()));
+            }
+            row.id
+        };
+        self.store.drop_upper_file(id);
+        Ok(())
+    }
+}
