@@ -18,7 +18,9 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::{Action, sensitive};
-use crate::store::{AnchorState, Base, Below, Durability, NewUpper, UpperId, UpperRow, What, Writer};
+use crate::store::{
+    AnchorState, Backup, Base, Below, Durability, NewUpper, StagedContent, UpperId, UpperRow, What, Writer,
+};
 use crate::sys::file::{FileKind, Meta, SET_ID};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
@@ -194,15 +196,17 @@ pub(super) struct Lifted<'a> {
     copy: Option<(NewUpper<'a>, What)>,
     /// It would survive a power cut, and so must the copy.
     synced: bool,
+    /// What had landed there. What nobody judged is not kept.
+    pub kept: Option<(StagedContent, Backup)>,
 }
 
 impl Overlay {
     /// Copies what the survey found. Nothing has changed by that.
-    pub(super) fn lift(&self, survey: &Survey) -> Result<Vec<Lifted<'_>>> {
-        survey.lifted.iter().map(|path| self.lift_one(path)).collect()
+    pub(super) fn lift(&self, survey: &Survey, by: &Writer) -> Result<Vec<Lifted<'_>>> {
+        survey.lifted.iter().map(|path| self.lift_one(path, by)).collect()
     }
 
-    fn lift_one(&self, path: &RelPath) -> Result<Lifted<'_>> {
+    fn lift_one(&self, path: &RelPath, by: &Writer) -> Result<Lifted<'_>> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ESTALE))?;
         let is_in_upper = self.state.lock().uppers.at(path).is_some();
         let copy = if is_in_upper { None } else { Some(self.copy_to_upper(path)?) };
@@ -210,7 +214,8 @@ impl Overlay {
         if let (true, Some((new, _))) = (synced && meta.is_file(), &copy) {
             self.store.open_upper(new.id())?.sync_all().doing(|| format!("sync the copy of {path}"))?;
         }
-        Ok(Lifted { path: path.clone(), meta, copy, synced })
+        let kept = if self.is_fresh(path) { self.stage_source(path, by)? } else { None };
+        Ok(Lifted { path: path.clone(), meta, copy, synced, kept })
     }
 
     /// Judges what was lifted, where it is now.

@@ -61,7 +61,7 @@ impl Overlay {
     /// Directories with all that is in them.
     fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        let lifted = self.lift(&self.survey(&moves, caller)?)?;
+        let lifted = self.lift(&self.survey(&moves, caller)?, &self.doer(caller))?;
         self.relocate_dirs(from, to, lifted, caller)
     }
 

@@ -6,13 +6,17 @@ use super::compare::Comparison;
 use super::deny::Denial;
 use super::error::Context;
 use super::goes::{Doing, Part};
+use super::land::backup_of;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, ChangeKind, ID_DIGITS, Reason};
+use crate::model::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, Reason, RelPath};
 use crate::protocol::EventName;
-use crate::store::{self, Below, Durability, Epilogue, Fate, Held, Landing, Promised, UpperId, UpperRow, What, Writer};
+use crate::store::{
+    self, Backup, Below, Durability, Epilogue, Fate, Held, Landing, Promised, StagedContent, UpperId, UpperRow, What,
+    Writer,
+};
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -34,7 +38,7 @@ impl Overlay {
             let superseded = |old| (old, comparison.path.clone(), Fate::Superseded { by: id.clone() });
             epilogue.verdicts.extend(before.map(superseded));
         }
-        let removal = self.promise_removal(job, &epilogue)?;
+        let removal = self.promise_removal(job, &epilogue, actor)?;
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
@@ -66,26 +70,48 @@ impl Overlay {
         Ok(Settled::Held(id))
     }
 
-    /// What came in this session and was renamed over something leaves no trace: it goes with the holding of the target,
-    /// both or neither. An older source is held like the target.
-    fn promise_removal(&self, job: &Job, epilogue: &Epilogue) -> Result<Option<Promised<'_>>> {
+    /// What came in this session and was renamed over something goes with the holding of the target, both or neither: a
+    /// temporary file without a trace. An older source is held like the target.
+    fn promise_removal(&self, job: &Job, epilogue: &Epilogue, actor: &Writer) -> Result<Option<Promised<'_>>> {
         let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
         let left = {
             let state = self.state.lock();
             let anchor = state.anchor_left(source).filter(|_| state.is_fresh(source));
-            anchor.map(|anchor| (anchor, state.uppers.at(source)))
+            let is_temporary = replaces_something(job) && state.windows.has_just_landed(source, stamp);
+            anchor.map(|anchor| (anchor, state.uppers.at(source), is_temporary))
         };
-        let Some((anchor, whiteout)) = left else { return Ok(None) };
+        let Some((anchor, whiteout, is_temporary)) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
             self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
         }
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
+        if !is_temporary {
+            self.keep_source(source, &mut landing, actor)?;
+        }
         landing.remove(&self.lower, source, *stamp)?;
         let mut epilogue = epilogue.clone();
         epilogue.anchors.push(anchor);
         epilogue.drop.extend(whiteout);
         Ok(Some(landing.promise(epilogue)?))
+    }
+
+    /// What goes from lower by a rename is left in what waits for review alone, which may go without a trace: it is kept.
+    pub(super) fn keep_source(&self, source: &RelPath, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {
+        if let Some((content, backup)) = self.stage_source(source, by)? {
+            landing.keep(content, backup);
+        }
+        Ok(())
+    }
+
+    /// The same for a landing to come.
+    pub(super) fn stage_source(&self, source: &RelPath, by: &Writer) -> Result<Option<(StagedContent, Backup)>> {
+        let side = self.present_side(source)?;
+        let content = side.stage(&self.store)?;
+        Ok(content.map(|content| {
+            let backup = backup_of(source, &side, &content, BackupKind::Deleted, by);
+            (content, backup)
+        }))
     }
 
     /// The entry as it waits for review, its base kept.
@@ -213,6 +239,14 @@ impl Overlay {
         drop(state);
         self.recorded(&part, None);
         Ok(())
+    }
+}
+
+/// Whether the view had something where a rename has brought what is judged.
+fn replaces_something(job: &Job) -> bool {
+    match &job.row.held {
+        Some(held) => !matches!(held.kind, ChangeKind::Delete | ChangeKind::Structure),
+        None => job.row.base.below != Below::Nothing,
     }
 }
 

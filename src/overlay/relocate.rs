@@ -302,7 +302,12 @@ impl Overlay {
     ) -> Result<(Renamed, Relocated)> {
         let mut landing = Landing::new(&self.store, Lifted::durability(&lifted));
         // Before the rename: none of them is ever below where it is reviewed.
-        lifted.iter().try_for_each(|one| landing.remove(&self.lower, &one.path, one.meta.stamp()))?;
+        for one in &lifted {
+            if let Some((content, backup)) = one.kept.clone() {
+                landing.keep(content, backup);
+            }
+            landing.remove(&self.lower, &one.path, one.meta.stamp())?;
+        }
         let here = self.stage_relocation(&mut landing, moving)?;
         let entries = moving.lifted_rows(state, &lifted)?;
         let others: Vec<UpperId> =

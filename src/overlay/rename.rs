@@ -375,7 +375,7 @@ impl Overlay {
         let moves = [Move { from: &from.path, to: &to.path }];
         let lifted = match self.passes_throughout(from) && self.passes_throughout(to) {
             true => Vec::new(),
-            false => self.lift(&self.survey(&moves, caller)?)?,
+            false => self.lift(&self.survey(&moves, caller)?, &self.doer(caller))?,
         };
         self.relocate_dir(from, to, lifted, caller)
     }

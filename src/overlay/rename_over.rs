@@ -89,12 +89,12 @@ impl Overlay {
             }
             Settled::Landed | Settled::Unchanged if from.action != Action::Pass => self.forget_whiteout(whiteout),
             Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
-            Settled::Held(_) => self.take_source_away(from, whiteout, meta, upper),
+            Settled::Held(_) => self.take_source_away(from, (whiteout, meta), upper, by),
             Settled::Postponed => {
                 // Somebody goes on writing: the database must know of the content before its source goes.
                 self.save_moved(upper)?;
                 self.mark_dirty(upper)?;
-                self.take_source_away(from, whiteout, meta, upper)
+                self.take_source_away(from, (whiteout, meta), upper, by)
             }
         }
     }
@@ -300,8 +300,14 @@ impl Overlay {
 
     /// The target is held, and the view shows the rename: it is done, whatever keeps the source from going. Hidden by its
     /// whiteout it is judged later, like what a close could not have judged.
-    fn take_source_away(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
-        match self.remove_source(from, whiteout, meta, upper) {
+    fn take_source_away(
+        &self,
+        from: &End,
+        (whiteout, meta): (UpperId, &Meta),
+        upper: UpperId,
+        by: &Writer,
+    ) -> Result<()> {
+        match self.remove_source(from, (whiteout, meta), upper, by) {
             Err(err) if err.is_fault() => {
                 log::error!("remove {}, which was renamed: {err}", from.path);
                 // Else the source would be back after a kill, beside the target.
@@ -317,9 +323,9 @@ impl Overlay {
         }
     }
 
-    /// The target is held: a fresh source leaves no trace, nor does one that nobody judges; an older one waits for review
-    /// like the target.
-    fn remove_source(&self, from: &End, whiteout: UpperId, meta: &Meta, upper: UpperId) -> Result<()> {
+    /// The target is held: a source that nobody judges leaves no trace, nor does a fresh one but for its content; an older
+    /// one waits for review like the target.
+    fn remove_source(&self, from: &End, (whiteout, meta): (UpperId, &Meta), upper: UpperId, by: &Writer) -> Result<()> {
         // Whoever judges it at this moment, for a close, may be taking the source along.
         let claimed = match self.claim(upper) {
             Ok((_, claimed)) => Some(claimed),
@@ -351,6 +357,7 @@ impl Overlay {
             return self.hold_structure(whiteout, Reason::Parent, &Writer::default());
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
+        self.keep_source(&from.path, &mut landing, by)?;
         landing.remove(&self.lower, &from.path, meta.stamp())?;
         let anchors = self.state.lock().anchor_left(&from.path).into_iter().collect();
         let applied = landing.promise(Epilogue { anchors, drop: vec![whiteout], ..Epilogue::default() })?.apply()?;

@@ -5,7 +5,7 @@
 //! when the name that it landed by has gone or been replaced. An edit by somebody else ends it.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::copy_up::same_content_stamp;
 use super::side::Side;
@@ -17,6 +17,9 @@ use crate::sys::file::Meta;
 
 /// How many landings are remembered before old ones are looked for.
 const WINDOWS_MAX: usize = 4096;
+
+/// A temporary file is renamed over what it is made for within this. What stands for longer is meant to.
+const TEMPORARY_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct Windows {
@@ -176,6 +179,12 @@ impl Windows {
     /// Whether what was judged at a path a moment ago was judged with what had landed there before.
     pub fn is_open(&self, path: &RelPath, setting: Setting) -> bool {
         setting != Setting::Each && self.at.contains_key(path)
+    }
+
+    /// Whether lower has at `path` what landed there a moment ago, and nobody else has changed since.
+    pub fn has_just_landed(&self, path: &RelPath, present: &Stamp) -> bool {
+        let is_it = |window: &Window| window.is_as_left(Some(*present)) && window.last.elapsed() <= TEMPORARY_MAX;
+        self.at.get(path).is_some_and(is_it)
     }
 
     /// What next writes are judged against.

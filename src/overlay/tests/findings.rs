@@ -826,3 +826,74 @@ fn what_lay_in_a_directory_that_somebody_renamed_opens_by_its_new_path_whichever
     assert!(bench.node("old").is_err());
     assert_eq!(bench.read("new/file"), Some("f\n".to_owned()));
 }
+
+impl Bench {
+    fn is_kept(&self, content: &str) -> bool {
+        let wanted = crate::model::Digest::of(content.as_bytes());
+        self.view().store().backups().unwrap().into_iter().any(|backup| backup.digest == wanted)
+    }
+}
+
+#[test]
+fn what_was_in_the_project_is_kept_when_a_rename_leaves_it_in_what_is_held_alone() {
+    type Step = fn(&Bench);
+    let to_where: [(&str, Step); 4] = [
+        // Where a deletion waits.
+        ("old", |bench| bench.unlink("old")),
+        // To a free name that a rule holds.
+        (".envrc", |_| ()),
+        // Into a directory that waits.
+        ("old/n", |bench| {
+            bench.unlink("old");
+            bench.mkdir("old");
+        }),
+        // Over what waits, with a person's edit.
+        ("old", |bench| {
+            bench.save("old", &changed(100, 90));
+            bench.put("n", "by a person\n");
+        }),
+    ];
+    let goes: [fn(&Bench, &str); 3] = [
+        |bench, to| bench.unlink(to),
+        |bench, to| bench.save(to, "something else\n"),
+        |bench, to| {
+            bench.save("temp", "something else\n");
+            bench.rename("temp", to);
+        },
+    ];
+    for (number, (to, prepare)) in to_where.into_iter().enumerate() {
+        for go in goes {
+            let bench = Bench::new();
+            bench.put("old", &lines(100));
+            bench.save("n", "landed\n");
+            prepare(&bench);
+            let content = bench.lower("n").unwrap();
+            bench.rename("n", to);
+            assert_eq!((bench.lower("n"), bench.read(to)), (None, Some(content.clone())), "{number}");
+            go(&bench, to);
+            assert!(bench.is_kept(&content), "{number}: {content} is in {:?} {:?}", bench.lower(to), bench.backups());
+        }
+    }
+}
+
+#[test]
+fn what_was_in_the_project_is_kept_when_its_directory_comes_to_where_it_is_held() {
+    let bench = Bench::new();
+    bench.mkdir(".github");
+    bench.mkdir("w");
+    bench.save("w/x.yml", "landed\n");
+    bench.rename("w", ".github/workflows");
+    assert_eq!((bench.reasons(), bench.lower(".github/workflows/x.yml")), (vec![Reason::Sensitive], None));
+    bench.unlink(".github/workflows/x.yml");
+    assert!(bench.is_kept("landed\n"));
+}
+
+#[test]
+fn a_temporary_file_that_is_renamed_over_what_is_held_leaves_no_trace() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 90));
+    bench.save("temp", &changed(100, 80));
+    bench.rename("temp", "a");
+    assert_eq!((bench.held().len(), bench.lower("temp"), bench.backups()), (1, None, vec![]));
+}

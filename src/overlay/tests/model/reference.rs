@@ -775,12 +775,12 @@ impl Model {
     fn move_over(&mut self, from: &str, to: &str) {
         let Some(leaf) = self.lower.leaf(from).cloned() else { return };
         let made = self.next();
-        self.take_target(to, leaf.clone(), made);
-        self.judge_with_source(from, to, leaf);
+        let replaced = self.take_target(to, leaf.clone(), made);
+        self.judge_with_source(from, to, leaf, replaced);
     }
 
-    /// The target is judged, and the source follows it.
-    fn judge_with_source(&mut self, from: &str, to: &str, source: Leaf) {
+    /// The target is judged, which showed what is `replaced`, and the source follows it.
+    fn judge_with_source(&mut self, from: &str, to: &str, source: Leaf, replaced: Option<Node>) {
         let made = self.next();
         self.upper.insert(from.to_owned(), Upper::of(None, Some(source.stamp), made));
         let landed = self.judge(to, &[]);
@@ -792,7 +792,8 @@ impl Model {
             self.lower.remove(from);
             self.carried(from, to);
         } else if self.loses_nothing(from) {
-            // A temporary file leaves no trace.
+            // A temporary file leaves no trace. What did not replace anything was none.
+            self.replaced.extend(replaced.is_none().then(|| source.thing.bytes().to_vec()));
             self.upper.remove(from);
             self.lower.remove(from);
             self.left(from);
@@ -836,10 +837,10 @@ impl Model {
     fn move_upper_over(&mut self, from: &str, to: &str) {
         let Some(source) = self.upper.remove(from) else { return };
         let Some(leaf) = source.leaf else { return };
-        self.take_target(to, leaf, source.made);
+        let replaced = self.take_target(to, leaf, source.made);
         match self.lower.leaf(from).cloned() {
             Some(below) if source.below == Some(below.stamp) && self.is_fresh(from) && !self.is_gated(from) => {
-                return self.judge_with_source(from, to, below);
+                return self.judge_with_source(from, to, below, replaced);
             }
             Some(_) => self.delete(from),
             None => {}
@@ -847,13 +848,15 @@ impl Model {
         self.settle(to, &[]);
     }
 
-    /// What stands at the target from now on, with the base of what stood there.
-    fn take_target(&mut self, to: &str, leaf: Leaf, made: u64) {
+    /// What stands at the target from now on, with the base of what stood there. Gives what that showed.
+    fn take_target(&mut self, to: &str, leaf: Leaf, made: u64) -> Option<Node> {
+        let shown = self.at(to);
         let (below, held) = match self.upper.remove(to) {
             Some(upper) => (upper.below, upper.held),
             None => (self.lower.leaf(to).map(|leaf| leaf.stamp), None),
         };
         self.upper.insert(to.to_owned(), Upper { held, ..Upper::of(Some(leaf), below, made) });
+        shown
     }
 
     fn exchange(&mut self, from: &str, to: &str) -> Answer {
@@ -943,6 +946,7 @@ impl Model {
             assert!(self.is_fresh(path), "{path} is older and would take the place of something");
             let made = self.next();
             let leaf = self.lower.remove(path).and_then(|node| node.leaf().cloned());
+            self.replaced.extend(leaf.iter().map(|leaf| leaf.thing.bytes().to_vec()));
             self.left(path);
             self.windows.remove(path);
             let upper = self.upper.remove(path).unwrap_or_else(|| Upper::of(leaf, None, made));
