@@ -411,6 +411,7 @@ impl Overlay {
 
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
+        self.learn_other_name(path, meta)?;
         let by = self.doer(caller);
         let id = self.hide(path, meta)?;
         match self.settle_or_deny(id, &by, Vec::new()) {
@@ -515,6 +516,19 @@ impl Overlay {
         // Whoever has the file open by the name that goes has it open by this one.
         found.iter().try_for_each(|name| self.learn_name(name))?;
         Ok(found)
+    }
+
+    /// The same of a file that nobody has changed and somebody has open, if the name that goes is the only one looked up.
+    pub(super) fn learn_other_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
+        let is_only_known = {
+            let state = self.state.lock();
+            let open = state.nodes.at(path).filter(|node| state.nodes.is_open(*node));
+            open.is_some_and(|node| state.nodes.names(node).len() == 1)
+        };
+        match is_only_known && meta.is_file() && meta.links > 1 {
+            true => self.find_other_name(path, meta).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// It landed between the look and the lock.

@@ -208,6 +208,9 @@ impl Overlay {
             self.note_first_by_any_name(&from.path, meta)?;
         }
         let replaces = !matches!(to.origin, Origin::Nothing);
+        if let Origin::Lower(meta) = &to.origin {
+            self.learn_other_name(&to.path, meta)?;
+        }
         if replaces {
             self.keep_replaced(to);
         }

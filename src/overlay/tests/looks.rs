@@ -548,3 +548,22 @@ fn a_file_without_a_name_keeps_its_looks_when_the_same_bytes_come_with_others() 
         bench.view().release(handle).unwrap();
     }
 }
+
+#[test]
+fn what_is_done_to_an_open_file_shows_by_a_name_that_nobody_has_looked_up() {
+    let gone: [fn(&Bench); 2] = [|bench| bench.unlink("a"), |bench| bench.replace("a", &changed(100, 60))];
+    for go in gone {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+        let node = bench.node("a").unwrap();
+        let flags = OpenFlags::from_raw(libc::O_WRONLY);
+        let handle = bench.view().open(node, flags, &ME).unwrap().handle;
+        go(&bench);
+        bench.dress_node(node);
+        bench.view().write(handle, 0, b"LINE").unwrap();
+        bench.close(handle);
+        assert_eq!((bench.mode_shown("b"), bench.node("b").unwrap()), (0o777, node));
+        assert_eq!(bench.read("b"), Some(lines(100).replacen("line", "LINE", 1)));
+    }
+}
