@@ -13,7 +13,7 @@ use super::known::Anchors;
 use super::lookup::Origin;
 use super::{Known, Overlay, Result, State, Went};
 use crate::model::{RelPath, Stamp};
-use crate::store::{Anchor, AnchorState, Below, Kept};
+use crate::store::{Anchor, AnchorState, Kept};
 use crate::sys::file::Meta;
 
 /// Begins as temporary names of ours do: nothing in the view can have it.
@@ -350,12 +350,7 @@ impl State {
             seen.stamp = stamp;
         }
         self.windows.touched(path, before, &stamp);
-        let upper = self.uppers.at(path).and_then(|id| self.uppers.get_mut(id));
-        if let Some(Below::Entry { stamp: base, .. }) = upper.map(|upper| &mut upper.row.base.below)
-            && same_content_stamp(base, before)
-        {
-            *base = stamp;
-        }
+        self.uppers.touched(path, before, &stamp);
         if let Some(node) = self.nodes.at(path) {
             self.nodes.note_shown(node, &stamp);
             let handles = self.handles.values().filter(|handle| handle.node == node);

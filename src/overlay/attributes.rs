@@ -177,7 +177,7 @@ impl Overlay {
         }
         let target = self.inode_to_change(node)?;
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
-            self.check_set_id(path, target.kind, mode)?;
+            self.check_set_id(path, &target, mode)?;
         }
         if !set.sets_access_time_alone() {
             self.check_not_frozen(&target, caller)?;
@@ -287,9 +287,9 @@ impl Overlay {
     }
 
     /// set-user-id and set-group-id on judged files are refused unless the mount allows them (SPEC §6).
-    fn check_set_id(&self, path: &RelPath, kind: FileKind, mode: u32) -> Result<()> {
-        let gated = mode & SET_ID != 0 && kind != FileKind::Directory && !self.grants.suid;
-        match gated && self.action(path, kind) != Action::Pass {
+    fn check_set_id(&self, path: &RelPath, inode: &Inode, mode: u32) -> Result<()> {
+        let gated = mode & SET_ID != 0 && inode.kind != FileKind::Directory && !self.grants.suid;
+        match gated && self.is_judged_by_any_name(path, inode)? {
             true => Err(Error::Errno(libc::EPERM)),
             false => Ok(()),
         }
@@ -298,6 +298,13 @@ impl Overlay {
     fn inode_to_change(&self, node: NodeId) -> Result<Inode> {
         self.part_if_nameless(node)?;
         self.inode_of(node)
+    }
+
+    fn is_judged_by_any_name(&self, path: &RelPath, inode: &Inode) -> Result<bool> {
+        if self.action(path, inode.kind) != Action::Pass {
+            return Ok(true);
+        }
+        inode.below.filter(Meta::is_file).map_or(Ok(false), |meta| self.has_judged_name(&meta))
     }
 
     /// The inode whose attributes are those of a node.
@@ -416,9 +423,11 @@ impl Overlay {
         self.check_not_frozen(&inode, caller)?;
         let bytes = name.as_bytes();
         let gated = bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.");
-        let allowed = self.grants.all();
-        let judged = inode.path.as_ref().is_some_and(|path| self.action(path, inode.kind) != Action::Pass);
-        match bytes.starts_with(OWN_XATTRS) || (gated && judged && !allowed) {
+        let judged = match &inode.path {
+            Some(path) if gated && !self.grants.all() => self.is_judged_by_any_name(path, &inode)?,
+            Some(_) | None => false,
+        };
+        match bytes.starts_with(OWN_XATTRS) || judged {
             true => Err(Error::Errno(libc::EPERM)),
             false => Ok(inode),
         }

@@ -115,6 +115,15 @@ impl Overlay {
         }
     }
 
+    /// Whether what passes by its own name shows under a judged one as well. What cannot be looked for is taken to be there.
+    fn is_judged_by_other_name(&self, job: &Job, comparison: &Comparison) -> bool {
+        let Some(meta) = comparison.present.meta.filter(|_| job.row.base.is_shared()) else { return false };
+        self.has_judged_name(&meta).unwrap_or_else(|err| {
+            log::warn!("look for other names of {}: {err}", comparison.path);
+            true
+        })
+    }
+
     /// Whether it is a symlink where a directory used to be, which had no content to be judged against. What cannot be
     /// looked for is taken to have been there.
     fn stands_for_dir(&self, comparison: &Comparison) -> bool {
@@ -161,8 +170,8 @@ impl Overlay {
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.
-            Action::Pass => return Ok(comparison),
-            action @ (Action::Auto | Action::GitConfig | Action::Deny | Action::Freeze) => {
+            Action::Pass if !self.is_judged_by_other_name(job, &comparison) => return Ok(comparison),
+            action @ (Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze) => {
                 let source = self.gated_by_other_name(job, &comparison, by);
                 comparison.reasons.extend(source.map(|source| source.reason()));
                 if action == Action::GitConfig {

@@ -275,6 +275,12 @@ impl Overlay {
         Meta { links: meta.links.saturating_sub(taken), ..meta }
     }
 
+    /// How many names lower has at most for an inode whose links are counted so: those that are held as deleted or replaced
+    /// as well.
+    pub(super) fn links_below(&self, meta: &Meta) -> u32 {
+        meta.links.saturating_add(self.state.lock().uppers.names_taken(meta.device, meta.inode))
+    }
+
     /// Landed and evicted between two looks, as a release does at any moment: lower has what it was.
     pub(super) fn is_let_go(&self, id: UpperId) -> bool {
         self.state.lock().uppers.get(id).is_none()

@@ -337,10 +337,9 @@ impl Nodes {
         }
     }
 
-    /// Every regular file that the kernel knows, by its first name.
-    pub fn files(&self) -> Vec<(NodeId, RelPath)> {
-        let files = self.nodes.iter().filter(|node| node.kind == FileKind::Regular);
-        files.filter_map(|file| Some((file.id, self.path(file.id).ok()?))).collect()
+    /// Every regular file that the kernel knows.
+    pub fn files(&self) -> Vec<NodeId> {
+        self.nodes.iter().filter(|node| node.kind == FileKind::Regular).map(|file| file.id).collect()
     }
 
     /// Whether a path is one of a node's.

@@ -70,7 +70,7 @@ impl Overlay {
             };
             let below = look.origin.stamp_below();
             if let (Action::Pass, Origin::Lower(meta)) = (action, look.origin) {
-                if meta.links > 1 && flags.may_change() && self.finds_judged_name(node, &meta)? {
+                if flags.may_change() && self.finds_judged_name(node, &meta)? {
                     continue;
                 }
                 match self.claim_passed(node, &path, (&meta, look.file), look.epoch, flags.access)? {
@@ -227,6 +227,9 @@ impl Overlay {
             Some(PartedOpen::LooksAgain) => return Err(Error::Errno(libc::ESTALE)),
             Some(PartedOpen::HasNameAgain) => return self.open(node, flags, caller),
             None => {}
+        }
+        if flags.may_change() && self.left_has_judged_name(node)? {
+            return self.open(node, flags, caller);
         }
         let open = match self.claim_left(node, flags.access)? {
             Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, None),

@@ -9,13 +9,15 @@
 //! What the kernel writes by itself is never seen here, and its mappings outlive their descriptors. So an inode that is
 //! open this way never comes to stand at a judged path: a file that is renamed there is copied ([`Overlay::rename`]), a
 //! directory of files that somebody still writes stays where it is, and a `reload` gives what is judged from then on
-//! inodes of their own. A file with a judged name is judged under all of its names.
+//! inodes of their own. A file with a judged name is judged under all of its names; where the view shows something else
+//! at that name, or nothing, it is lower that gets another inode there, before the first write.
 //!
 //! Invariant: a node is open for judging or passed, never both: the kernel keeps one way for each inode while any
 //! descriptor is open, and answers another with EIO. One that is open for judging stays so until its last release,
 //! wherever it is renamed to, and lands where nobody judges; one that passes and must be judged is parted from its names.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -168,16 +170,60 @@ impl Overlay {
         Ok((first, action))
     }
 
-    /// Before a file with names that the kernel has not asked for is written: whether one of them is judged. Then the
-    /// node has it from now on.
+    /// Before a file with names that the kernel has not asked for is written: whether one of them is judged. One that the
+    /// view shows is the node's from now on. What the view hides or shows as something else waits for review, and lower
+    /// keeps what it has there: that gets an inode of its own. Either way the file is to be looked at anew.
     pub(super) fn finds_judged_name(&self, node: NodeId, meta: &Meta) -> Result<bool> {
-        let known = self.state.lock().nodes.paths(node)?.len();
-        if usize::try_from(meta.links).is_ok_and(|links| links <= known) {
+        let links = self.links_below(meta);
+        let known = self.state.lock().nodes.get(node)?.names.len();
+        if usize::try_from(links).is_ok_and(|links| links <= known) {
             return Ok(false);
         }
-        let Some(path) = self.judged_name_below(meta, |_| true)? else { return Ok(false) };
-        self.learn_name(&path)?;
-        Ok(true)
+        let judged = self.judged_names_below(meta)?;
+        for path in &judged {
+            if self.takes_name(node, path)? {
+                return Ok(true);
+            }
+        }
+        judged.iter().try_for_each(|path| self.give_own_inode(path))?;
+        Ok(!judged.is_empty())
+    }
+
+    /// Whether the view has a node at a path, which then is a name of it.
+    fn takes_name(&self, node: NodeId, path: &RelPath) -> Result<bool> {
+        match self.learn_name(path) {
+            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(false),
+            learned => learned.map(|()| self.state.lock().nodes.is_at(node, path)),
+        }
+    }
+
+    /// Whether a file of lower has a name beside others that is judged, whatever the view shows there.
+    pub(super) fn has_judged_name(&self, meta: &Meta) -> Result<bool> {
+        Ok(meta.links > 1 && self.judged_name_below(meta, |_| true)?.is_some())
+    }
+
+    /// The same of a file that passes and has no name in the view any more.
+    pub(super) fn left_has_judged_name(&self, node: NodeId) -> Result<bool> {
+        let file = {
+            let state = self.state.lock();
+            let found = state.nodes.get(node)?;
+            match (found.open(), found.passed(), found.left()) {
+                (None, Some(passed), _) if !passed.is_parted() => passed.file.clone(),
+                (None, None, Some(Left::Passed(file, _))) => file.clone(),
+                _ => return Ok(false),
+            }
+        };
+        let meta = Meta::of(file.as_fd()).doing(|| "stat a file that nobody judges".to_owned())?;
+        self.finds_judged_name(node, &meta)
+    }
+
+    fn judged_names_below(&self, meta: &Meta) -> Result<Vec<RelPath>> {
+        let names = RefCell::new(Vec::new());
+        self.judged_name_below(meta, |path| {
+            names.borrow_mut().push(path.clone());
+            false
+        })?;
+        Ok(names.into_inner())
     }
 
     /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes with all that is in it,
@@ -232,8 +278,15 @@ impl Overlay {
         epoch: u64,
         access: Access,
     ) -> Result<Claimed> {
-        if let Some(claimed) = self.state.lock().claim_open(node, meta.key(), access)? {
-            return Ok(claimed);
+        {
+            let mut state = self.state.lock();
+            if state.epoch != epoch {
+                // A judged name may have come to be shown since it was looked for.
+                return Ok(Claimed::MovedOn);
+            }
+            if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
+                return Ok(claimed);
+            }
         }
         let Some(file) = file.map_or_else(|| self.open_seen(path, meta), |file| Ok(Some(file)))? else {
             return Ok(Claimed::MovedOn);
@@ -330,13 +383,18 @@ impl Overlay {
     /// own, with the content of this moment.
     pub(super) fn part_from_passed(&self, before: &Policy) -> Result<()> {
         let files = self.state.lock().nodes.files();
-        for (node, path) in files {
-            let passed = before.action(&self.lower, &path, RuleEntry::File, None) == Action::Pass;
-            if !passed || self.action(&path, FileKind::Regular) == Action::Pass {
+        for node in files {
+            let passed = |path: &RelPath| before.action(&self.lower, path, RuleEntry::File, None) == Action::Pass;
+            let is_judged = |path: &RelPath| self.action(path, FileKind::Regular) != Action::Pass;
+            let mut names = self.all_names(node)?;
+            names.retain(|path| is_judged(path) && passed(path));
+            if names.is_empty() {
                 continue;
             }
-            if self.is_written_below(&path)? {
-                self.give_own_inode(&path)?;
+            for path in &names {
+                if self.is_written_below(path)? {
+                    self.give_own_inode(path)?;
+                }
             }
             let names = {
                 let mut state = self.state.lock();
@@ -348,6 +406,23 @@ impl Overlay {
             }
         }
         Ok(())
+    }
+
+    /// The names of a file, and of one that the kernel may write by itself those that it has not asked for.
+    fn all_names(&self, node: NodeId) -> Result<Vec<RelPath>> {
+        let (mut names, is_written) = {
+            let state = self.state.lock();
+            // One that the kernel has forgotten since is open nowhere.
+            let Ok(found) = state.nodes.get(node) else { return Ok(Vec::new()) };
+            let paths = found.names.iter().filter_map(|name| state.nodes.child_path(name.parent, &name.name).ok());
+            (paths.collect::<Vec<_>>(), found.written_past || found.passed().is_some())
+        };
+        let Some(first) = names.first().filter(|_| is_written) else { return Ok(names) };
+        if let Some(meta) = self.lower.stat(first).doing(|| format!("stat {first}"))? {
+            let judged = if meta.links > 1 { self.judged_names_below(&meta)? } else { Vec::new() };
+            names.extend(judged.into_iter().filter(|path| !names.contains(path)).collect::<Vec<_>>());
+        }
+        Ok(names)
     }
 
     /// After a change of rules: nobody looks at what is written from now on to what passes, so that it is another says
@@ -362,21 +437,34 @@ impl Overlay {
         }
     }
 
-    /// Who has the file of lower at `path` open keeps the inode; the path gets another with the content of this moment.
+    /// Who has the file of lower at `path` open, or another name for it, keeps the inode; the path gets another with the
+    /// content of this moment. What waits for review there is a change of that.
     fn give_own_inode(&self, path: &RelPath) -> Result<()> {
+        let upper = self.state.lock().uppers.at(path);
+        let _claimed = match upper.map(|id| self.claim(id)).transpose() {
+            // It was decided about a moment ago.
+            Err(Error::Errno(libc::ESTALE)) => None,
+            claimed => claimed?,
+        };
         let doing = || format!("copy {path}");
         let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(()) };
         let file = super::open_lower(&self.lower, path).doing(doing)?;
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let copy = NewContent::File { file: &file, like: &file, meta };
-        landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
-        landing.promise(Epilogue::default())?.apply()?.finish()?;
-        let copy = self.lower.stat(path).doing(doing)?;
-        let mut state = self.state.lock();
-        state.epoch += 1;
-        if let Some(copy) = copy {
-            state.touched(path, &meta.stamp(), &copy);
-        }
+        let copy = landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
+        let save = self.state.lock().uppers.saved_on_copy(path, &meta.stamp(), &copy.stamp());
+        let promised = landing.promise(Epilogue { save, ..Epilogue::default() })?;
+        let applied = {
+            let mut state = self.state.lock();
+            let mut applied = promised.apply()?;
+            state.epoch += 1;
+            if let Some(copy) = applied.meta_of(path) {
+                applied.epilogue().save = state.uppers.saved_on_copy(path, &meta.stamp(), &copy.stamp());
+                state.touched(path, &meta.stamp(), &copy);
+            }
+            applied
+        };
+        applied.finish()?;
         Ok(())
     }
 

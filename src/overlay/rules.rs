@@ -225,7 +225,7 @@ impl Overlay {
         by: &Writer,
         is_refused: fn(Action) -> bool,
     ) -> super::Result<Option<RelPath>> {
-        match meta.links > 1 && self.policy().refuses() {
+        match self.policy().refuses() && self.links_below(meta) > 1 {
             true => self.judged_name_below(meta, |path| is_refused(self.action_by(path, FileKind::Regular, by))),
             false => Ok(None),
         }

@@ -13,6 +13,7 @@ mod links;
 mod looks;
 mod model;
 mod outside;
+mod passing;
 mod patch;
 mod programs;
 mod purge;

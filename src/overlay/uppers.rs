@@ -51,6 +51,16 @@ impl Upper {
         self.row.what == What::Dir && self.row.held.as_ref().is_some_and(is_external)
     }
 
+    /// Its row once lower has `after` in the place of `before`; none where it is based on something else.
+    fn on_copy(&self, before: &Stamp, after: &Stamp) -> Option<UpperRow> {
+        let mut row = self.row.clone();
+        match &mut row.base.below {
+            Below::Entry { stamp, .. } if same_content_stamp(stamp, before) => *stamp = *after,
+            Below::Entry { .. } | Below::Nothing => return None,
+        }
+        Some(row)
+    }
+
     fn takes_one_name_of(&self, device: u64, inode: u64) -> bool {
         matches!(self.row.base.below, Below::Entry { stamp, links: 0 | 1, .. }
             if (stamp.device, stamp.inode) == (device, inode))
@@ -139,6 +149,23 @@ impl Uppers {
             }
         }
         rows
+    }
+
+    /// What lower has at a path was `before` and is `after` by our own doing, with the same content.
+    pub fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
+        if let Some(row) = self.upper_at(path).and_then(|upper| upper.on_copy(before, after)) {
+            self.set_row(row);
+        }
+    }
+
+    /// What the database shall know then of the entry there.
+    pub fn saved_on_copy(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<UpperRow> {
+        let saved = self.upper_at(path).filter(|upper| upper.saved);
+        saved.and_then(|upper| upper.on_copy(before, after)).into_iter().collect()
+    }
+
+    fn upper_at(&self, path: &RelPath) -> Option<&Upper> {
+        self.get(self.at(path)?)
     }
 
     pub fn in_dir(&self, dir: &RelPath) -> impl Iterator<Item = (&OsStr, UpperId)> {

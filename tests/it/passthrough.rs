@@ -336,6 +336,28 @@ f.seek(0); assert f.read(8) == m[:8] == b"{SMUGGLED}"
 }
 
 #[test]
+fn a_reload_leaves_behind_who_writes_by_a_name_that_goes_on_passing() {
+    either_way(|scratch, view| {
+        fs::create_dir(scratch.lower().join("target/kept")).expect("a directory");
+        fs::hard_link(scratch.lower().join("target/x"), scratch.lower().join("target/kept/x")).expect("a link");
+        let script = format!(
+            r#"
+import subprocess
+f = open("target/kept/x", "r+b", buffering=0)
+put({:?}, b"target/kept/\n")
+subprocess.run([{:?}, "reload"], check=True, stdout=subprocess.DEVNULL)
+f.write(b"{SMUGGLED}"); assert get("target/kept/x")[:8] == b"{SMUGGLED}"
+"#,
+            scratch.lower().join(".gitignore"),
+            scratch.fettlefs().get_program(),
+        );
+        in_view(scratch, view, &script);
+        assert_eq!(scratch.read("target/x"), lines(20));
+        assert!(scratch.read("target/kept/x").starts_with(SMUGGLED));
+    });
+}
+
+#[test]
 fn a_file_with_a_judged_name_is_judged_under_the_other_too() {
     either_way(|scratch, view| {
         let old = scratch.read("src/a.txt");
@@ -343,6 +365,28 @@ fn a_file_with_a_judged_name_is_judged_under_the_other_too() {
         view.write("target/link", SMUGGLED.repeat(100));
         assert_eq!(scratch.read("src/a.txt"), old);
         assert_eq!(view.read("src/a.txt"), SMUGGLED.repeat(100));
+        assert_eq!(view.only_held().path, "src/a.txt");
+    });
+}
+
+#[test]
+fn a_judged_name_that_waits_as_deleted_or_replaced_keeps_what_it_has_when_the_other_is_written() {
+    either_way(|scratch, view| {
+        let old = scratch.read("src/a.txt");
+        for name in ["kept", "mapped"] {
+            fs::hard_link(scratch.lower().join("src/a.txt"), scratch.lower().join("target").join(name))
+                .expect("a link");
+        }
+        let script = format!(
+            r#"
+r = open("target/kept", "rb", buffering=0); os.unlink("src/a.txt")
+f = open("target/mapped", "r+b"); m = mmap.mmap(f.fileno(), 0); f.close(); m[:8] = b"{SMUGGLED}"; m.flush(); m.close()
+assert r.read(8) == get("target/mapped")[:8] == b"{SMUGGLED}"
+put("src/a.txt", b"new\n" * 100); os.truncate("target/kept", 3); assert get("target/mapped") == b"smu"
+"#
+        );
+        in_view(scratch, view, &script);
+        assert_eq!((scratch.read("src/a.txt"), scratch.read("target/kept").as_str()), (old, "smu"));
         assert_eq!(view.only_held().path, "src/a.txt");
     });
 }

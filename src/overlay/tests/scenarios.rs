@@ -364,6 +364,23 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "older 99\n", "old 39\n"],
     },
     Scenario {
+        name: "a file is emptied where nobody judges, and its judged name waits as deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("AGENTS.md", &lines("old", 100));
+            bench.put(".git/x", "x\n");
+            std::fs::hard_link(bench.lower_path("AGENTS.md"), bench.lower_path(".git/y")).unwrap();
+            bench.unlink("AGENTS.md");
+        },
+        act: |bench| {
+            let (dir, name) = parent(bench, ".git/y")?;
+            let node = bench.view().lookup(dir, name)?.node;
+            let opened = bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC), &ME)?;
+            Ok(bench.view().release(opened.handle)?)
+        },
+        precious: &["old 99\n"],
+    },
+    Scenario {
         name: "a file made a moment ago is renamed to where nobody judges",
         rule: Rule::AllOrNothing,
         ready: |bench| {

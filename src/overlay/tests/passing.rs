@@ -1,0 +1,222 @@
+//! Files that are written where nobody judges, and have a judged name as well: whatever becomes of that, lower keeps there
+//! what nobody has reviewed.
+
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::XattrFlags;
+
+use super::*;
+
+/// A sensitive file with two more names where nobody judges.
+fn linked() -> Bench {
+    linked_to(&["ign/x", "ign/y"])
+}
+
+fn linked_to(names: &[&str]) -> Bench {
+    let mut bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "/ign\n");
+    bench.put("AGENTS.md", &lines(100));
+    bench.put("own", &changed(100, 60));
+    std::fs::create_dir(bench.lower_path("ign")).unwrap();
+    for name in names {
+        std::fs::hard_link(bench.lower_path("AGENTS.md"), bench.lower_path(name)).unwrap();
+    }
+    bench.remount();
+    bench
+}
+
+fn attempt_to_open(bench: &Bench, node: NodeId, flags: i32) -> Result<HandleId> {
+    Ok(bench.view().open(node, OpenFlags::from_raw(flags), &ME)?.handle)
+}
+
+fn open(bench: &Bench, path: &str, flags: i32) -> HandleId {
+    attempt_to_open(bench, bench.node(path).unwrap(), flags).unwrap()
+}
+
+fn set(bench: &Bench, path: &str, mode: Option<u32>, size: Option<u64>) -> Result<()> {
+    let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
+    let set = SetAttributes { mode, uid: None, gid: None, size, atime, mtime };
+    bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).map(drop)
+}
+
+/// What waits at the judged name.
+fn waiting(bench: &Bench) -> ChangeId {
+    let path = RelPath::parse(b"AGENTS.md").unwrap();
+    bench.view().state.lock().uppers.held_at(&path).unwrap().id.clone()
+}
+
+fn exchange(bench: &Bench) {
+    let (one, other) = (OsStr::new("own"), OsStr::new("AGENTS.md"));
+    bench.view().rename(ROOT, one, ROOT, other, RenameFlags::EXCHANGE, &ME).unwrap();
+}
+
+/// Ways in which a change that waits hides what lower has at the judged name.
+const HIDDEN: [(&str, fn(&Bench)); 4] = [
+    ("deleted", |bench| bench.unlink("AGENTS.md")),
+    ("renamed away", |bench| bench.rename("AGENTS.md", "away")),
+    ("replaced", |bench| {
+        bench.save("new", "new\n");
+        bench.rename("new", "AGENTS.md");
+    }),
+    ("exchanged", exchange),
+];
+
+/// Ways to write.
+const WRITTEN: [(&str, fn(&Bench)); 5] = [
+    ("emptied", |bench| bench.save("ign/x", "evil\n")),
+    ("overwritten", |bench| {
+        let handle = open(bench, "ign/x", libc::O_RDWR);
+        bench.view().write(handle, 0, b"evil").unwrap();
+        bench.close(handle);
+    }),
+    ("truncated by path", |bench| set(bench, "ign/x", None, Some(7)).unwrap()),
+    ("allocated", |bench| {
+        let handle = open(bench, "ign/x", libc::O_RDWR);
+        bench.view().fallocate(handle, 0, 0, 9999, &ME).unwrap();
+        bench.close(handle);
+    }),
+    ("copied to", |bench| {
+        let (from, to) = (open(bench, "own", libc::O_RDONLY), open(bench, "ign/x", libc::O_WRONLY));
+        assert_eq!(bench.view().copy_file_range(from, 0, to, 10, 20, &ME).unwrap(), 20);
+        bench.close(to);
+    }),
+];
+
+#[test]
+fn what_a_waiting_change_hides_stays_as_it_is_however_its_other_names_are_written() {
+    for names in [&["ign/x"][..], &["ign/x", "ign/y"]] {
+        for (hidden, hide) in HIDDEN {
+            for (written, write) in WRITTEN {
+                eprintln!("{hidden}, {written}, {names:?}");
+                stays_as_it_is(linked_to(names), names, hide, write);
+            }
+        }
+    }
+}
+
+fn stays_as_it_is(mut bench: Bench, names: &[&str], hide: fn(&Bench), write: fn(&Bench)) {
+    hide(&bench);
+    let waits = waiting(&bench);
+    write(&bench);
+    assert_eq!(bench.lower("AGENTS.md"), Some(lines(100)));
+    let written = bench.lower("ign/x");
+    assert_ne!(written, Some(lines(100)));
+    for name in names {
+        assert_eq!((&bench.lower(name), &bench.read(name)), (&written, &written), "{name} stays a name of the file");
+    }
+    assert_eq!(waiting(&bench), waits);
+    assert!(bench.view().external_paths().unwrap().is_empty(), "nobody else has done anything");
+    bench.remount();
+    assert_eq!(waiting(&bench), waits);
+    bench.view().discard(&[waits], &Review::default()).unwrap();
+    assert_eq!(bench.read("AGENTS.md"), Some(lines(100)));
+}
+
+#[test]
+fn what_waits_there_is_confirmed_as_if_nobody_had_written() {
+    for (hidden, hide) in HIDDEN {
+        let bench = linked();
+        hide(&bench);
+        let shown = bench.read("AGENTS.md");
+        bench.save("ign/x", "evil\n");
+        bench.confirm(&[waiting(&bench)]).unwrap();
+        assert_eq!((bench.lower("AGENTS.md"), bench.read("AGENTS.md")), (shown.clone(), shown), "{hidden}");
+        assert_eq!(bench.lower("ign/x").as_deref(), Some("evil\n"), "{hidden}");
+    }
+}
+
+#[test]
+fn a_name_that_is_shown_again_is_judged_again() {
+    let bench = linked();
+    bench.unlink("AGENTS.md");
+    let reader = open(&bench, "ign/x", libc::O_RDONLY);
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    let node = bench.node("ign/x").unwrap();
+    // Who reads where nobody judges keeps what he has; the kernel looks the name up anew.
+    let refused = attempt_to_open(&bench, node, libc::O_WRONLY);
+    assert_eq!(refused.unwrap_err().code(), libc::ESTALE);
+    bench.save("ign/x", "evil\n");
+    assert_eq!((bench.lower("AGENTS.md"), bench.read("AGENTS.md").as_deref()), (Some(lines(100)), Some("evil\n")));
+    bench.close(reader);
+}
+
+#[test]
+fn a_change_that_goes_on_under_a_passing_name_is_judged_by_the_one_that_is_hidden() {
+    // Only its size has it reviewed.
+    let bench = linked();
+    bench.put("plain", &lines(100));
+    std::fs::hard_link(bench.lower_path("plain"), bench.lower_path("ign/plain")).unwrap();
+    bench.save("ign/plain", &changed(100, 60));
+    bench.unlink("plain");
+    bench.save("ign/plain", "evil\n");
+    assert_eq!((bench.lower("plain"), bench.lower("ign/plain")), (Some(lines(100)), Some(lines(100))));
+    assert_eq!((bench.read("plain"), bench.read("ign/plain").as_deref()), (None, Some("evil\n")));
+    assert_eq!(bench.held().len(), 2);
+}
+
+#[test]
+fn a_file_without_a_name_in_the_view_is_not_written_under_its_judged_one() {
+    for hide in [None, Some(HIDDEN[0].1)] {
+        let bench = linked();
+        hide.iter().for_each(|hide| hide(&bench));
+        let node = bench.node("ign/x").unwrap();
+        let reader = open(&bench, "ign/x", libc::O_RDONLY);
+        bench.save("ign/new", "new\n");
+        bench.rename("ign/new", "ign/x");
+        // As through `/proc/self/fd`.
+        if let Ok(writer) = attempt_to_open(&bench, node, libc::O_WRONLY) {
+            bench.view().write(writer, 0, b"evil").unwrap();
+            bench.close(writer);
+        }
+        assert_eq!(bench.lower("AGENTS.md"), Some(lines(100)));
+        bench.close(reader);
+    }
+}
+
+#[test]
+fn set_id_and_privileges_do_not_come_to_a_judged_name_by_another() {
+    for hide in [None, Some(HIDDEN[0].1)] {
+        let bench = linked();
+        hide.iter().for_each(|hide| hide(&bench));
+        assert_eq!(set(&bench, "ign/x", Some(0o4755), None).unwrap_err().code(), libc::EPERM);
+        let (node, name) = (bench.node("ign/x").unwrap(), OsStr::new("security.other"));
+        let given = bench.view().set_xattr(node, name, b"1", XattrFlags::empty(), &ME);
+        assert_eq!(given.unwrap_err().code(), libc::EPERM);
+        set(&bench, "ign/x", Some(0o755), None).unwrap();
+        assert_eq!(std::fs::metadata(bench.lower_path("AGENTS.md")).unwrap().mode() & 0o7777, 0o755);
+    }
+}
+
+#[test]
+fn what_is_refused_by_a_name_that_is_hidden_is_refused_by_another() {
+    for action in ["deny", "freeze"] {
+        let mut bench = linked();
+        bench.put("plain", &lines(100));
+        std::fs::hard_link(bench.lower_path("plain"), bench.lower_path("judged")).unwrap();
+        bench.unlink("plain");
+        bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"plain\"\naction = \"{action}\"\n"));
+        bench.remount();
+        let refused = attempt_to_open(&bench, bench.node("judged").unwrap(), libc::O_WRONLY);
+        assert_eq!(refused.unwrap_err().code(), libc::EPERM);
+    }
+}
+
+#[test]
+fn a_name_that_is_judged_from_now_on_leaves_behind_who_writes_by_one_that_goes_on_passing() {
+    let mut bench = Bench::new();
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "/ign\n");
+    bench.put("ign/x", &lines(100));
+    std::fs::create_dir(bench.lower_path("ign/kept")).unwrap();
+    std::fs::hard_link(bench.lower_path("ign/x"), bench.lower_path("ign/kept/x")).unwrap();
+    bench.remount();
+    let writer = open(&bench, "ign/kept/x", libc::O_RDWR);
+    bench.put(".gitignore", "/ign/kept\n");
+    let lower = Tree::open(&bench.dir).unwrap();
+    bench.view().set_policy(Policy::load(&lower, &RuleSource::default()).unwrap()).unwrap();
+    bench.view().write(writer, 0, b"evil").unwrap();
+    assert_eq!(bench.lower("ign/x"), Some(lines(100)));
+    assert_eq!(bench.lower("ign/kept/x"), Some(lines(100).replacen("line", "evil", 1)));
+    bench.close(writer);
+}
