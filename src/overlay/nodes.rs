@@ -317,10 +317,15 @@ impl Nodes {
         })
     }
 
-    /// Each path of a node, the first first. A name in a directory that has gone is none.
+    /// Each path of a node, the first first. A name in a directory that has gone leads nowhere.
     pub fn paths(&self, id: NodeId) -> Result<Vec<RelPath>> {
-        let names = self.get(id)?.names.iter();
-        Ok(names.filter_map(|name| self.child_path(name.parent, &name.name).ok()).collect())
+        let paths = self.get(id)?.names.iter().map(|name| self.child_path(name.parent, &name.name));
+        paths.filter(|path| !path.as_ref().is_err_and(|err| err.code() == libc::ENOENT)).collect()
+    }
+
+    pub fn has_several_paths(&self, id: NodeId) -> bool {
+        let several = self.nodes.get(id).is_some_and(|node| node.names.len() > 1);
+        several && self.paths(id).is_ok_and(|paths| paths.len() > 1)
     }
 
     pub fn names(&self, id: NodeId) -> Vec<(NodeId, OsString)> {

@@ -172,14 +172,40 @@ impl Overlay {
             if !state.nodes.is_at(node, path) {
                 return Ok(None);
             }
+            let has_others = state.nodes.has_several_paths(node);
             let is_there = match &origin {
                 Origin::Nothing | Origin::Hidden(_) => false,
                 Origin::Lower(_) if state.upper_elsewhere(node, path).is_some() => false,
+                Origin::Lower(meta) if has_others => state.nodes.is_lower(node, meta.key()),
                 Origin::Lower(meta) => state.nodes.is_to_be_opened(node, path, meta),
                 Origin::Upper(id, _) => state.node_apart(*id).is_none_or(|apart| apart == node),
             };
-            return if is_there { Ok(Some(Look { epoch, origin, file })) } else { Err(Error::Errno(libc::ESTALE)) };
+            if is_there {
+                return Ok(Some(Look { epoch, origin, file }));
+            }
+            drop(state);
+            if has_others {
+                self.leave_name(node, path)?;
+            }
+            return Err(Error::Errno(libc::ESTALE));
         }
+    }
+
+    /// Something else is at a path of a node that has others: it has lost that name below, and by which one the kernel has
+    /// found it nobody knows. When it looks again, the node is to be where it is.
+    fn leave_name(&self, node: NodeId, path: &RelPath) -> Result<()> {
+        let (parent, next) = {
+            let mut state = self.state.lock();
+            if state.nodes.at(path) == Some(node) {
+                state.nodes.unname_path(path);
+            }
+            (path.parent().and_then(|dir| state.nodes.at(&dir)), state.nodes.path(node))
+        };
+        if let (Some(parent), Some(name)) = (parent, path.name()) {
+            self.tell(|observer| observer.entry_changed(parent, name));
+        }
+        // Without any path it is found by none: the kernel's next look gives another node.
+        next.map_or(Ok(()), |next| self.look_to_open(node, &next).map(drop))
     }
 
     /// None where the view has something else there or has it open, or lower has nothing that can be opened.

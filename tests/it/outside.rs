@@ -381,6 +381,36 @@ fn what_is_held_keeps_its_name_to_itself_when_its_file_is_renamed_below() {
 }
 
 #[test]
+fn a_file_opens_whatever_is_renamed_above_it_below_and_back() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let (dir, away) = (scratch.lower().join("src/deep"), scratch.lower().join("src/away"));
+    let look = || view.sh("find . -type f -exec cat {} + >/dev/null").status;
+    for round in 0..60 {
+        let writer = File::options().write(true).open(view.path("src/deep/a.txt")).expect("open in the view");
+        if round % 2 == 1 {
+            writer.write_all_at(b"L", 0).expect("write");
+        }
+        fs::rename(&dir, &away).expect("renamed below");
+        match round % 3 {
+            0 => {}
+            1 => symlink("away", &dir).expect("made below"),
+            _ => fs::write(&dir, "a file").expect("made below"),
+        }
+        look();
+        if round % 3 != 0 {
+            fs::remove_file(&dir).expect("removed below");
+        }
+        fs::rename(&away, &dir).expect("renamed below");
+        look();
+        drop(writer);
+        for file in ["a.txt", "b.txt"] {
+            shows("what opens", || view.try_read(format!("src/deep/{file}")).is_ok());
+        }
+    }
+}
+
+#[test]
 fn what_a_program_makes_it_can_go_on_with_at_once() {
     let scratch = mounted_scratch!();
     let view = warm(&scratch);

@@ -112,6 +112,59 @@ fn a_held_file_whose_directory_is_renamed_below_and_back_is_not_written_by_the_n
     bench.view().release(reader).unwrap();
 }
 
+/// Whatever comes in its place, which is looked at first.
+#[test]
+fn a_file_opens_after_its_directory_was_renamed_below_and_back() {
+    for turn in 0..2 {
+        let bench = Bench::new();
+        bench.put("d/f", &lines(100));
+        assert_eq!(bench.read("d/f"), Some(lines(100)));
+        moved(&bench, "d", "e");
+        let place = bench.lower_path("d");
+        match turn {
+            0 => bench.put("d", "a file"),
+            _ => std::os::unix::fs::symlink("e", &place).unwrap(),
+        }
+        bench.node("d").unwrap();
+        assert_eq!(bench.read("e/f"), Some(lines(100)));
+        std::fs::remove_file(&place).unwrap();
+        moved(&bench, "e", "d");
+        assert_eq!(bench.read("d/f"), Some(lines(100)));
+    }
+}
+
+#[test]
+fn a_file_that_was_written_while_its_directory_was_renamed_below_and_back_opens_and_has_landed() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    let node = bench.node("d/f").unwrap();
+    let writer = bench.view().open(node, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle;
+    bench.view().write(writer, 0, b"LINE 0\n").unwrap();
+    moved(&bench, "d", "e");
+    std::os::unix::fs::symlink("e", bench.lower_path("d")).unwrap();
+    bench.node("d").unwrap();
+    assert_eq!(bench.read("e/f"), Some(lines(100)));
+    std::fs::remove_file(bench.lower_path("d")).unwrap();
+    moved(&bench, "e", "d");
+    let written = lines(100).replace("line 0\n", "LINE 0\n");
+    assert_eq!(bench.read("d/f"), Some(written.clone()));
+    bench.close(writer);
+    assert_eq!([bench.lower("d/f"), bench.read("d/f")], [Some(written.clone()), Some(written)]);
+}
+
+/// As the kernel does: it looks up the name that it opens, once more where it is told that something else is there.
+#[test]
+fn a_file_that_is_renamed_below_opens_by_its_new_name_though_nobody_has_looked_at_the_old() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.node("f").unwrap();
+    moved(&bench, "f", "g");
+    let open = || bench.view().open(bench.node("g").unwrap(), OpenFlags::from_raw(libc::O_RDONLY), &ME);
+    let opened = open().or_else(|_| open()).unwrap();
+    assert_eq!(bench.view().read(opened.handle, 0, 1 << 20).unwrap(), lines(100).as_bytes());
+    bench.view().release(opened.handle).unwrap();
+}
+
 /// The first to close must know of the second, or his content would go with the first.
 #[test]
 fn two_who_write_a_file_whose_directory_is_renamed_below_lose_nothing() {
