@@ -57,7 +57,7 @@ impl Changes {
 }
 
 /// Two listings of a directory at the same version are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
     changes: u64,
     below: ListingStamp,
@@ -180,8 +180,8 @@ impl Listings {
         open.last += 1;
         let handle = open.last;
         let cached_at = version.filter(|_| !open.is_filled(dir.0));
-        let snapshot = match (cached_at, open.kept.get(&dir.0)) {
-            (Some(now), Some((kept, snapshot))) if now == *kept => Some(snapshot.clone()),
+        let snapshot = match (&cached_at, open.kept.get(&dir.0)) {
+            (Some(now), Some((kept, snapshot))) if now == kept => Some(snapshot.clone()),
             _ => None,
         };
         let flags = match (cached_at.is_some(), snapshot.is_some()) {
@@ -268,16 +268,17 @@ impl Listings {
         let (known, cached_at) = {
             let open = self.open.lock();
             let handle = open.handles.get(&handle.0).ok_or(Error::errno(libc::EBADF))?;
-            (handle.snapshot.clone(), handle.cached_at)
+            (handle.snapshot.clone(), handle.cached_at.clone())
         };
         let is_first = known.is_none();
         if let Some(snapshot) = known.filter(|_| offset > 0) {
             return Ok(snapshot);
         }
-        let version = cached_at.and_then(|_| self.version(view, dir));
+        let version = cached_at.as_ref().and_then(|_| self.version(view, dir));
         let shared = {
             let open = self.open.lock();
-            open.kept.get(&dir.0).filter(|(kept, _)| Some(*kept) == version).map(|(_, snapshot)| snapshot.clone())
+            let kept = open.kept.get(&dir.0).filter(|(kept, _)| version.as_ref() == Some(kept));
+            kept.map(|(_, snapshot)| snapshot.clone())
         };
         let snapshot: Snapshot = match shared {
             Some(shared) => shared,
@@ -286,7 +287,7 @@ impl Listings {
         let mut open = self.open.lock();
         match cached_at {
             // What two handles put into the kernel's cache must be one listing, from its beginning to its end.
-            Some(at) if is_first && version == Some(at) => match open.kept.get(&dir.0) {
+            Some(at) if is_first && version.as_ref() == Some(&at) => match open.kept.get(&dir.0) {
                 Some((kept, first)) if *kept == at => {
                     let first = first.clone();
                     open.read(handle, &first);

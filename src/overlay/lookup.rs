@@ -40,10 +40,14 @@ pub struct ListEntry {
     pub kind: FileKind,
 }
 
-/// What lower's directory looks like. While a directory is watched, two listings of it between which this has stayed the
-/// same, and no name was reported, are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListingStamp(Option<Stamp>);
+/// Where a directory is, and what lower's looks like. While a directory is watched, two listings of it between which this
+/// has stayed the same, and no name was reported, are the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListingStamp {
+    /// What upper has in it goes by the path.
+    path: RelPath,
+    below: Option<Stamp>,
+}
 
 /// Where the view takes a path from.
 #[derive(Clone, Copy, Debug)]
@@ -390,7 +394,8 @@ impl Overlay {
     pub fn listing_stamp(&self, dir: NodeId) -> Option<ListingStamp> {
         self.watch(dir)?;
         let path = self.state.lock().nodes.path(dir).ok()?;
-        Some(ListingStamp(self.lower.stat(&path).ok()?.map(|meta| meta.stamp())))
+        let below = self.lower.stat(&path).ok()?.map(|meta| meta.stamp());
+        Some(ListingStamp { path, below })
     }
 
     /// What is listed of lower, once upper has an entry for each directory that somebody removed and that something is held

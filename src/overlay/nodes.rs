@@ -243,10 +243,17 @@ impl Node {
     }
 }
 
+/// A name that a directory has lost by being found elsewhere.
+pub(super) struct NameLeft {
+    pub dir: NodeId,
+    pub parent: NodeId,
+    pub name: OsString,
+}
+
 pub(super) struct Nodes {
     nodes: Table,
     watched: HashMap<WatchId, NodeId>,
-    names_left: Vec<(NodeId, OsString)>,
+    names_left: Vec<NameLeft>,
     /// Where an open was told that another file is there now: the kernel looks and opens once more, and no third time.
     told_replaced: HashSet<RelPath>,
     /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
@@ -442,13 +449,13 @@ impl Nodes {
         for (parent, name) in former {
             self.unname(parent, &name);
             if self.watch_of(parent).is_some() {
-                self.names_left.push((parent, name));
+                self.names_left.push(NameLeft { dir: id, parent, name });
             }
         }
     }
 
-    /// Names that directories have lost by being found elsewhere, each given once: the kernel may still find them there.
-    pub fn take_names_left(&mut self) -> Vec<(NodeId, OsString)> {
+    /// Each given once: the kernel may still find them there.
+    pub fn take_names_left(&mut self) -> Vec<NameLeft> {
         std::mem::take(&mut self.names_left)
     }
 
@@ -548,6 +555,13 @@ impl Nodes {
         }
         let now = Print::of(stamp);
         Some(node.cached.replace(now)? == now)
+    }
+
+    /// From now on the kernel's cache is of content that lower does not have.
+    pub fn caches_upper(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.cached = None;
+        }
     }
 
     /// Whether the kernel's cache may have other content than this of a file that somebody has open.

@@ -220,7 +220,11 @@ impl Overlay {
     /// Whether what the kernel cached at the last open is still the content. When its idea of the size is stale, a read
     /// right after the open would be cut short: it forgets that, too.
     fn keep_cache(&self, node: NodeId, below: Option<Stamp>) -> bool {
-        let Some(stamp) = below else { return true };
+        let Some(stamp) = below else {
+            // Should it stand for lower again, the kernel has other content.
+            self.state.lock().nodes.caches_upper(node);
+            return true;
+        };
         self.forget_older_attributes(node, &stamp);
         let known = self.state.lock().nodes.set_cached(node, &stamp);
         if known == Some(false) {

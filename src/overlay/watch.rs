@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::lookup::Origin;
-use super::nodes::{ContentPrint, NodeId, Told};
+use super::nodes::{ContentPrint, NameLeft, NodeId, Told};
 use super::{Overlay, Result, State};
 use crate::store::is_temp_name;
 use crate::sys::file::Meta;
@@ -56,14 +56,17 @@ pub(super) struct Watching {
     refused: Mutex<Option<Instant>>,
 }
 
+/// Names, each in a directory.
+type NamesIn = HashSet<(NodeId, OsString)>;
+
 /// What others did, as far as it concerns the nodes.
 #[derive(Default)]
 struct Round {
     /// Directories whose own attributes changed: of names in them, or by themselves.
     dirs: HashSet<NodeId>,
     /// Before those that changed: what was renamed keeps its node if its new name is known before the old one goes.
-    appeared: HashSet<(NodeId, OsString)>,
-    changed: HashSet<(NodeId, OsString)>,
+    appeared: NamesIn,
+    changed: NamesIn,
     /// Something is not told: all must be looked at.
     lost: bool,
 }
@@ -132,32 +135,42 @@ impl Overlay {
         // Whoever lists one of them from here on is shown what there is.
         dirs.iter().for_each(|dir| self.tell(|observer| observer.names_changed(*dir)));
         let mut changed_in = HashSet::new();
-        for (names, again) in [(appeared, &mut later.appeared), (changed, &mut later.changed)] {
-            for (parent, name) in names {
-                self.doubt_name(parent, &name);
-                match self.look_again(parent, &name) {
-                    Ok(Differs::Later) => {
-                        again.insert((parent, name));
-                    }
-                    Ok(Differs::Nowhere) => {}
-                    Ok(Differs::Absent) => {
-                        changed_in.insert(parent);
-                    }
-                    Ok(differs) => {
-                        changed_in.insert(parent);
-                        self.tell_difference(parent, &name, &differs);
-                    }
-                    // The directory is gone, or nobody can look into it: who asks next is told that.
-                    Err(err) => log::debug!("look again at a name below: {err}"),
-                }
-            }
-        }
+        self.look_again_at(appeared, &mut later.appeared, &mut changed_in);
+        self.look_again_at(changed, &mut later.changed, &mut changed_in);
+        let (left, concerned) = {
+            let mut state = self.state.lock();
+            let left = state.nodes.take_names_left();
+            let concerned = left.iter().flat_map(|left| state.concerned_by_move(left)).collect();
+            (left, concerned)
+        };
         // Who looks for such a directory by its new name makes the kernel move it; by the old one it would go on.
-        let left = self.state.lock().nodes.take_names_left();
-        left.iter().for_each(|(parent, name)| self.tell_difference(*parent, name, &Differs::Unknown));
+        left.iter().for_each(|left| self.tell_difference(left.parent, &left.name, &Differs::Unknown));
+        self.look_again_at(concerned, &mut later.changed, &mut changed_in);
         let moved = dirs.into_iter().filter(|dir| !changed_in.contains(dir) && !self.is_as_told(*dir));
         changed_in.iter().copied().chain(moved).for_each(|dir| self.forget_attributes(dir));
         later
+    }
+
+    /// Has the kernel told what is different at these names.
+    fn look_again_at(&self, names: NamesIn, later: &mut NamesIn, changed_in: &mut HashSet<NodeId>) {
+        for (parent, name) in names {
+            self.doubt_name(parent, &name);
+            match self.look_again(parent, &name) {
+                Ok(Differs::Later) => {
+                    later.insert((parent, name));
+                }
+                Ok(Differs::Nowhere) => {}
+                Ok(Differs::Absent) => {
+                    changed_in.insert(parent);
+                }
+                Ok(differs) => {
+                    changed_in.insert(parent);
+                    self.tell_difference(parent, &name, &differs);
+                }
+                // The directory is gone, or nobody can look into it: who asks next is told that.
+                Err(err) => log::debug!("look again at a name below: {err}"),
+            }
+        }
     }
 
     /// Whether a directory is as the kernel was told: by a request since, or but for what a landing of ours has moved.
@@ -375,6 +388,18 @@ impl Round {
 }
 
 impl State {
+    /// Names in a directory that others have renamed, where upper has something by the old path or by the new one: what
+    /// the view has at those is not what it was.
+    fn concerned_by_move(&self, left: &NameLeft) -> NamesIn {
+        let old = self.nodes.child_path(left.parent, &left.name);
+        let (Ok(old), Ok(new)) = (old, self.nodes.path(left.dir)) else { return NamesIn::new() };
+        let within = self.uppers.within(&old).into_iter().chain(self.uppers.within(&new));
+        let paths = within.filter_map(|id| self.uppers.get(id)).flat_map(|upper| &upper.row.names);
+        let now = paths.filter(|path| path.is_within(&old) || path.is_within(&new));
+        let now = now.map(|path| path.rebase(&old, &new).unwrap_or_else(|| path.clone()));
+        now.filter_map(|path| Some((self.nodes.at(&path.parent()?)?, path.name()?.to_owned()))).collect()
+    }
+
     /// For how long what was told of a node holds, after a look at it with these watches.
     pub(super) fn holds(&self, node: NodeId, meta: &Meta, watched: Watched) -> Holds {
         let is_seen = |dir, watch: Option<WatchId>| watch.is_some() && self.nodes.watch_of(dir) == watch;

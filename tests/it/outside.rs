@@ -380,6 +380,39 @@ fn what_is_held_keeps_its_name_to_itself_when_its_file_is_renamed_below() {
     }
 }
 
+/// Also what the kernel has cached of it: names, attributes, content and the listing.
+#[test]
+fn what_was_held_in_a_directory_that_is_renamed_below_shows_lower_by_the_new_name() {
+    for is_read_first in [true, false] {
+        let scratch = mounted_scratch!();
+        for file in ["changed", "gone"] {
+            scratch.write(format!("d/s/{file}"), lines(100));
+        }
+        let view = scratch.mount();
+        let look = |dir: &str| view.sh(&format!("ls -l {dir}/s; cat {dir}/s/changed; stat {dir}/s/gone")).stdout;
+        look("d");
+        view.write("d/s/changed", lines(300));
+        fs::remove_file(view.path("d/s/gone")).expect("removed");
+        look("d");
+        assert_eq!((names(&view.path("d/s")), size(&view, "d/s/gone")), (vec!["changed".to_owned()], None));
+        for (from, to) in [("d", "e"), ("e", "d"), ("d", "g")] {
+            fs::rename(scratch.lower().join(from), scratch.lower().join(to)).expect("renamed below");
+            let (content, listed) = match to {
+                "d" => (lines(300), vec!["changed"]),
+                _ => (lines(100), vec!["changed", "gone"]),
+            };
+            let changed = format!("{to}/s/changed");
+            if is_read_first {
+                look(to);
+            }
+            shows(&changed, || size(&view, &changed) == Some(content.len() as u64));
+            assert_eq!(view.read(&changed), content);
+            shows("the listing", || names(&view.path(format!("{to}/s"))) == listed);
+            shows("what is held as deleted", || view.has(format!("{to}/s/gone")) == (to != "d"));
+        }
+    }
+}
+
 #[test]
 fn a_file_opens_whatever_is_renamed_above_it_below_and_back() {
     let scratch = mounted_scratch!();
