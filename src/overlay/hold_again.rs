@@ -137,6 +137,10 @@ impl Overlay {
             let why = "the project has something else there since it was discarded; --force holds it all the same";
             return Err(refused_at(path, ErrorCode::Conflict, why));
         }
+        if !self.has_base(row, stands).map_err(|err| failed(path, &err))? {
+            let why = "what it was based on is not kept any more";
+            return Err(refused_at(path, ErrorCode::Conflict, why));
+        }
         if row.what == What::Node {
             return Err(refused_at(path, ErrorCode::Conflict, "a FIFO, socket or device does not come back"));
         }
@@ -160,6 +164,13 @@ impl Overlay {
                 Ok(content.is_some() && content == row.base.content_below())
             }
         }
+    }
+
+    /// Whether what it is compared with is kept, or is going to be: what lower has is, where the change `stands` on that.
+    fn has_base(&self, row: &UpperRow, stands: bool) -> Result<bool> {
+        let Some(base) = row.base.content else { return Ok(true) };
+        let is_below = stands && row.base.below != Below::Nothing && row.base.content_below() == Some(base);
+        Ok(is_below || self.store.content_file(base.digest)?.is_some())
     }
 
     /// Its content as an upper entry, on disk.

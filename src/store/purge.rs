@@ -11,8 +11,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Deserialize;
 
 use super::database::Database;
-use super::events::Measured;
+use super::events::{EventDraft, Measured};
 use super::journal::Intent;
+use super::operations::{Effect, PathEffect};
 use super::upper::parse_row;
 use super::{Context, Result, Store, content};
 use crate::model::{Digest, RelPath};
@@ -128,7 +129,8 @@ impl Store {
         let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
         let oldest = super::now_millis().saturating_sub(age_max);
         let backups = self.backups_as(|backup: &Dated| (backup.created, &backup.name))?;
-        let (doomed, named) = beyond(&backups, limits, oldest);
+        let (doomed, mut named) = beyond(&backups, limits, oldest);
+        named.extend(self.bases_of_discarded(&named, oldest)?);
         for batch in doomed.chunks(BATCH) {
             let mut database = self.database.lock();
             database.write(|tx| {
@@ -142,6 +144,30 @@ impl Store {
         orphans.chunks(BATCH).try_for_each(|batch| self.drop_content(batch, begun))?;
         self.purging.used.lock().retain(|_, at| at.elapsed() < USE_MAX);
         Ok(doomed.len())
+    }
+
+    /// What changes were based on that have been discarded since the time `oldest`, for as long as they can be held again:
+    /// what they came to is `named`, or they came to nothing.
+    fn bases_of_discarded(&self, named: &HashSet<Digest>, oldest: i64) -> Result<Vec<Digest>> {
+        // All rows, so that nobody waits until those that count have been found.
+        let query = "SELECT seq, CASE WHEN instr(row, '\"Discarded\"') > 0 THEN row ELSE '' END FROM event
+                     WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+        let effects = self.in_pieces(query, 0, |_: &i64, row: &String| {
+            if row.is_empty() {
+                return Ok(Vec::new());
+            }
+            let (event, effects) = parse_row::<EventDraft>(row, self.dirs.describe())?.into_parts();
+            Ok(if event.time.as_millisecond() < oldest { Vec::new() } else { effects })
+        })?;
+        let base = |done: &PathEffect| match &done.effect {
+            Effect::Discarded { row, content, .. } => {
+                let content = content.and_then(|version| version.content);
+                let is_kept = content.is_none_or(|kept| named.contains(&kept.digest));
+                row.base.digest().filter(|_| is_kept)
+            }
+            _ => None,
+        };
+        Ok(effects.iter().flatten().filter_map(base).collect())
     }
 
     /// The hashes of all content that has a row.

@@ -571,6 +571,46 @@ fn content_that_was_purged_is_missed_and_nothing_is_undone() {
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));
 }
 
+/// A change of `a` that was discarded in a session that has ended, and what somebody else has made of `a` since.
+fn discarded_before(change: impl Fn(&Bench)) -> (Bench, Operation) {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    change(&bench);
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    let discarded = bench.latest();
+    bench.view().session_ended().unwrap();
+    bench.remount();
+    bench.put("a", &lines(100).replace("line 90\n", "by a person\n"));
+    (bench, discarded)
+}
+
+#[test]
+fn what_is_held_again_is_based_on_what_it_was_also_after_the_session() {
+    let (mut bench, discarded) = discarded_before(|bench| bench.save("a", &changed(100, 60)));
+    bench.insist_on_undo(&discarded).unwrap();
+    bench.assert_sound();
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a").unwrap(), changed(100, 60).replace("line 90\n", "by a person\n"));
+    let (mut bench, discarded) = discarded_before(|bench| bench.unlink("a"));
+    bench.insist_on_undo(&discarded).unwrap();
+    assert_eq!((bench.names(""), bench.held().len()), (vec![], 1));
+    bench.assert_sound();
+}
+
+#[test]
+fn what_has_no_base_any_more_is_not_held_again() {
+    let (bench, discarded) = discarded_before(|bench| bench.unlink("a"));
+    let limits = crate::policy::settings::BackupLimits {
+        age_max: Some(Duration::ZERO),
+        per_path_max: 100,
+        quota_bytes: 1 << 30,
+    };
+    bench.view().store().purge(&limits, &bench.view().needed_content()).unwrap();
+    let refused = bench.insist_on_undo(&discarded).unwrap_err();
+    assert_eq!((refused.code, bench.held().len()), (ErrorCode::Conflict, 0), "{}", refused.message);
+    assert!(refused.message.contains("is not kept any more"), "{}", refused.message);
+}
+
 #[test]
 fn directories_that_were_held_come_and_go_with_what_is_in_them() {
     let bench = Bench::new();
