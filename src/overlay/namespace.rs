@@ -458,8 +458,8 @@ impl Overlay {
                 false => Ok(()),
             };
         }
-        if self.lower.stat(path).doing(|| format!("stat {path}"))?.is_some_and(|meta| meta.is_dir()) {
-            return self.hide_dir_again(path, row, caller);
+        if let Some(dir) = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir) {
+            return self.hide_dir_again(path, &dir, row, caller);
         }
         let existed = row.base.below != Below::Nothing || row.base.content.is_some();
         if !existed {
@@ -587,10 +587,11 @@ impl Overlay {
         Ok(())
     }
 
-    /// What took the place of a hidden directory goes; the directory is hidden as before.
-    fn hide_dir_again(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
-        let id = self.store.reserve_upper();
-        let whiteout = UpperRow { id, what: What::Whiteout, held: None, ..row.clone() };
+    /// What took the place of a hidden directory goes; the directory is hidden as before. It may have come below since, in
+    /// the place of a file that this was a change of.
+    fn hide_dir_again(&self, path: &RelPath, dir: &Meta, row: UpperRow, caller: &Caller) -> Result<()> {
+        let whiteout = self.whiteout(path, dir).row;
+        let id = whiteout.id;
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue =
             Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], verdicts: ended, ..Epilogue::default() };

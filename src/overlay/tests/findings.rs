@@ -897,3 +897,17 @@ fn a_temporary_file_that_is_renamed_over_what_is_held_leaves_no_trace() {
     bench.rename("temp", "a");
     assert_eq!((bench.held().len(), bench.lower("temp"), bench.backups()), (1, None, vec![]));
 }
+
+#[test]
+fn a_directory_that_has_come_below_in_the_place_of_what_was_held_is_hidden_as_one() {
+    let bench = Bench::new();
+    bench.put("s", &lines(100));
+    bench.save("s", &changed(100, 90));
+    std::fs::remove_file(bench.lower_path("s")).unwrap();
+    bench.put("s/f", "a\n");
+    bench.unlink("s");
+    assert_eq!((bench.names(""), bench.held().len()), (vec![], 1));
+    assert_eq!(bench.view().check().unwrap().0, []);
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    assert_eq!(bench.read("s/f").unwrap(), "a\n");
+}
