@@ -126,7 +126,7 @@ impl Overlay {
 
     fn missing_dir(&self, path: &RelPath) -> Reviewed<bool> {
         match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
-            None => Ok(true),
+            None => self.check_way(path).map(|()| true),
             Some(meta) if meta.is_dir() => Ok(false),
             Some(_) => Err(refused_at(path, ErrorCode::Conflict, "something else has taken the directory's place")),
         }

@@ -399,6 +399,10 @@ pub(super) fn already(operation: &Operation) -> ErrorBody {
 }
 
 pub(super) fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
+    if matches!(err, Error::Errno(libc::ENOENT | libc::ENOTDIR)) {
+        // In the view, where its removal may wait, or below a moment ago.
+        return refused_at(path, ErrorCode::Conflict, "nothing was undone: its directory is not there any more");
+    }
     let error = ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {path}: {err}"));
     ErrorBody { path: Some(path.clone()), ..error }
 }

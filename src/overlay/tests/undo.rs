@@ -500,6 +500,30 @@ fn who_has_just_closed_it_is_in_no_undos_way() {
 }
 
 #[test]
+fn what_was_done_in_a_directory_that_is_not_there_any_more_is_refused() {
+    let bench = Bench::new();
+    bench.put("d/s/f", &lines(100));
+    bench.rename("d/s", "d/t");
+    let renamed = bench.latest();
+    bench.unlink("d/t/f");
+    // Held, with what is deleted in them.
+    bench.remove_dir("d/t");
+    bench.remove_dir("d");
+    bench.refused(&renamed, ErrorCode::Conflict, "its directory is not there any more");
+    assert_eq!(bench.insist_on_undo(&renamed).unwrap_err().code, ErrorCode::Conflict);
+    let bench = Bench::new();
+    std::fs::create_dir_all(bench.lower_path("d/s/t")).unwrap();
+    bench.remove_dir("d/s/t");
+    bench.remove_dir("d/s");
+    let removed = bench.latest();
+    assert_eq!(removed.effects.len(), 2);
+    std::fs::remove_dir(bench.lower_path("d")).unwrap();
+    bench.put("d", "a file\n");
+    bench.refused(&removed, ErrorCode::Conflict, "d is not a directory any more");
+    assert_eq!(bench.insist_on_undo(&removed).unwrap_err().code, ErrorCode::Conflict);
+}
+
+#[test]
 fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
     let mut bench = Bench::new();
     bench.put("a", &lines(100));
