@@ -426,7 +426,10 @@ impl State {
         self.epoch += 1;
         let path = job.row.names[0].clone();
         if let Some(node) = self.nodes.at(&path) {
-            self.nodes.set_lower(node, meta.map(Meta::key));
+            // A name that goes takes nothing from a file that has others.
+            if meta.is_some() || self.nodes.names(node).len() == 1 {
+                self.nodes.set_lower(node, meta.map(Meta::key));
+            }
             if let Some(meta) = meta {
                 self.nodes.set_cached(node, &meta.stamp());
                 self.nodes.note_shown(node, &meta.stamp());

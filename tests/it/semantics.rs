@@ -142,6 +142,14 @@ a, b = os.stat("a.txt"), os.stat("b.txt"); assert (a.st_ino, a.st_nlink, b.st_nl
 os.unlink("b.txt"); assert os.stat("a.txt").st_nlink == 1; assert get("a.txt") == b"all new\n" * 100
 raises("EEXIST", os.link, "a.txt", "a.txt"); raises("EPERM", os.link, ".", "dir")
 "#;
+    a_name_after_one_that_went_is_of_the_same_file: r#"
+put("new", b"new\n"); os.symlink("a.txt", "l")
+for name in "a.txt", "new", "l":
+    os.link(name, "b", follow_symlinks=False); os.lstat("b"); os.unlink("b"); os.link(name, "c", follow_symlinks=False)
+    a, c = os.lstat(name), os.lstat("c"); assert (a.st_ino, a.st_nlink, c.st_nlink) == (c.st_ino, 2, 2), (name, a, c)
+    os.unlink("c")
+os.link("new", "c"); os.chmod("new", 0o600); assert os.stat("c").st_mode & 0o777 == 0o600
+"#;
     a_name_of_an_inode_goes_while_the_file_is_written: r#"
 os.link("a.txt", "b.txt"); f = open("a.txt", "a"); f.write("more\n"); f.flush(); os.unlink("b.txt")
 f.write("and more\n"); f.close(); assert get("a.txt").endswith(b"more\nand more\n"); assert os.stat("a.txt").st_nlink == 1
