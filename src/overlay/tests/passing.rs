@@ -51,8 +51,10 @@ fn exchange(bench: &Bench) {
     bench.view().rename(ROOT, one, ROOT, other, RenameFlags::EXCHANGE, &ME).unwrap();
 }
 
+type Act = (&'static str, fn(&Bench));
+
 /// Ways in which a change that waits hides what lower has at the judged name.
-const HIDDEN: [(&str, fn(&Bench)); 4] = [
+const HIDDEN: [Act; 4] = [
     ("deleted", |bench| bench.unlink("AGENTS.md")),
     ("renamed away", |bench| bench.rename("AGENTS.md", "away")),
     ("replaced", |bench| {
@@ -63,7 +65,7 @@ const HIDDEN: [(&str, fn(&Bench)); 4] = [
 ];
 
 /// Ways to write.
-const WRITTEN: [(&str, fn(&Bench)); 5] = [
+const WRITTEN: [Act; 5] = [
     ("emptied", |bench| bench.save("ign/x", "evil\n")),
     ("overwritten", |bench| {
         let handle = open(bench, "ign/x", libc::O_RDWR);
