@@ -12,6 +12,9 @@ pub enum Error {
     /// A permission program refused what was done, which is undone.
     #[error("denied by a permission program")]
     Denied,
+    /// Nothing is done yet: the kernel is to look anew at what the names stand for, and asks again.
+    #[error("the kernel looks again")]
+    LooksAgain,
     #[error("{doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(transparent)]
@@ -30,6 +33,7 @@ impl Error {
         match self {
             Self::Errno(errno) => *errno,
             Self::Denied => libc::EACCES,
+            Self::LooksAgain => libc::ESTALE,
             Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
             Self::Store(err) => err.errno(),
         }
@@ -39,13 +43,13 @@ impl Error {
     pub fn kind(&self) -> ErrorCode {
         match self {
             Self::Denied => ErrorCode::HookDenied,
-            Self::Errno(_) | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
+            Self::Errno(_) | Self::LooksAgain | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
         }
     }
 
     /// Whether somebody should read of it: a fault of the machine or of ours, not of the caller.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Errno(_) | Self::Denied)
+        !matches!(self, Self::Errno(_) | Self::Denied | Self::LooksAgain)
             && !matches!(self.code(), libc::ENOENT | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA | libc::ERANGE)
     }
 }

@@ -82,6 +82,7 @@ impl Overlay {
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         self.check_in_its_own_place(from)?;
         self.check_in_its_own_place(to)?;
+        self.set_apart(&[from, to])?;
         let by = self.doer(caller);
         let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);

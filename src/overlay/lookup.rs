@@ -528,7 +528,7 @@ impl State {
         let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names).filter(|names| names.len() > 1) else {
             return;
         };
-        let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.at(name)).collect();
+        let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.file_at(name)).collect();
         if let (None, Some(node)) = (self.nodes.child(parent, name), known.first()) {
             self.nodes.name(*node, parent, name);
         }

@@ -309,7 +309,7 @@ impl Overlay {
             row.names.push(path.clone());
             // First where it may fail: a name that was refused is nowhere.
             self.store.save_upper(&row)?;
-            let first = state.nodes.at(&row.names[0]);
+            let first = state.nodes.file_at(&row.names[0]);
             state.uppers.set_row(row);
             if let Some(node) = first {
                 state.nodes.name(node, parent, name);
@@ -490,11 +490,11 @@ impl Overlay {
 
     /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
     /// has not, which is looked for.
-    fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
+    pub(super) fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         let names = {
             let state = self.state.lock();
-            state.nodes.at(path).map(|node| state.nodes.paths(node)).transpose()?.unwrap_or_default()
+            state.nodes.file_at(path).map(|node| state.nodes.paths(node)).transpose()?.unwrap_or_default()
         };
         let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
         for name in names.into_iter().filter(|name| name != path) {

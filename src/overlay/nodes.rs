@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::model::{RelPath, Stamp, Timestamp};
 use crate::sys::file::{FileKind, InodeKey, Meta};
@@ -45,6 +45,9 @@ pub const ROOT: NodeId = NodeId(1);
 /// Synthetic numbers lie where no file system's own do, and below 2^53, so that programs that keep inode numbers in
 /// floating point still tell them apart.
 const SYNTHETIC_FIRST: u64 = 1 << 51;
+
+/// The kernel asks for a rename again as soon as it has looked, and only a program that is killed between the two does not.
+const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Opens that hear at one time that another file is there, far more than threads can be in an open.
 const TOLD_REPLACED_MAX: usize = 4096;
@@ -108,6 +111,15 @@ struct Rare {
     removed: Option<Box<Meta>>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     left: Option<Box<Left>>,
+    apart: Option<Apart>,
+}
+
+/// A name of a file with several is a node of its own: a rename that is about to be asked for again takes a copy by it.
+#[derive(Clone, Copy, Debug)]
+struct Apart {
+    /// The node that its other names have.
+    of: NodeId,
+    since: Instant,
 }
 
 /// Programs do not see that a file lands, and git reads again whatever has another ctime than it noted: they go on seeing
@@ -384,7 +396,56 @@ impl Nodes {
 
     /// What is open and judged at a path.
     pub fn open_at(&self, path: &RelPath) -> Option<&Arc<OpenFile>> {
-        self.open_on(self.at(path)?)
+        let node = self.at(path)?;
+        self.open_on(node).or_else(|| self.open_on(self.apart(node)?.of))
+    }
+
+    /// The node of the file at `path`, which all its names have but for one that is apart.
+    pub fn file_at(&self, path: &RelPath) -> Option<NodeId> {
+        let node = self.at(path)?;
+        Some(self.apart(node).map_or(node, |apart| apart.of))
+    }
+
+    fn apart(&self, id: NodeId) -> Option<Apart> {
+        self.nodes.get(id)?.rare.as_ref()?.apart
+    }
+
+    /// Gives one of several names a node of its own, until a rename takes it away, or is not asked for again. False where it
+    /// has had one since before the kernel last looked.
+    pub fn set_apart(&mut self, parent: NodeId, name: &OsStr) -> bool {
+        let Some(of) = self.child(parent, name).and_then(|id| self.nodes.get(id)) else { return false };
+        if of.rare.as_ref().is_some_and(|rare| rare.apart.is_some()) {
+            // One reference is ours.
+            return of.lookups < 2;
+        }
+        if of.names.len() < 2 {
+            return false;
+        }
+        let (of, kind, lower) = (of.id, of.kind, of.lower());
+        let rare = Rare { apart: Some(Apart { of, since: Instant::now() }), ..Rare::default() };
+        let id = self.synthetic();
+        // The kernel may forget it between two looks.
+        self.nodes.insert(Node { lookups: 1, rare: Some(Box::new(rare)), ..Node::new(id, kind, lower) });
+        self.name(id, parent, name);
+        self.nodes.find_by_lower(of);
+        true
+    }
+
+    /// A node goes on by itself, and stands for the file no more. Gives the one that it was set apart from.
+    pub fn end_apart(&mut self, id: NodeId) -> Option<NodeId> {
+        let apart = self.nodes.get_mut(id)?.rare.as_mut()?.apart.take()?;
+        self.set_lower(id, None);
+        self.forget(id, 1);
+        Some(apart.of)
+    }
+
+    /// A name that was set apart is one of the file's again. False where it was not.
+    pub fn rejoin(&mut self, parent: NodeId, name: &OsStr) -> bool {
+        let is_apart = self.child(parent, name).is_some_and(|id| self.apart(id).is_some());
+        if is_apart {
+            self.unname(parent, name);
+        }
+        is_apart
     }
 
     /// The node for what `parent`/`name` is now, made where there is none. `lower` is none for an upper entry.
@@ -427,11 +488,13 @@ impl Nodes {
             .then_some(NodeId(meta.inode));
         match kept.or(own) {
             Some(id) if !self.nodes.contains(id) => id,
-            _ => {
-                self.synthetic_next += 1;
-                NodeId(self.synthetic_next)
-            }
+            _ => self.synthetic(),
         }
+    }
+
+    fn synthetic(&mut self) -> NodeId {
+        self.synthetic_next += 1;
+        NodeId(self.synthetic_next)
     }
 
     /// Gives a node a name, and takes the name from whatever had it.
@@ -468,6 +531,7 @@ impl Nodes {
             Some(_) | None => {
                 self.nodes.lose_by_lower(id);
                 self.unwatch(id);
+                self.end_apart(id);
             }
         }
         self.drop_if_unneeded(id);
@@ -541,10 +605,11 @@ impl Nodes {
         lower.is_some_and(|lower| (lower.device, lower.inode) == (stamp.device, stamp.inode))
     }
 
-    /// Whether another node stands for a lower inode, and nobody has this one open.
+    /// Whether another node stands for a lower inode, and nobody has this one open, nor is it apart for a moment.
     pub fn is_of_another(&self, id: NodeId, key: InodeKey) -> bool {
         let other = self.nodes.of_lower(key).is_some_and(|other| other != id);
-        other && self.nodes.get(id).is_some_and(|node| !node.is_open())
+        let is_apart = || self.apart(id).is_some_and(|apart| apart.since.elapsed() < ASKED_AGAIN_WITHIN);
+        other && self.nodes.get(id).is_some_and(|node| !node.is_open()) && !is_apart()
     }
 
     /// Notes of which content the kernel's cache is from now on; gives whether it was of this, if it was of any.
@@ -645,11 +710,13 @@ impl Nodes {
         }
     }
 
-    /// The same attributes with the ctime that programs see.
+    /// The same attributes with the ctime that programs see, and the links: what is apart is about to be a copy, which has
+    /// no other name.
     pub fn as_seen(&self, id: NodeId, meta: Meta) -> Meta {
-        let landed = self.nodes.get(id).and_then(|node| node.rare.as_ref()?.landed);
-        let landed = landed.filter(|landed| landed.below == meta.ctime);
-        landed.map_or(meta, |landed| Meta { ctime: landed.shown, ..meta })
+        let Some(rare) = self.nodes.get(id).and_then(|node| node.rare.as_ref()) else { return meta };
+        let landed = rare.landed.filter(|landed| landed.below == meta.ctime);
+        let links = if rare.apart.is_some() { 1 } else { meta.links };
+        Meta { ctime: landed.map_or(meta.ctime, |landed| landed.shown), links, ..meta }
     }
 
     /// The kernel is about to be made to forget a node's attributes.
@@ -787,6 +854,33 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_set_apart_is_a_node_of_its_own_until_it_is_the_files_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let lower = Tree::open(dir.path()).unwrap();
+        let mut nodes = Nodes::new(&lower).unwrap();
+        let [one, two] = ["one", "two"].map(OsStr::new);
+        std::fs::write(dir.path().join(one), "").unwrap();
+        let meta = lower.stat(&RelPath::parse(b"one").unwrap()).unwrap().unwrap();
+        let look = |nodes: &mut Nodes, name: &OsStr| {
+            let id = nodes.resolve(ROOT, name, &meta, Some(meta.key()));
+            nodes.looked_up(id);
+            id
+        };
+        let file = look(&mut nodes, one);
+        assert!(!nodes.set_apart(ROOT, one), "it has no other name");
+        assert_eq!(look(&mut nodes, two), file);
+        assert!([(); 2].iter().all(|()| nodes.set_apart(ROOT, two)), "the kernel has not looked yet");
+        let apart = look(&mut nodes, two);
+        assert!(!nodes.set_apart(ROOT, two));
+        assert_eq!((look(&mut nodes, two), look(&mut nodes, one), apart == file), (apart, file, false));
+        assert_eq!(nodes.file_at(&RelPath::parse(b"two").unwrap()), Some(file));
+        assert_eq!((nodes.rejoin(ROOT, two), nodes.rejoin(ROOT, one)), (true, false));
+        assert_eq!(look(&mut nodes, two), file);
+        nodes.forget(apart, 2);
+        assert!(nodes.get(apart).is_err());
+    }
 
     #[test]
     fn the_last_of_a_deep_path_takes_all_directories_above_with_it() {

@@ -45,6 +45,8 @@ enum How {
 pub(super) enum Renamed {
     /// The node goes on under its new name.
     Moved,
+    /// The same, and the node that it had been set apart from has a link less.
+    MovedApart(NodeId),
     /// The new name stands for another node. The old one, where there is one, goes on without a name, or with a link less.
     Parted(Option<NodeId>),
 }
@@ -383,6 +385,7 @@ impl Overlay {
     pub(super) fn tell_renamed(&self, to: &End, renamed: Renamed) {
         match renamed {
             Renamed::Moved => {}
+            Renamed::MovedApart(node) => self.forget_attributes(node),
             Renamed::Parted(node) => {
                 self.tell(|observer| observer.entry_changed(to.parent, &to.name));
                 node.into_iter().for_each(|node| self.forget_attributes(node));
@@ -495,19 +498,13 @@ impl State {
         Renamed::Moved
     }
 
-    /// What comes is a copy of the source. Names that the source keeps are not the copy's, which is a node of its own.
+    /// What comes is a copy of the source, which is a node of its own. Names that came meanwhile are not the copy's.
     pub(super) fn renamed_as_copy(&mut self, from: &End, to: &End) -> Renamed {
         let node = self.nodes.child(from.parent, &from.name);
         if node.is_none_or(|node| self.nodes.names(node).len() < 2) {
             return self.renamed(from, to);
         }
-        self.parted(from, to)
-    }
-
-    /// Neither name is the source's any more, which has others.
-    pub(super) fn parted(&mut self, from: &End, to: &End) -> Renamed {
         self.epoch += 1;
-        let node = self.nodes.child(from.parent, &from.name);
         self.nodes.unname(to.parent, &to.name);
         self.nodes.unname(from.parent, &from.name);
         Renamed::Parted(node)
@@ -522,11 +519,12 @@ impl State {
         if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
             return Renamed::Parted(Some(node));
         }
+        let other = self.nodes.end_apart(node);
         // Named anew before the old name goes, so that it is never without one.
         self.nodes.name(node, to.parent, &to.name);
         self.nodes.unname(from.parent, &from.name);
         self.nodes.promote(node, to.parent, &to.name);
-        Renamed::Moved
+        other.map_or(Renamed::Moved, Renamed::MovedApart)
     }
 
     /// What comes to each end is a copy. A node with other names keeps those, and who has it open goes on with them. Gives
@@ -534,10 +532,12 @@ impl State {
     pub(super) fn exchanged_as_copies<'a>(&mut self, from: &'a End, to: &'a End) -> Vec<(&'a End, Renamed)> {
         let mut parted = Vec::new();
         for (end, arrival) in [(from, to), (to, from)] {
-            let node = self.nodes.child(end.parent, &end.name);
-            if let Some(node) = node.filter(|node| self.nodes.names(*node).len() > 1) {
+            let Some(node) = self.nodes.child(end.parent, &end.name) else { continue };
+            if self.nodes.names(node).len() > 1 {
                 self.nodes.unname(end.parent, &end.name);
                 parted.push((arrival, Renamed::Parted(Some(node))));
+            } else if let Some(other) = self.nodes.end_apart(node) {
+                parted.push((arrival, Renamed::MovedApart(other)));
             }
         }
         self.exchanged(from, to);

@@ -79,22 +79,32 @@ impl Overlay {
             return Err(Error::Errno(libc::EINVAL));
         }
         let _acting = self.acting([parent, new_parent]);
+        let (from, to) = ((parent, name), (new_parent, new_name));
         let mut tries = 1;
         loop {
             let epoch = self.state.lock().epoch;
-            match self.rename_found((parent, name), (new_parent, new_name), flags, caller) {
+            match self.rename_found(from, to, flags, caller) {
+                Err(Error::LooksAgain) => return Err(Error::LooksAgain),
                 // Written to, landed or held since it was looked at.
                 Err(err) if err.code() == libc::ESTALE && tries < TRIES && self.state.lock().epoch != epoch => {
                     tries += 1;
                 }
-                Err(err) if err.is_fault() => {
-                    // The kernel takes it for one that was not made. It looks again what the names stand for.
-                    for (parent, name) in [(parent, name), (new_parent, new_name)] {
-                        self.tell(|observer| observer.entry_changed(parent, name));
-                    }
+                Err(err) => {
+                    self.not_renamed([from, to], &err);
                     return Err(err);
                 }
-                done => return done,
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// Names that were set apart are the file's again. After a fault, too, the kernel takes the rename for one that was not
+    /// made: it looks again what the names stand for.
+    fn not_renamed(&self, names: [(NodeId, &OsStr); 2], err: &Error) {
+        for (parent, name) in names {
+            let was_apart = self.state.lock().nodes.rejoin(parent, name);
+            if was_apart || err.is_fault() {
+                self.tell(|observer| observer.entry_changed(parent, name));
             }
         }
     }
@@ -227,6 +237,7 @@ impl Overlay {
         }
         let judged = self.is_judged_there(from, to)?;
         if judged && (from.upper().is_some() || to.upper().is_some()) {
+            self.set_source_apart(from)?;
             self.ask_ahead_of_rename(from, to, caller)?;
         }
         match &from.origin {

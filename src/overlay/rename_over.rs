@@ -35,6 +35,7 @@ impl Overlay {
         if self.take_over(from, to, meta, &by)? {
             return Ok(());
         }
+        self.set_source_apart(from)?;
         let claimed = self.claim_target(to)?;
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
@@ -111,6 +112,7 @@ impl Overlay {
     /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of
     /// the target. The change stays with the other names, and this one goes as if it was removed.
     pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        self.set_source_apart(from)?;
         let by = self.doer(caller);
         // In one order, so that two who need the same entries never wait for each other.
         let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
@@ -136,15 +138,53 @@ impl Overlay {
             if let Some(hiding) = hiding {
                 state.uppers.insert(hiding);
             }
-            (copy.keep(), state.parted(from, to))
+            (copy.keep(), state.renamed_as_copy(from, to))
         };
         drop((first, claimed, second));
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
+        self.rebind(&to.path, copy);
         if let Some(whiteout) = whiteout {
             self.settle(whiteout, &by)?;
         }
         self.settle(copy, &by).map(|_| ())
+    }
+
+    /// What comes is a copy, if it is judged: a source that has other names gets a node of its own. Who has a changed file
+    /// open goes on with the other names, which the kernel may not know.
+    pub(super) fn set_source_apart(&self, from: &End) -> Result<()> {
+        let changed = match &from.origin {
+            Origin::Upper(id, meta) if meta.links > 1 => Some(*id),
+            Origin::Lower(meta) => self.changed_by_other_name(meta),
+            Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
+        };
+        if let Some(id) = changed {
+            self.learn_other_names(&from.path, id)?;
+        }
+        self.set_apart(&[from])
+    }
+
+    fn learn_other_names(&self, path: &RelPath, id: UpperId) -> Result<()> {
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let others = row.names.iter().filter(|name| *name != path);
+        others.clone().try_for_each(|name| self.learn_name(name))?;
+        match others.count() {
+            // Learnt by being looked for.
+            0 => self.other_name_below(path, &row).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names that are to stand for copies get nodes of their own, where their nodes have others. By a rename the kernel gives
+    /// a name the node that it knows by the other, and it can be told otherwise only after the answer, by when a program may
+    /// have written to that node. So it looks first: told that what it knows is stale, it asks again by itself.
+    pub(super) fn set_apart(&self, ends: &[&End]) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut looks_again = false;
+        for end in ends {
+            looks_again |= state.nodes.set_apart(end.parent, &end.name);
+        }
+        if looks_again { Err(Error::LooksAgain) } else { Ok(()) }
     }
 
     /// What the source has, as new upper content. One that passes may be growing meanwhile.

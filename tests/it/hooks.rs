@@ -152,6 +152,30 @@ assert sorted(os.listdir(".")) == ["deny", "hold", "land"], os.listdir(".")
     }
 }
 
+/// The kernel asks for such a rename twice, and permission programs are asked once.
+#[test]
+fn one_of_several_names_whose_rename_is_denied_is_the_files_still() {
+    let scratch = mounted_scratch!();
+    scratch.write("deny", "old\n");
+    let view = by_name(&scratch);
+    script(
+        &scratch,
+        &view,
+        r#"
+import time
+for name in ["land", "hold"]:
+    put(name, b"file\n"); os.link(name, "also-" + name)
+    raises("EACCES", os.rename, "also-" + name, "deny")
+    with open("also-" + name, "a") as f: f.write("more\n")
+    assert get(name) == b"file\nmore\n" and get("deny") == b"old\n", (name, get(name))
+    until = time.time() + 5
+    while os.stat(name).st_ino != os.stat("also-" + name).st_ino: assert time.time() < until
+    assert os.stat(name).st_nlink == 2
+"#,
+    );
+    assert_eq!(events(&view, "write_denied").len(), 2);
+}
+
 /// Editors rename the old file away before they write the new one: refused, they and the project still have it.
 #[test]
 fn a_save_that_is_denied_leaves_the_old_file_in_its_place() {

@@ -2,8 +2,11 @@
 //! on a plain directory, so that it asks for nothing the kernel does not give, and in the view: where files are judged,
 //! and where nobody judges.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::Path;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::harness::script::python;
 use crate::harness::{Scratch, View, lines, mounted_scratch, with_changed_lines};
@@ -402,6 +405,30 @@ fn a_copy_in_the_place_of_a_renamed_or_exchanged_name_is_no_link_at_once() {
         assert_eq!((scratch.read("o"), scratch.read("q")), ("mine\n".into(), "file\n".into()), "{way}");
     }
 }
+
+/// Before the kernel can have been told anything.
+#[test]
+fn a_write_right_after_a_rename_or_exchange_goes_to_the_file_of_that_name() {
+    let hold = "[[rule]]\nmatch = \"**\"\naction = \"hold\"\n";
+    let exchange = RenameFlags::EXCHANGE;
+    for (rules, flags) in [("", RenameFlags::empty()), ("", exchange), (hold, RenameFlags::empty()), (hold, exchange)] {
+        let scratch = mounted_scratch!();
+        scratch.write(".fettle.toml", rules);
+        (0..ROUNDS).for_each(|round| scratch.write(format!("{round}/q"), "old\n"));
+        let view = scratch.mounting().flag("--burst=1000000").start();
+        for round in 0..ROUNDS {
+            let [o, t, q] = ["o", "t", "q"].map(|name| view.path(format!("{round}/{name}")));
+            fs::write(&o, "file\n").and_then(|()| fs::hard_link(&o, &t)).expect("a file with two names");
+            renameat_with(CWD, &t, CWD, &q, flags).expect("renamed");
+            let opened = OpenOptions::new().append(true).open(&q);
+            opened.and_then(|mut file| file.write_all(b"more\n")).expect("written");
+            let shown = [&q, &o].map(|path| fs::read_to_string(path).expect("read"));
+            assert_eq!(shown, ["file\nmore\n", "file\n"], "{rules}{flags:?} in round {round}");
+        }
+    }
+}
+
+const ROUNDS: usize = 150;
 
 /// Scripts that try to get a whole new `a.txt` past the review, with the settings under which they must not.
 #[test]

@@ -302,8 +302,7 @@ fn what_was_made_in_a_renamed_directory_never_was_where_that_was() {
 }
 
 fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
-    let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
-    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
+    rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE)
 }
 
 fn links(bench: &Bench, path: &str) -> u32 {

@@ -107,7 +107,7 @@ impl Project {
             Op::Exchange(one, other) => {
                 let known = [one, other].map(|name| self.bench.node(name).is_ok());
                 let (one, other) = (OsStr::new(one), OsStr::new(other));
-                let exchanged = self.bench.view().rename(ROOT, one, ROOT, other, RenameFlags::EXCHANGE, &ME);
+                let exchanged = rename(self.bench.view(), (ROOT, one), (ROOT, other), RenameFlags::EXCHANGE);
                 assert!(exchanged.is_ok() || !known[0] || !known[1], "{exchanged:?}");
                 self.told(exchanged);
             }

@@ -408,7 +408,7 @@ impl Pair {
             if let Some(answer) = self.model.kernel_says(from, to, kind) {
                 return answer.map_err(Error::errno);
             }
-            self.view().rename(dir, name_of(from), new_dir, name_of(to), flags, &ME)
+            rename(self.view(), (dir, name_of(from)), (new_dir, name_of(to)), flags)
         });
         let is_crossing = matches!(&answer, Err(err) if err.code() == libc::EXDEV);
         let is_taken = self.model.takes_used_paths(from, to)

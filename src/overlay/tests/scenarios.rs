@@ -112,8 +112,7 @@ fn parent<'a>(bench: &Bench, path: &'a str) -> Result<(NodeId, &'a OsStr)> {
 }
 
 fn rename_with(bench: &Bench, one: &str, other: &str, flags: RenameFlags) -> Acted {
-    let ((one_dir, one), (other_dir, other)) = (parent(bench, one)?, parent(bench, other)?);
-    Ok(bench.view().rename(one_dir, one, other_dir, other, flags, &ME)?)
+    Ok(super::rename(bench.view(), parent(bench, one)?, parent(bench, other)?, flags)?)
 }
 
 fn rename(bench: &Bench, from: &str, to: &str) -> Acted {

@@ -151,7 +151,7 @@ impl Actor<'_> {
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let _names = self.names.lock();
-        self.bench.view().rename(ROOT, OsStr::new(from), ROOT, OsStr::new(to), RenameFlags::empty(), &ME)
+        rename(self.bench.view(), (ROOT, OsStr::new(from)), (ROOT, OsStr::new(to)), RenameFlags::empty())
     }
 }
 

@@ -29,8 +29,7 @@ fn link(bench: &Bench, source: &str, path: &str) -> Result<()> {
 }
 
 fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
-    let ((one_dir, one), (other_dir, other)) = (bench.parent(one), bench.parent(other));
-    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME)
+    rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE)
 }
 
 /// That the one thing that waits is a symlink at `path`, for that reason; also after a remount.
