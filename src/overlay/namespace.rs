@@ -511,7 +511,7 @@ impl Overlay {
 
     fn find_other_name(&self, path: &RelPath, meta: &Meta) -> Result<Option<RelPath>> {
         // One that is held as deleted or replaced is no name of the file in the view.
-        let is_shown = |name: &RelPath| name != path && self.state.lock().uppers.at(name).is_none();
+        let is_shown = |name: &RelPath| name != path && self.state.lock().is_taken_from_lower(name);
         let found = self.judged_name_below(meta, is_shown)?;
         // Whoever has the file open by the name that goes has it open by this one.
         found.iter().try_for_each(|name| self.learn_name(name))?;
