@@ -338,8 +338,8 @@ impl Nodes {
 
     /// Each path of a node, the first first. A name in a directory that has gone leads nowhere.
     pub fn paths(&self, id: NodeId) -> Result<Vec<RelPath>> {
-        let paths = self.get(id)?.names.iter().map(|name| self.child_path(name.parent, &name.name));
-        paths.filter(|path| !path.as_ref().is_err_and(|err| err.code() == libc::ENOENT)).collect()
+        let names = self.get(id)?.names.iter();
+        Ok(names.filter_map(|name| self.child_path(name.parent, &name.name).ok()).collect())
     }
 
     pub fn has_several_paths(&self, id: NodeId) -> bool {

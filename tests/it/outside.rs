@@ -332,7 +332,7 @@ os.rename('.a.txt.new', 'a.txt')
         let told = [
             "src structure external",
             "src/deep structure external",
-            "src/deep/a.txt modify parent",
+            "src/deep/a.txt modify external",
             "src/deep/made create parent",
             "src/deep/sub structure parent",
             "src/deep/sub/new create parent",
