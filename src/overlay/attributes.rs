@@ -82,6 +82,12 @@ impl Overlay {
         }
         match origin? {
             Origin::Lower(meta) | Origin::Upper(_, meta) => Ok(meta),
+            Origin::Nothing | Origin::Hidden(_) if self.state.lock().nodes.has_several_paths(node) => {
+                match self.drop_lost_name(node, &path)? {
+                    next if next == path => Err(Error::Errno(libc::ENOENT)),
+                    _ => self.meta_of(node),
+                }
+            }
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
         }
     }

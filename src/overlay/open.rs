@@ -191,9 +191,19 @@ impl Overlay {
         }
     }
 
-    /// Something else is at a path of a node that has others: it has lost that name below, and by which one the kernel has
-    /// found it nobody knows. When it looks again, the node is to be where it is.
+    /// By which of its names the kernel has found a node that has lost one nobody knows. When it looks again, the node is to
+    /// be where it is.
     fn leave_name(&self, node: NodeId, path: &RelPath) -> Result<()> {
+        match self.drop_lost_name(node, path) {
+            Ok(next) => self.look_to_open(node, &next).map(drop),
+            // It is found by none: the kernel's next look gives another node.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Something else is at a path of a node that has others, or nothing: it has lost that name below. Gives its first path
+    /// then.
+    pub(super) fn drop_lost_name(&self, node: NodeId, path: &RelPath) -> Result<RelPath> {
         let (parent, next) = {
             let mut state = self.state.lock();
             if state.nodes.at(path) == Some(node) {
@@ -204,8 +214,7 @@ impl Overlay {
         if let (Some(parent), Some(name)) = (parent, path.name()) {
             self.tell(|observer| observer.entry_changed(parent, name));
         }
-        // Without any path it is found by none: the kernel's next look gives another node.
-        next.map_or(Ok(()), |next| self.look_to_open(node, &next).map(drop))
+        next
     }
 
     /// None where the view has something else there or has it open, or lower has nothing that can be opened.

@@ -380,3 +380,19 @@ fn rules_for_what_is_held_or_passes_there_hold_on() {
     assert_eq!(bench.waiting(), told);
     bench.check();
 }
+
+/// The directory that stands in has the node of the one that went, and by that the names of what was in it.
+#[test]
+fn what_was_in_a_directory_that_is_renamed_below_is_in_reach_by_its_new_path() {
+    let bench = Bench::new();
+    bench.put("d/held", &lines(100));
+    bench.save("d/held", &"other\n".repeat(100));
+    bench.save("d/fresh", "fresh\n");
+    std::fs::rename(bench.lower_path("d"), bench.lower_path("away")).unwrap();
+    for path in ["d", "away"] {
+        bench.node(path).unwrap();
+    }
+    assert_eq!(bench.meta("away/fresh").size, 6);
+    assert_eq!(bench.read("away/fresh").as_deref(), Some("fresh\n"));
+    assert_eq!(bench.names("d"), ["held"]);
+}
