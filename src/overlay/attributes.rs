@@ -10,7 +10,6 @@ use super::error::Context;
 use super::handles::{Backing, HandleId};
 use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
-use super::rollback::now;
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::watch::Holds;
@@ -585,7 +584,7 @@ impl SetAttributes {
     }
 
     fn give(&self, meta: &mut Meta) {
-        let now = now();
+        let now = Timestamp::now();
         meta.mode = self.mode.map_or(meta.mode, |mode| mode & 0o7777);
         (meta.uid, meta.gid) = (self.uid.unwrap_or(meta.uid), self.gid.unwrap_or(meta.gid));
         (meta.atime, meta.mtime) = (self.atime.or(meta.atime, now), self.mtime.or(meta.mtime, now));

@@ -295,7 +295,7 @@ impl Upper {
             given_away: false,
             left: false,
             takes_along: None,
-            apart: None,
+            strayed: None,
             blob: None,
         }
     }

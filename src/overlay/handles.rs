@@ -349,7 +349,7 @@ impl State {
 
     /// What is open of an upper entry whose first name is `path`.
     pub(super) fn open_of(&self, id: UpperId, path: &RelPath) -> Option<&Arc<OpenFile>> {
-        let node = self.node_apart(id).or_else(|| self.nodes.at(path))?;
+        let node = self.node_strayed(id).or_else(|| self.nodes.at(path))?;
         self.nodes.open_on(node).filter(|open| open.upper() == Some(id))
     }
 

@@ -488,7 +488,7 @@ impl State {
             }
             self.nodes.set_lower(node, None);
             if let Some(upper) = self.uppers.get_mut(id) {
-                upper.apart = Some(node);
+                upper.strayed = Some(node);
             }
         }
         Ok(parted)
@@ -509,17 +509,17 @@ impl State {
 
     /// Who had an entry open when its name came to show lower has it open by that name again.
     fn join_again(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
-        if let Some(node) = self.node_apart(id) {
+        if let Some(node) = self.node_strayed(id) {
             self.nodes.name(node, parent, name);
         }
         if let Some(upper) = self.uppers.get_mut(id) {
-            upper.apart = None;
+            upper.strayed = None;
         }
     }
 
     /// The node by which somebody has an entry open that its names do not lead to.
-    pub(super) fn node_apart(&self, id: UpperId) -> Option<NodeId> {
-        let node = self.uppers.get(id)?.apart?;
+    pub(super) fn node_strayed(&self, id: UpperId) -> Option<NodeId> {
+        let node = self.uppers.get(id)?.strayed?;
         self.nodes.open_on(node).filter(|open| open.upper() == Some(id)).map(|open| open.node)
     }
 

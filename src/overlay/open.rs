@@ -178,7 +178,7 @@ impl Overlay {
                 Origin::Lower(_) if state.upper_elsewhere(node, path).is_some() => false,
                 Origin::Lower(meta) if has_others => state.nodes.is_lower(node, meta.key()),
                 Origin::Lower(meta) => state.nodes.is_to_be_opened(node, path, meta),
-                Origin::Upper(id, _) => state.node_apart(*id).is_none_or(|apart| apart == node),
+                Origin::Upper(id, _) => state.node_strayed(*id).is_none_or(|strayed| strayed == node),
             };
             if is_there {
                 return Ok(Some(Look { epoch, origin, file }));

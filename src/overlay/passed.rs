@@ -17,7 +17,6 @@
 //! wherever it is renamed to, and lands where nobody judges; one that passes and must be judged is parted from its names.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -218,12 +217,12 @@ impl Overlay {
     }
 
     fn judged_names_below(&self, meta: &Meta) -> Result<Vec<RelPath>> {
-        let names = RefCell::new(Vec::new());
+        let mut names = Vec::new();
         self.judged_name_below(meta, |path| {
-            names.borrow_mut().push(path.clone());
+            names.push(path.clone());
             false
         })?;
-        Ok(names.into_inner())
+        Ok(names)
     }
 
     /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes with all that is in it,
@@ -231,7 +230,7 @@ impl Overlay {
     pub(super) fn judged_name_below(
         &self,
         meta: &Meta,
-        is_wanted: impl Fn(&RelPath) -> bool,
+        mut is_wanted: impl FnMut(&RelPath) -> bool,
     ) -> Result<Option<RelPath>> {
         let mut dirs = vec![RelPath::root()];
         while let Some(dir) = dirs.pop() {

@@ -288,8 +288,3 @@ impl Rolling<'_> {
         outcome
     }
 }
-
-pub(super) fn now() -> crate::model::Timestamp {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    crate::model::Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
-}

@@ -34,7 +34,7 @@ pub(super) struct Upper {
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
     /// The node by which somebody may have it open though its names do not lead there: a directory was renamed below.
-    pub apart: Option<NodeId>,
+    pub strayed: Option<NodeId>,
     /// What git would call the content that is held under this id. Asked for by each `status`.
     pub blob: Option<(ChangeId, gix::ObjectId)>,
 }

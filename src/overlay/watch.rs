@@ -211,7 +211,7 @@ impl Overlay {
             let known = state.nodes.child(parent, name);
             let is_anothers = match &origin {
                 Origin::Lower(meta) => state.part_from_upper(parent, name, meta.key())?,
-                Origin::Upper(id, _) => state.node_apart(*id).is_some_and(|apart| Some(apart) != known),
+                Origin::Upper(id, _) => state.node_strayed(*id).is_some_and(|strayed| Some(strayed) != known),
                 Origin::Nothing | Origin::Hidden(_) => false,
             };
             return Ok(match (known, there) {

@@ -135,13 +135,14 @@ fn a_run_beside_a_mount_over_the_project_is_a_run_all_the_same() {
 }
 
 /// Where mounts come and go in all namespaces, as most machines have it, those of a run beside a mount are its own all the
-/// same. `$END` takes the mount away from outside.
+/// same. `$END` takes the mount away from outside; what is written until the view is shut, a moment later, is held.
 #[test]
 fn what_takes_a_mount_away_shuts_the_view_of_a_run_beside_it() {
     let script = r#"set -e
         mkfifo go; cd $PROJECT; $FETTLEFS mount $PROJECT 2> /dev/null
         $FETTLEFS -C $PROJECT run $FLAGS --no-effects -- sh -c \
-            "cat a > $ROOT/seen; read -r _ < $ROOT/go; cd / && cd $PROJECT && echo x > a" 2> /dev/null &
+            "cat a > $ROOT/seen; read -r _ < $ROOT/go
+             for _ in \$(seq 200); do cd / && cd $PROJECT && echo x > a || exit; sleep 0.02; done" 2> /dev/null &
         trap "kill $! 2> /dev/null" EXIT; until [ -s $ROOT/seen ]; do :; done
         eval "$END"; until head -n 1 $PROJECT/a 2> /dev/null; do :; done
         echo go > $ROOT/go; wait $! || echo shut; head -n 1 a"#;
