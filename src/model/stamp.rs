@@ -7,14 +7,6 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-impl Timestamp {
-    /// By this machine's clock.
-    pub fn now() -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
-    }
-}
-
 /// Equal stamps hint that content is unchanged; only a [`super::Digest`] proves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Stamp {

@@ -584,7 +584,7 @@ impl SetAttributes {
     }
 
     fn give(&self, meta: &mut Meta) {
-        let now = Timestamp::now();
+        let now = file::now();
         meta.mode = self.mode.map_or(meta.mode, |mode| mode & 0o7777);
         (meta.uid, meta.gid) = (self.uid.unwrap_or(meta.uid), self.gid.unwrap_or(meta.gid));
         (meta.atime, meta.mtime) = (self.atime.or(meta.atime, now), self.mtime.or(meta.mtime, now));

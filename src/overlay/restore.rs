@@ -278,7 +278,7 @@ impl Overlay {
         use std::os::unix::ffi::OsStrExt;
         let target = file::read_all(target).doing(|| "read a symlink's target".to_owned())?;
         let like = Meta::of(self.lower.root()).doing(|| "stat the project".to_owned())?;
-        let now = Timestamp::now();
+        let now = file::now();
         let (kind, uid, gid) = (FileKind::Symlink, looks.uid, looks.gid);
         let meta = Meta { kind, mode: 0o777, uid, gid, atime: now, mtime: now, ..like };
         Ok(Side::of_symlink(std::ffi::OsStr::from_bytes(&target), meta))

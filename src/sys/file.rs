@@ -164,6 +164,12 @@ impl Meta {
     }
 }
 
+/// By this machine's clock.
+pub fn now() -> Timestamp {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+}
+
 pub fn to_timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) }
 }
