@@ -9,7 +9,7 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
-use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow};
+use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow, no_such_operation};
 use crate::protocol::{
     Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffReply, ErrorBody, ErrorCode, Event, EventName, EventsReply,
     ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request,
@@ -444,8 +444,7 @@ fn log(request: &Request, project: &Project) -> Result<Reply> {
     if let Some(wanted) = &request.operation
         && !events.iter().any(|event| event.operation.as_ref() == Some(wanted))
     {
-        let message = format!("{wanted}: there is no such operation");
-        return Err(ErrorBody::new(ErrorCode::UnknownId, message).about(wanted));
+        return Err(no_such_operation(wanted));
     }
     let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
     let begins = |event: &Event, prefix: &str| {

@@ -496,6 +496,10 @@ impl State {
 
     /// The upper entry that a node stands for, where that is not at `path`.
     pub(super) fn upper_elsewhere(&self, node: NodeId, path: &RelPath) -> Option<UpperId> {
+        if self.uppers.count() == 0 {
+            // As mostly, and each look at a name asks.
+            return None;
+        }
         let is_elsewhere = |id: &UpperId| {
             let row = self.uppers.get(*id).map(|upper| &upper.row);
             row.is_some_and(|row| row.what != What::Whiteout && !row.names.contains(path))

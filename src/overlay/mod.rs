@@ -114,7 +114,7 @@ pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use runs::{Run, Runs};
 pub use settle::Settled;
 pub use traffic::Traffic;
-pub use undo::UndoHow;
+pub use undo::{UndoHow, no_such_operation};
 pub use watch::Holds;
 
 use acting::Shape;

@@ -81,10 +81,7 @@ impl Overlay {
         let found = self.store.operation(id);
         match found.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look up {id}: {err}")))? {
             Some(operation) => Ok(operation),
-            None if held.is_empty() => {
-                let message = format!("{id}: there is no such operation");
-                Err(ErrorBody::new(ErrorCode::UnknownId, message).about(id.to_string()))
-            }
+            None if held.is_empty() => Err(no_such_operation(&id.to_string())),
             None => Ok(Operation { id, events: Vec::new(), effects: Vec::new() }),
         }
     }
@@ -365,6 +362,10 @@ impl State {
             self.unnamed(parent, name, was);
         }
     }
+}
+
+pub fn no_such_operation(id: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::UnknownId, format!("{id}: there is no such operation")).about(id)
 }
 
 /// Who asks, as a rule for programs sees it.

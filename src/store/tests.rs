@@ -95,15 +95,21 @@ fn a_rewrite_torn_in_the_middle_is_written_again_and_what_was_found_is_kept() {
     assert!(kept.contains(&b"old content\n".to_vec()) && kept.contains(&b"new cont".to_vec()), "{kept:?}");
 }
 
-#[test]
-fn a_landing_whose_directory_is_gone_does_not_keep_the_project_from_mounting() {
-    let mut bench = Bench::new();
+/// In a directory, staged with its backup.
+fn deletion_of_the_only_file(bench: &Bench) -> Landing<'_> {
     std::fs::create_dir(bench.path("d")).unwrap();
     std::fs::write(bench.path("d/a"), "old\n").unwrap();
     let mut landing = Landing::new(bench.store(), Durability::Cached);
     let (content, backup) = bench.backup("d/a");
     landing.keep(content, backup);
     landing.remove(&bench.lower, &path("d/a"), bench.stamp("d/a")).unwrap();
+    landing
+}
+
+#[test]
+fn a_landing_whose_directory_is_gone_does_not_keep_the_project_from_mounting() {
+    let mut bench = Bench::new();
+    let landing = deletion_of_the_only_file(&bench);
     std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap());
     std::fs::remove_dir_all(bench.path("d")).unwrap();
     let recovered = bench.recover().unwrap();
@@ -120,12 +126,7 @@ fn what_somebody_removes_just_before_its_deletion_lands_is_a_conflict_and_stops_
     ];
     for remove in removals {
         let mut bench = Bench::new();
-        std::fs::create_dir(bench.path("d")).unwrap();
-        std::fs::write(bench.path("d/a"), "old\n").unwrap();
-        let mut landing = Landing::new(bench.store(), Durability::Cached);
-        let (content, backup) = bench.backup("d/a");
-        landing.keep(content, backup);
-        landing.remove(&bench.lower, &path("d/a"), bench.stamp("d/a")).unwrap();
+        let landing = deletion_of_the_only_file(&bench);
         let promised = landing.promise(Epilogue::default()).unwrap();
         remove(&bench);
         assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { .. })));
