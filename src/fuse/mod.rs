@@ -8,6 +8,7 @@
 mod adapter;
 mod answer;
 mod attr;
+mod company;
 mod door;
 mod listing;
 mod notices;

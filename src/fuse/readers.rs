@@ -18,8 +18,10 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::company::{self, Pace};
 
 /// How long a thread that has answered looks for the next request before it sleeps. A program that goes from one call to
 /// the next takes some 5 µs, and nearly always less than 20; one that takes longer does not feel a wake-up. Where it has been
@@ -53,8 +55,8 @@ pub enum Asker {
 
 pub struct Readers {
     device: OwnedFd,
-    /// Whether there is another processor for the program while a thread lingers.
-    lingers: bool,
+    /// Whether there is another processor, on which a program may run while a thread lingers, or does.
+    has_others: bool,
     state: Mutex<State>,
     called: Condvar,
 }
@@ -74,18 +76,23 @@ struct State {
     busy_until: Option<Instant>,
     /// Requests so far.
     served: u64,
+    /// When it is looked next where the program runs.
+    pace: Pace,
     has_ended: bool,
 }
 
 /// A thread that has read a request. When this is dropped it waits for its turn to read again.
-pub struct Turn<'a>(&'a Readers);
+pub struct Turn<'a> {
+    readers: &'a Readers,
+    asker: Asker,
+}
 
 impl Readers {
     /// For so many threads, each of which begins by reading.
     pub fn new(device: OwnedFd, threads: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get());
         let state = State { reading: threads, ..State::default() };
-        Self { device, lingers: processors > 1, state: Mutex::new(state), called: Condvar::new() }
+        Self { device, has_others: processors > 1, state: Mutex::new(state), called: Condvar::new() }
     }
 
     /// This thread has read a request.
@@ -106,7 +113,7 @@ impl Readers {
         if state.reading == 0 && state.is_crowded() {
             self.call(&mut state);
         }
-        Turn(self)
+        Turn { readers: self, asker }
     }
 
     /// Who asked is about to be answered: whoever asks before that is another program, or nobody who waits.
@@ -123,8 +130,9 @@ impl Readers {
     }
 
     /// Returns when it is this thread's turn to read.
-    fn take_turn(&self) {
+    fn take_turn(&self, answered: Asker) {
         let mut state = self.state.lock();
+        self.join_now_and_then(&mut state, answered);
         if state.is_crowded() || state.has_ended {
             state.reading += 1;
             return;
@@ -133,14 +141,24 @@ impl Readers {
             return self.rest(state);
         }
         state.reading = 1;
-        if self.lingers && state.busy_until.is_none_or(|until| until <= Instant::now()) {
+        if self.has_others && state.busy_until.is_none_or(|until| until <= Instant::now()) {
             drop(state);
             self.linger();
         }
     }
 
+    /// Who is to read next goes to the processor of whom it has answered. That may last as long as an `execve` there, so this
+    /// thread is not yet counted among those that read: another is called if a request comes.
+    fn join_now_and_then(&self, state: &mut MutexGuard<'_, State>, answered: Asker) {
+        let Asker::Program { thread } = answered else { return };
+        if self.has_others && state.reading == 0 && !state.is_crowded() && state.pace.is_time() {
+            let found = MutexGuard::unlocked(state, || company::join(thread));
+            state.pace.looked(found);
+        }
+    }
+
     /// Whoever calls has counted this thread among those that read.
-    fn rest(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+    fn rest(&self, mut state: MutexGuard<'_, State>) {
         state.resting += 1;
         while state.calls == 0 && !state.has_ended {
             self.called.wait(&mut state);
@@ -248,7 +266,7 @@ impl State {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.take_turn();
+        self.readers.take_turn(self.asker);
     }
 }
 

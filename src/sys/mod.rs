@@ -17,6 +17,7 @@ pub mod mount;
 pub mod namespace;
 pub mod parcel;
 pub mod process;
+pub mod processor;
 pub mod signals;
 pub mod spawn;
 pub mod sqlite;

@@ -1,9 +1,10 @@
 //! Facts about processes, from `/proc`.
 //!
 //! Reading `/proc/<pid>/{exe,cmdline,environ,stat}` waits for a process that is in `execve`, and that process may be
-//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`session_leader`], [`began`] and [`tree_name`]
-//! read them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or off the request path,
-//! never while a FLUSH, RELEASE or page write of that process is being answered, and under no lock that an answer needs.
+//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`session_leader`], [`began`], [`tree_name`]
+//! and [`processor`] read them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or
+//! off the request path, never while a FLUSH, RELEASE or page write of that process is being answered, and under no lock
+//! that an answer needs.
 //! Everything else here is safe at any time.
 //!
 //! A process may end between two looks, so every fact is an `Option`: absent means gone or not ours to see.
@@ -109,6 +110,13 @@ pub fn session_leader(pid: u32) -> Option<u32> {
 /// this file.
 pub fn began(pid: u32) -> Option<u64> {
     parse_stat(&read(pid, "stat")?, STAT_STARTTIME)
+}
+
+/// The processor a thread runs on, or ran on last. May hang, see the head of this file.
+pub fn processor(tid: u32) -> Option<usize> {
+    // What the process's own file tells is added up over all of its threads first.
+    let stat = read(tid, &format!("task/{tid}/stat"))?;
+    usize::try_from(parse_stat(&stat, STAT_PROCESSOR)?).ok()
 }
 
 /// A name of a process's tree that no other one ever has: its session's leader, when that began, and in which run of the
@@ -300,6 +308,7 @@ fn status_words<'a>(status: &'a [u8], field: &str) -> impl Iterator<Item = &'a s
 /// Fields of `stat`, as proc(5) counts them.
 const STAT_SESSION: usize = 6;
 const STAT_STARTTIME: usize = 22;
+const STAT_PROCESSOR: usize = 39;
 
 fn parse_session(stat: &[u8]) -> Option<u32> {
     parse_stat(stat, STAT_SESSION)?.try_into().ok()

@@ -1,0 +1,44 @@
+//! Where this thread runs, and where it should.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+/// The number of the processor this thread runs on.
+pub fn here() -> usize {
+    sched_getcpu()
+}
+
+/// Goes on on another processor, if this thread may run there. Nothing keeps it there: it may go wherever it might before.
+pub fn move_to(processor: usize) -> io::Result<()> {
+    let may = sched_getaffinity(None)?;
+    if processor >= CpuSet::MAX_CPU || !may.is_set(processor) {
+        return Ok(());
+    }
+    let mut there = CpuSet::new();
+    there.set(processor);
+    sched_setaffinity(None, &there)?;
+    Ok(sched_setaffinity(None, &may)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_moves_to_any_processor_it_may_run_on_and_may_run_on_all_of_them_after_that() {
+        let may = sched_getaffinity(None).unwrap();
+        for processor in (0..CpuSet::MAX_CPU).filter(|processor| may.is_set(*processor)) {
+            let mut alone = CpuSet::new();
+            alone.set(processor);
+            // Kept there, so that the look at where it is means something.
+            sched_setaffinity(None, &alone).unwrap();
+            assert_eq!(here(), processor);
+            sched_setaffinity(None, &may).unwrap();
+            move_to(processor).unwrap();
+            assert_eq!(sched_getaffinity(None).unwrap(), may);
+        }
+        move_to(CpuSet::MAX_CPU).unwrap();
+        assert_eq!(sched_getaffinity(None).unwrap(), may);
+    }
+}
