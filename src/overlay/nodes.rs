@@ -400,10 +400,12 @@ impl Nodes {
         self.open_on(node).or_else(|| self.open_on(self.apart(node)?.of))
     }
 
-    /// The node of the file at `path`, which all its names have but for one that is apart.
+    /// The node of the file at `path`, which all its names have but for one that is apart: unless the kernel has forgotten
+    /// that of the others since.
     pub fn file_at(&self, path: &RelPath) -> Option<NodeId> {
         let node = self.at(path)?;
-        Some(self.apart(node).map_or(node, |apart| apart.of))
+        let file = self.apart(node).map(|apart| apart.of);
+        Some(file.filter(|file| self.nodes.contains(*file)).unwrap_or(node))
     }
 
     fn apart(&self, id: NodeId) -> Option<Apart> {
