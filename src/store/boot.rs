@@ -132,7 +132,7 @@ impl Store {
         self.setting(BOOT)
     }
 
-    fn setting(&self, key: &str) -> Result<Option<String>> {
+    pub(super) fn setting(&self, key: &str) -> Result<Option<String>> {
         let mut database = self.database.lock();
         let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [key], |row| row.get(0));
         Ok(row.optional()?)

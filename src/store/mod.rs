@@ -16,6 +16,7 @@ mod check;
 mod checkpoint;
 mod content;
 mod database;
+mod device;
 mod events;
 mod followers;
 mod fulfilment;

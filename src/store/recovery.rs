@@ -74,6 +74,7 @@ impl Store {
 
     fn recover_once(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
+        self.follow_device(lower)?;
         self.record_done()?;
         for (id, intent) in self.load_intents()? {
             let mut waiting = self.decide_intent(lower, id, intent, &mut recovered)?;

@@ -51,6 +51,45 @@ fn renaming_one_name_of_a_hard_link_leaves_the_held_change_of_the_other() {
 }
 
 #[test]
+fn one_name_of_a_held_hard_link_is_renamed_though_the_kernel_forgets_the_others_before_it_asks_again() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(".fettle.toml"), "[[rule]]\nmatch = \"a\"\naction = \"hold\"\n").unwrap();
+    let bench = Bench::within(dir, &[]);
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    write(&bench, "a", &changed(100, 60));
+    let (view, file) = (bench.view(), bench.node("a").unwrap());
+    let ask = || view.rename(ROOT, "a".as_ref(), ROOT, "c".as_ref(), RenameFlags::empty(), &ME);
+    assert!(matches!(ask(), Err(Error::LooksAgain)));
+    assert_ne!(bench.node("a").unwrap(), file);
+    view.forget(file, u64::MAX);
+    ask().unwrap();
+    assert_eq!(bench.read("a"), None);
+    assert_eq!(bench.read("c"), Some(changed(100, 60)));
+}
+
+#[test]
+fn all_names_show_what_is_held_when_the_file_system_has_another_device_number() {
+    let mut bench = hard_linked();
+    let lower = Tree::open(&bench.dir).unwrap();
+    let inode = Meta::of(lower.root()).unwrap().inode;
+    bench.view().store().was_on_device(&lower, 4242, inode);
+    bench.remount();
+    assert_eq!(bench.read("b"), Some(changed(100, 60)));
+    assert_eq!(bench.read("a"), Some(changed(100, 60)));
+}
+
+#[test]
+fn what_was_held_of_a_project_that_was_copied_elsewhere_is_of_no_inode_there() {
+    let mut bench = hard_linked();
+    let lower = Tree::open(&bench.dir).unwrap();
+    bench.view().store().was_on_device(&lower, 4242, 4242);
+    bench.remount();
+    assert_eq!(bench.read("b"), Some(lines(100)));
+    assert_eq!(bench.read("a"), Some(changed(100, 60)));
+}
+
+#[test]
 fn a_write_through_the_other_name_of_a_hard_link_is_not_lost_when_the_first_is_closed() {
     let bench = Bench::new();
     bench.put("a", &lines(100));

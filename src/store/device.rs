@@ -1,0 +1,77 @@
+//! The device that lower is on, by the number it has now.
+//!
+//! A file system may have another number when the machine starts again, and on btrfs nearly always has. Rows name inodes by
+//! device and number: what they say of lower's device is brought up to date before anything is recovered. That it is the
+//! same file system, and no copy of the project on another, is told by the project's own inode.
+
+use serde::{Deserialize, Serialize};
+
+use super::upper::{parse_row, to_row};
+use super::{Context, Result, Store};
+use crate::model::Timestamp;
+use crate::sys::file::Meta;
+use crate::sys::sqlite::Transaction;
+use crate::sys::tree::Tree;
+
+const LOWER: &str = "lower";
+
+/// Where stamps are.
+const TABLES: [&str; 3] = ["upper", "anchor", "intent"];
+
+/// The project's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Root {
+    device: u64,
+    inode: u64,
+    btime: Timestamp,
+}
+
+impl Root {
+    fn of(lower: &Tree) -> Result<Self> {
+        let meta = Meta::of(lower.root()).doing(|| "stat the project".to_owned())?;
+        Ok(Self { device: meta.device, inode: meta.inode, btime: meta.btime })
+    }
+}
+
+impl Store {
+    pub(super) fn follow_device(&self, lower: &Tree) -> Result<()> {
+        let now = Root::of(lower)?;
+        let noted = self.setting(LOWER)?;
+        let before: Option<Root> = noted.map(|json| parse_row(&json, self.dirs.describe())).transpose()?;
+        if before == Some(now) {
+            return Ok(());
+        }
+        let renumbered = before.filter(|before| Root { device: now.device, ..*before } == now);
+        self.database.lock().write(|tx| {
+            if let Some(before) = renumbered {
+                renumber(tx, before.device, now.device)?;
+            }
+            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (LOWER, to_row(&now)?))?;
+            Ok(())
+        })
+    }
+}
+
+/// Texts in a row have their quotes escaped: these words are a stamp's.
+fn renumber(tx: &Transaction<'_>, before: u64, now: u64) -> Result<()> {
+    let stamp = |device: u64| format!(r#"{{"device":{device},"inode":"#);
+    for table in TABLES {
+        let replace = format!("UPDATE {table} SET row = replace(row, ?1, ?2)");
+        tx.execute(&replace, (stamp(before), stamp(now)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+impl Store {
+    /// As if the last session had seen the project's file system, or one that looks like it, under another number.
+    pub fn was_on_device(&self, lower: &Tree, device: u64, inode: u64) {
+        let root = Root::of(lower).unwrap();
+        let noted = to_row(&Root { device, inode, ..root }).unwrap();
+        let write = |tx: &Transaction<'_>| {
+            renumber(tx, root.device, device)?;
+            Ok(tx.execute("UPDATE setting SET value = ?1 WHERE key = ?2", (noted, LOWER))?)
+        };
+        assert_eq!(self.database.lock().write(write).unwrap(), 1);
+    }
+}
