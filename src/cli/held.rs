@@ -37,6 +37,9 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
     if let Some(detail) = change.detail.as_ref().filter(|_| change.kind != ChangeKind::Structure) {
         text.put("            ").name(detail).put("\n");
     }
+    for looks in &change.looks {
+        text.put("            ").name(looks).put("\n");
+    }
 }
 
 /// How wide the path is, near enough: one column a character.

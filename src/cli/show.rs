@@ -39,6 +39,9 @@ pub fn render(change: &ChangeDiff, text: &mut Text) {
         text.put(": ").name(detail);
     }
     text.put("\n");
+    for looks in &held.looks {
+        text.put("Brings:  ").name(looks).put("\n");
+    }
     if let Some(writer) = &held.writer {
         render_writer(writer, text);
     }

@@ -73,6 +73,7 @@ pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
 /// All but whether git has it and whether somebody else has changed it below: that is asked once for many, or known already.
 fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorBody> {
     let structure = structure(project, &row);
+    let looks = project.overlay.looks_brought(&row).map_err(failed)?;
     let held = row.held.ok_or_else(|| internal("a held change that is not held"))?;
     let expired = project.overlay.expired(&held).is_some();
     let mut names = row.names.into_iter();
@@ -86,6 +87,7 @@ fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorB
         also: Also(names.collect()),
         reason: *held.reasons.first().ok_or_else(|| internal("a held change without a reason"))?,
         detail: structure.or(held.detail),
+        looks,
         insertions: held.insertions,
         deletions: held.deletions,
         old_lines: held.old_lines,
@@ -159,7 +161,10 @@ pub fn diff_text(project: &Project, row: &HeldRow) -> Result<Vec<u8>, ErrorBody>
     let path = row.row.names.first().ok_or_else(|| internal("a held change without a name"))?;
     let sides = project.overlay.sides(&row.row)?;
     let (old, new) = (sides.old.as_ref().map(file_side), sides.new.as_ref().map(file_side));
-    Ok(unified(&FileDiff { path, old, new }))
+    let looks = project.overlay.looks_brought(&row.row).map_err(failed)?;
+    // Of modes git's header tells no more than whether the file can be run. What stands before a header `git apply` skips.
+    let looks = looks.iter().map(|told| format!("# {path}: {told}\n"));
+    Ok([looks.collect::<String>().into_bytes(), unified(&FileDiff { path, old, new })].concat())
 }
 
 fn file_side(side: &SideContent) -> FileSide<'_> {

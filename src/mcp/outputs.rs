@@ -126,6 +126,7 @@ fn held() -> Value {
             "kind": {"enum": ["modify", "create", "delete", "type", "structure"]},
             "reason": {"type": "string", "description": "Why it is held."},
             "detail": {"type": "string"},
+            "looks": {"type": "array", "items": {"type": "string"}},
             "insertions": {"type": "integer"},
             "deletions": {"type": "integer"},
             "old_lines": {"type": "integer"},

@@ -86,8 +86,15 @@ pub const ID_DIGITS: usize = 8;
 pub const ID_PREFIX_MIN: usize = 4;
 
 impl ChangeId {
-    /// The hash an id is a prefix of, as 64 hex digits. `base` and `new` are absent where there is no content.
-    pub fn full(path: &RelPath, kind: ChangeKind, base: Option<Digest>, new: Option<Digest>) -> String {
+    /// The hash an id is a prefix of, as 64 hex digits. `base` and `new` are absent where there is no content, `looks`
+    /// where the change brings none of its own ([`super::Looks::digest`]).
+    pub fn full(
+        path: &RelPath,
+        kind: ChangeKind,
+        base: Option<Digest>,
+        new: Option<Digest>,
+        looks: Option<Digest>,
+    ) -> String {
         let mut hasher = Hasher::default();
         hasher.update(path.as_bytes());
         hasher.update(b"\0");
@@ -97,6 +104,10 @@ impl ChangeId {
             if let Some(digest) = side {
                 hasher.update(digest.as_bytes());
             }
+        }
+        if let Some(digest) = looks {
+            hasher.update(b"\0looks\0");
+            hasher.update(digest.as_bytes());
         }
         hasher.finish().to_string()
     }

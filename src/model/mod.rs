@@ -6,6 +6,7 @@
 mod acl;
 mod change;
 mod digest;
+mod looks;
 mod operation;
 mod path;
 mod printable;
@@ -17,6 +18,7 @@ mod tests;
 pub use acl::{Acl, Inherited};
 pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
 pub use digest::{Digest, Hasher};
+pub use looks::{Looks, Xattr};
 pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
 pub use printable::{escape_content, escape_name};

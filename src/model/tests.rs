@@ -53,17 +53,44 @@ fn the_root_is_told_as_a_dot() {
 }
 
 #[test]
-fn an_id_depends_on_path_kind_and_both_contents() {
+fn an_id_depends_on_path_kind_both_contents_and_looks() {
     let (old, new) = (Some(Digest::of(b"old")), Some(Digest::of(b"new")));
     let ids = [
-        ChangeId::full(&path("a"), ChangeKind::Modify, old, new),
-        ChangeId::full(&path("b"), ChangeKind::Modify, old, new),
-        ChangeId::full(&path("a"), ChangeKind::Type, old, new),
-        ChangeId::full(&path("a"), ChangeKind::Modify, new, old),
-        ChangeId::full(&path("a"), ChangeKind::Modify, old, None),
-        ChangeId::full(&path("a"), ChangeKind::Modify, None, old),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, new, None),
+        ChangeId::full(&path("b"), ChangeKind::Modify, old, new, None),
+        ChangeId::full(&path("a"), ChangeKind::Type, old, new, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, new, old, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, None, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, None, old, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, new, Some(Digest::of(b"looks"))),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, None, new),
     ];
     assert_eq!(ids.iter().collect::<std::collections::HashSet<_>>().len(), ids.len());
+}
+
+#[test]
+fn looks_differ_in_their_hash_by_each_of_their_values() {
+    let xattrs = |pairs: &[(&str, Option<&str>)]| Looks {
+        xattrs: pairs
+            .iter()
+            .map(|(name, value)| (name.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec())))
+            .collect(),
+        ..Looks::default()
+    };
+    let looks = [
+        Looks::default(),
+        Looks { mode: Some(0), ..Looks::default() },
+        Looks { mode: Some(0o755), ..Looks::default() },
+        Looks { owner: Some((0, 7)), ..Looks::default() },
+        Looks { owner: Some((7, 0)), ..Looks::default() },
+        xattrs(&[("user.a", None)]),
+        xattrs(&[("user.a", Some(""))]),
+        xattrs(&[("user.a", Some("x"))]),
+        xattrs(&[("user.b", Some("x"))]),
+        xattrs(&[("user.a", Some("x")), ("user.b", Some("x"))]),
+    ];
+    let digests: std::collections::HashSet<_> = looks.iter().map(Looks::digest).collect();
+    assert_eq!((digests.len(), Looks::default().digest()), (looks.len(), None));
 }
 
 #[test]

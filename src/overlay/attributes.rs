@@ -8,16 +8,16 @@ use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT, XattrFlags};
 
 use super::error::Context;
 use super::handles::{Backing, HandleId};
+use super::looks::looks_of_effects;
 use super::lookup::Origin;
 use super::nodes::{Node, NodeId};
-use super::settle::Claim;
 use super::uppers::Upper;
 use super::watch::Holds;
 use super::{Caller, Error, Overlay, ROOT, Result};
 use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
 use crate::store::{Effect, UpperId};
-use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
+use crate::sys::file::{self, FileKind, Meta, OwnLooks, SET_GID, SET_ID};
 use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
 use crate::sys::{OFlags, process};
 
@@ -170,7 +170,7 @@ impl Overlay {
             self.truncate(node, handle, size, caller)?;
         }
         if set.changes_inode() {
-            self.unlanded_meanwhile(node, || self.set_inode_attributes(node, set, caller))?;
+            self.change_looks(node, &set.looks(), caller, || self.set_inode_attributes(node, set, caller))?;
         }
         // The kernel takes this answer whatever it was told to forget while it was on its way.
         Ok(Attributes { holds: Holds::Briefly, ..self.attributes(node)? })
@@ -187,7 +187,7 @@ impl Overlay {
         if !set.sets_access_time_alone() {
             self.check_not_frozen(&target, caller)?;
         }
-        if target.path.as_ref().is_some_and(|path| self.unlanded(path).is_none()) {
+        if target.path.is_some() && target.entry.is_none() {
             // Recovery knows what has landed by its times.
             self.store.record_waiting()?;
         }
@@ -207,37 +207,6 @@ impl Overlay {
         Ok(removed.map(|meta| set.give(meta)).is_some())
     }
 
-    /// Keeps an upper entry from landing while `change` sets its attributes: a landing that has copied the old ones would
-    /// bring them back. A new empty file lands after its close, when programs set its mode and times.
-    fn unlanded_meanwhile(&self, node: NodeId, change: impl FnOnce() -> Result<()>) -> Result<()> {
-        let _acting = self.acting_on(node);
-        let claimed = self.claim_at(node)?;
-        let changed = change();
-        if let Some(claimed) = claimed {
-            let id = claimed.id;
-            drop(claimed);
-            // It may have landed a moment before, with us in the way of its being let go of.
-            self.evict(id)?;
-        }
-        changed
-    }
-
-    fn claim_at(&self, node: NodeId) -> Result<Option<Claim<'_>>> {
-        loop {
-            let upper = {
-                let state = self.state.lock();
-                state.nodes.path(node).ok().and_then(|path| state.uppers.at(&path))
-            };
-            let Some(id) = upper else { return Ok(None) };
-            match self.claim(id) {
-                Ok((_, claimed)) => return Ok(Some(claimed)),
-                // It was let go of meanwhile: lower has it, or another entry.
-                Err(err) if err.code() == libc::ESTALE => {}
-                Err(err) => return Err(err),
-            }
-        }
-    }
-
     /// A mode that comes to a held change belongs to it; times do not (SPEC §4.7).
     fn attributes_settled(&self, target: &Inode, set: &SetAttributes, caller: &Caller) -> Result<()> {
         let Some(path) = &target.path else { return Ok(()) };
@@ -247,10 +216,10 @@ impl Overlay {
             (None, None) => "[times]".to_owned(),
         };
         let times_only = set.mode.is_none() && set.uid.or(set.gid).is_none();
-        match self.unlanded(path) {
+        match target.entry {
             Some(_) if times_only => {}
             Some(id) => {
-                self.note_own_looks(id, target.effects()?)?;
+                self.note_own_looks(id, &looks_of_effects(&target.effects()?))?;
                 self.mark_dirty(id)?;
             }
             // Nobody wants the times back that something made in this session had.
@@ -268,12 +237,6 @@ impl Overlay {
         let meta = Meta::of(inode.fd.as_fd()).doing(|| inode.doing("stat"))?;
         self.state.lock().touched(path, &before.stamp(), &meta);
         Ok(())
-    }
-
-    /// The entry at a path that has something lower has not.
-    fn unlanded(&self, path: &RelPath) -> Option<UpperId> {
-        let state = self.state.lock();
-        state.uppers.at(path).filter(|id| state.uppers.get(*id).is_some_and(|upper| !upper.is_landed()))
     }
 
     /// What is frozen is not modified in any way (SPEC §6); when it was read last is none.
@@ -324,35 +287,37 @@ impl Overlay {
         let Some(path) = path else {
             let open = open.ok_or(Error::Errno(libc::ESTALE))?;
             let fd = open.as_fd().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
-            return Ok(Inode { path: None, kind, fd, place: None, below: None, twin: None });
+            return Ok(Inode { path: None, kind, fd, place: None, below: None, entry: None, twin: None });
         };
         if path.is_root() {
             let fd = self.lower.open_at(&path, OFlags::PATH | OFlags::DIRECTORY)?;
-            return Ok(Inode { path: Some(path), kind, fd, place: None, below: None, twin: None });
+            return Ok(Inode { path: Some(path), kind, fd, place: None, below: None, entry: None, twin: None });
         }
-        let (place, upper) = match self.origin(&path)? {
-            Origin::Upper(id, _) if !self.is_landed(id) => (self.store.upper_place(id)?, None),
-            Origin::Upper(id, _) => (self.lower.place(&path)?, Some(id)),
-            Origin::Lower(_) => (self.lower.place(&path)?, None),
+        let (place, entry, landed) = match self.origin(&path)? {
+            Origin::Upper(id, _) if !self.is_landed(id) => (self.store.upper_place(id)?, Some(id), None),
+            Origin::Upper(id, _) => (self.lower.place(&path)?, None, Some(id)),
+            Origin::Lower(_) => (self.lower.place(&path)?, None, None),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
         };
         let fd = place.open(OFlags::PATH).doing(|| format!("open {path}"))?;
-        let twin = upper.map(|id| self.twin(id, kind)).transpose()?.flatten();
+        let twin = landed.map(|id| self.twin(id, kind)).transpose()?.flatten();
         let below = Some(Meta::of(fd.as_fd()).doing(|| format!("stat {path}"))?);
-        Ok(Inode { path: Some(path), kind, fd, place: Some(place), below, twin: twin.map(Box::new) })
+        Ok(Inode { path: Some(path), kind, fd, place: Some(place), below, entry, twin: twin.map(Box::new) })
     }
 
     /// The upper file of an entry that has landed and that a writer still has open; none once it is let go of.
     fn twin(&self, id: UpperId, kind: FileKind) -> Result<Option<Inode>> {
         let place = self.store.upper_place(id)?;
         match place.open(OFlags::PATH) {
-            Ok(fd) => Ok(Some(Inode { path: None, kind, fd, place: Some(place), below: None, twin: None })),
+            Ok(fd) => {
+                Ok(Some(Inode { path: None, kind, fd, place: Some(place), below: None, entry: None, twin: None }))
+            }
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err).doing(|| "open an upper file".to_owned()),
         }
     }
 
-    fn is_landed(&self, id: UpperId) -> bool {
+    pub(super) fn is_landed(&self, id: UpperId) -> bool {
         self.state.lock().uppers.get(id).is_none_or(Upper::is_landed)
     }
 
@@ -402,7 +367,7 @@ impl Overlay {
         flags: XattrFlags,
         caller: &Caller,
     ) -> Result<()> {
-        self.unlanded_meanwhile(node, || {
+        self.change_looks(node, &looks_of_attribute(name), caller, || {
             let inode = self.inode_for_xattr(node, name, caller)?;
             let before = xattr::find(inode.fd.as_fd(), name)?;
             inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
@@ -414,7 +379,7 @@ impl Overlay {
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
-        self.unlanded_meanwhile(node, || {
+        self.change_looks(node, &looks_of_attribute(name), caller, || {
             let inode = self.inode_for_xattr(node, name, caller)?;
             let before = xattr::find(inode.fd.as_fd(), name)?;
             inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
@@ -445,20 +410,19 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
-        let unlanded = self.unlanded(path);
         let is_told = || !self.is_fresh(path) && self.action(path, inode.kind) != Action::Pass;
-        if before != after && (unlanded.is_some() || is_told()) {
+        if before != after && (inode.entry.is_some() || is_told()) {
             let effect = Effect::Xattr { name: name.as_bytes().to_vec(), before, after };
             let effects: Vec<Effect> = std::iter::once(effect).chain(inode.effects()?).collect();
-            match unlanded {
-                Some(id) => self.note_own_looks(id, effects)?,
+            match inode.entry {
+                Some(id) => self.note_own_looks(id, &looks_of_effects(&effects))?,
                 None => {
                     let what = format!("[attribute {}]", name.to_string_lossy());
                     self.record_structure(path, what, effects, Vec::new(), &self.doer(caller))?;
                 }
             }
         }
-        unlanded.map_or(Ok(()), |id| self.mark_dirty(id))?;
+        inode.entry.map_or(Ok(()), |id| self.mark_dirty(id))?;
         self.remember_below(inode)
     }
 
@@ -499,6 +463,8 @@ struct Inode {
     place: Option<crate::sys::tree::Place>,
     /// What it was when it was looked up.
     below: Option<Meta>,
+    /// Of upper: the entry that has something lower has not.
+    entry: Option<UpperId>,
     /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
     twin: Option<Box<Inode>>,
 }
@@ -569,6 +535,10 @@ fn drop_foreign_set_gid(inode: &Inode, caller: &Caller) -> std::io::Result<()> {
     }
 }
 
+fn looks_of_attribute(name: &OsStr) -> OwnLooks {
+    OwnLooks { xattrs: vec![name.as_bytes().to_vec()], ..OwnLooks::default() }
+}
+
 fn is_acl(name: &OsStr) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -581,6 +551,11 @@ impl SetAttributes {
     fn changes_inode(&self) -> bool {
         let times = (self.atime, self.mtime) != (SetTime::Keep, SetTime::Keep);
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || times
+    }
+
+    /// What it sets beside times.
+    fn looks(&self) -> OwnLooks {
+        OwnLooks { mode: self.mode.is_some(), owner: self.uid.or(self.gid).is_some(), ..OwnLooks::default() }
     }
 
     fn give(&self, meta: &mut Meta) {

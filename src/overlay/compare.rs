@@ -203,6 +203,11 @@ impl Comparison {
         }
     }
 
+    /// Whether a rule has the path reviewed, whatever its content.
+    pub(super) fn is_gated(&self) -> bool {
+        self.reasons.iter().any(|reason| matches!(reason, Reason::Sensitive | Reason::Rule))
+    }
+
     pub(super) fn hold_for_hook(&mut self, why: String) {
         self.add(Reason::Hook);
         self.detail = Some(why);

@@ -168,6 +168,9 @@ impl Overlay {
         if new.exists() {
             self.check_way(path)?;
         }
+        if !how.force {
+            check_mode_below(change, &new, &present)?;
+        }
         self.check_further_names(change)?;
         let as_based = self.is_as_based(&change.row, &mut present).map_err(fault)?;
         if !as_based && !how.review.dry_run {
@@ -184,7 +187,9 @@ impl Overlay {
     /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).
     pub(super) fn check_as_reviewed(&self, change: &Taken, new: &mut Side) -> Reviewed<()> {
         let path = &change.row.names[0];
-        if new.digest().map_err(|err| failed(path, &err.into()))? == change.held.new {
+        let fault = |err: std::io::Error| failed(path, &err.into());
+        let looks = new.looks(&change.row).map_err(fault)?.digest();
+        if (new.digest().map_err(fault)?, looks) == (change.held.new, change.held.looks) {
             return Ok(());
         }
         let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
@@ -562,6 +567,20 @@ impl State {
                 self.nodes.note_shown(node, &meta.stamp());
             }
         }
+    }
+}
+
+/// A mode that somebody has given the file below since is not taken back by one that nobody has seen beside it.
+fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Reviewed<()> {
+    let Below::Entry { mode: base, .. } = change.row.base.below else { return Ok(()) };
+    let brings_mode = change.row.looks.as_ref().is_some_and(|looks| looks.own.mode && !looks.alone);
+    match present.meta.filter(Meta::is_file).map(|meta| meta.mode) {
+        Some(now) if brings_mode && now != base && now != new.mode => {
+            let (path, id) = (&change.row.names[0], &change.held.id);
+            let why = format!("it was given mode {now:03o} below, since {id} was based on it with {base:03o}");
+            Err(refused_at(path, ErrorCode::Conflict, &why).about(id.as_str()))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

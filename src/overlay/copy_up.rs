@@ -8,11 +8,13 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
 use super::nodes::NodeId;
+use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
-use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperId, UpperRow, What};
-use crate::sys::file::{self, Meta};
+use crate::policy::rules::HoldSource;
+use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
+use crate::sys::file::{self, FileKind, Meta};
 
 /// What a copy-up needs of the old content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +94,7 @@ impl Overlay {
         keep: Keep,
         opened: Option<Stamp>,
     ) -> Result<Option<Arc<File>>> {
-        let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
-        self.check_may_change(match keep {
-            Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
-            Keep::Nothing => 0,
-        })?;
-        let upper = self.store.create_upper(meta.mode)?;
-        let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
-        copied.doing(|| "copy up".to_owned())?;
+        let (upper, meta) = self.copy_of_lower(lower, keep)?;
         let file = Arc::new(upper.file);
         match self.enter_copied(open, upper.new.id(), &file, &meta, opened)? {
             Copied::Entered => drop(upper.new.keep()),
@@ -108,6 +103,49 @@ impl Overlay {
             Copied::TooLate => return Ok(None),
         }
         Ok(Some(file))
+    }
+
+    fn copy_of_lower(&self, lower: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
+        let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
+        self.check_may_change(match keep {
+            Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
+            Keep::Nothing => 0,
+        })?;
+        let upper = self.store.create_upper(meta.mode)?;
+        let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
+        copied.doing(|| "copy up".to_owned())?;
+        Ok((upper, meta))
+    }
+
+    /// A file or symlink of lower as an entry that is claimed, for what is done to it waits for review by that rule though
+    /// nobody writes to it. None where it is another by now, or has an entry.
+    pub(super) fn take_up(&self, path: &RelPath, kind: FileKind, rule: HoldSource) -> Result<Option<Claim<'_>>> {
+        let (new, what, meta, file) = if kind == FileKind::Symlink {
+            let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+            let (new, what) = self.copy_to_upper(path)?;
+            (new, what, meta, None)
+        } else {
+            let lower = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
+            let (upper, meta) = self.copy_of_lower(&lower, Keep::ContentAndSetId)?;
+            (upper.new, What::File, meta, Some(upper.file))
+        };
+        let (names, base, looks) = (vec![path.clone()], Base::of(Below::of(Some(&meta))), Some(FileLooks::of(&meta)));
+        let row = UpperRow { id: new.id(), names, what, base, held: None, looks };
+        let mut state = self.state.lock();
+        let has_entry = || meta.links > 1 && state.uppers.of_inode(meta.device, meta.inode).is_some();
+        if meta.kind != kind || state.uppers.at(path).is_some() || has_entry() {
+            return Ok(None);
+        }
+        self.store.save_upper(&row)?;
+        state.epoch += 1;
+        state.uppers.insert(Upper { busy: true, because: vec![rule.reason()], ..Upper::written(row) });
+        let id = new.keep();
+        if let (Some(file), Some(open)) = (file, state.nodes.open_at(path))
+            && matches!(*open.backing(), Backing::Lower(_))
+        {
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
+        }
+        Ok(Some(Claim { overlay: self, id, judged: false }))
     }
 
     /// Puts a copied file into the view, unless its node has lost its name.

@@ -11,7 +11,7 @@ use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, Reason, RelPath};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::protocol::EventName;
 use crate::store::{
     self, Backup, Below, Durability, Epilogue, Fate, Held, Landing, Promised, StagedContent, UpperId, UpperRow, What,
@@ -34,7 +34,7 @@ impl Overlay {
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         if is_new {
             epilogue.events.extend(self.passed_over(job, comparison)?);
-            epilogue.events.push(self.held_event(&row, comparison, actor));
+            epilogue.events.push(self.held_event(&row, comparison, actor)?);
             let superseded = |old| (old, comparison.path.clone(), Fate::Superseded { by: id.clone() });
             epilogue.verdicts.extend(before.map(superseded));
         }
@@ -116,7 +116,6 @@ impl Overlay {
 
     /// The entry as it waits for review, its base kept.
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
-        let (held, part) = self.held(job, comparison, actor)?;
         if let Some(content) = comparison.old.stage(&self.store)? {
             self.store.vitally(|| self.store.keep_content(&content))?;
         }
@@ -133,20 +132,26 @@ impl Overlay {
                 row.base = row.base.of_one_name();
             }
         }
-        if row.looks.is_none() {
-            row.looks = self.looks_beside(&row.base, &comparison.new, &comparison.present)?;
-        }
+        row.looks = self.looks_held(&row, &comparison.new, &comparison.present)?;
+        let looks = comparison.new.looks(&row).doing(|| format!("look at {}", comparison.path))?;
+        let (held, part) = self.held(job, comparison, looks.digest(), actor)?;
         row.held = Some(held);
         Ok((row, part))
     }
 
-    fn held(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(Held, Part)> {
+    fn held(
+        &self,
+        job: &Job,
+        comparison: &mut Comparison,
+        looks: Option<Digest>,
+        actor: &Writer,
+    ) -> Result<(Held, Part)> {
         let doing = || format!("hash {}", job.row.names[0]);
         let (old, new) = (comparison.old.digest().doing(doing)?, comparison.new.digest().doing(doing)?);
         comparison.reasons.sort();
         comparison.reasons.dedup();
         let kind = comparison.kind();
-        let full = ChangeId::full(&comparison.path, kind, old, new);
+        let full = ChangeId::full(&comparison.path, kind, old, new, looks);
         let id = self.state.lock().unused_id(&full, job.row.id, &[])?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
@@ -160,6 +165,7 @@ impl Overlay {
             old_lines: measure.map_or(0, |measure| measure.old_lines),
             hunks: comparison.hunk_count(),
             new,
+            looks,
             created: same.map_or(now, |held| held.created),
             renewed: same.map_or(now, |held| held.renewed),
             operation: job.row.held.as_ref().and_then(|held| held.operation).or(part.operation),
@@ -186,19 +192,21 @@ impl Overlay {
         Ok(self.unheralded(&self.state.lock(), path, &job.row.base, found))
     }
 
-    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> store::EventDraft {
+    fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> Result<store::EventDraft> {
+        let looks = self.looks_brought(row)?.join(", ");
         let event = self.event(EventName::WriteHeld, &comparison.path).with(|event| {
             let held = row.held.as_ref();
             event.id = held.map(|held| held.id.to_string());
             event.reason = held.and_then(|held| held.reasons.first().copied());
-            event.message = held.and_then(|held| held.detail.clone());
+            let detail = held.and_then(|held| held.detail.clone());
+            event.message = detail.or(Some(looks)).filter(|told| !told.is_empty());
             event.sha256 = held.and_then(|held| held.new);
             event.bytes = comparison.new.exists().then_some(comparison.new.size);
             event.insertions = held.map(|held| held.insertions);
             event.deletions = held.map(|held| held.deletions);
             event.operation = held.and_then(|held| held.operation).map(|operation| operation.to_string());
         });
-        event.by(actor)
+        Ok(event.by(actor))
     }
 }
 
@@ -211,7 +219,7 @@ impl Overlay {
             return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
         let now = store::now_millis();
-        let full = ChangeId::full(&path, ChangeKind::Structure, None, None);
+        let full = ChangeId::full(&path, ChangeKind::Structure, None, None, None);
         // By itself: what follows takes the lock, too.
         let unused = self.state.lock().unused_id(&full, id, &[])?;
         let part = self.part_of(&path, by, Doing::Hold);
@@ -224,6 +232,7 @@ impl Overlay {
             old_lines: 0,
             hunks: 0,
             new: None,
+            looks: None,
             created: now,
             renewed: now,
             writer: Some(by.clone()).filter(|by| *by != Writer::default()),

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use rustix::fs::XattrFlags;
+
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::Backing;
@@ -12,17 +14,20 @@ use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, undone_event};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath, Stamp, Timestamp};
+use crate::model::{ChangeId, RelPath, Stamp, Timestamp, Xattr};
 use crate::protocol::{Action as Done, Counts, ErrorCode, Outcome};
 use crate::store::{
     self, Below, Effect, Epilogue, Fate, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
 };
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::xattr;
 
 /// One change on its way back into the view.
 pub(super) struct Returning<'a> {
     row: &'a UpperRow,
     content: Option<&'a Version>,
+    /// Those of its own.
+    xattrs: &'a [Xattr],
     /// What lower has at its path.
     below: Option<Meta>,
     rest: Option<Rest>,
@@ -90,11 +95,12 @@ impl Overlay {
     ) -> Reviewed<Vec<Returning<'a>>> {
         let mut returning = Vec::new();
         for PathEffect { path, effect } in &operation.effects {
-            let Effect::Discarded { row, content, rest } = effect else { continue };
+            let Effect::Discarded { row, content, xattrs, rest } = effect else { continue };
             if !comes_with_its_dir(path, operation) {
                 self.check_way(path)?;
             }
-            returning.extend(self.returning_one(row, (content.as_ref(), rest.as_ref()), plan, how)?);
+            let returned = self.returning_one(row, (content.as_ref(), rest.as_ref()), plan, how)?;
+            returning.extend(returned.map(|one| Returning { xattrs, ..one }));
         }
         Ok(returning)
     }
@@ -147,7 +153,7 @@ impl Overlay {
         if row.what == What::Whiteout && !coming.map_or(below.is_some(), |coming| coming.exists) {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
-        Ok(Some(Returning { row, content, below, rest }))
+        Ok(Some(Returning { row, content, xattrs: &[], below, rest }))
     }
 
     /// Whether lower has what the change was based on.
@@ -175,15 +181,15 @@ impl Overlay {
 
     /// Its content as an upper entry, on disk.
     pub(super) fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
-        let Returning { row, content, below, rest } = returning;
+        let Returning { row, content, xattrs, below, rest } = returning;
         let path = &row.names[0];
         let doing = || format!("bring back {path}");
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
         let mut row = UpperRow { held, ..(*row).clone() };
         if let Some(looks) = &mut row.looks {
-            // Its attributes do not come back: lower's are what it gets.
-            (looks.own.xattrs, looks.as_of) = (Vec::new(), Timestamp::default());
+            // Of what is not its own it gets lower's.
+            looks.as_of = Timestamp::default();
         }
         let new = match (&row.what, *content) {
             (What::Whiteout, _) => None,
@@ -193,7 +199,8 @@ impl Overlay {
             (What::File | What::Symlink, Some(version)) => {
                 let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
                 let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
-                Some(self.write_upper(&kept.ok_or_else(gone).doing(doing)?, version, &row.what).doing_in(doing)?)
+                let kept = kept.ok_or_else(gone).doing(doing)?;
+                Some(self.write_upper(&kept, (version, xattrs), &row.what).doing_in(doing)?)
             }
             (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
         };
@@ -215,7 +222,7 @@ impl Overlay {
         Ok(new)
     }
 
-    fn write_upper(&self, content: &File, version: &Version, what: &What) -> Result<Content<'_>> {
+    fn write_upper(&self, content: &File, (version, xattrs): (&Version, &[Xattr]), what: &What) -> Result<Content<'_>> {
         use std::os::unix::ffi::OsStrExt;
         let owner = (Some(version.uid), Some(version.gid));
         if *what == What::Symlink {
@@ -227,12 +234,15 @@ impl Overlay {
             place.sync_dir()?;
             return Ok(Content { new, file: None });
         }
-        let mode = file::mode_beside_list(version.mode, version.group, None)?;
-        let upper = self.store.create_upper(mode)?;
+        let upper = self.store.create_upper(version.mode)?;
         let fd = upper.file.as_fd();
         file::copy_content(content, &upper.file)?;
         file::set_owner(fd, owner.0, owner.1)?;
-        file::set_mode(fd, mode)?;
+        for (name, value) in xattrs {
+            xattr::set(fd, std::ffi::OsStr::from_bytes(name), value, XattrFlags::empty())?;
+        }
+        // Last: a list changes the bits of the group.
+        file::set_mode(fd, file::mode_beside_list(version.mode, version.group, Some(&upper.file))?)?;
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
         self.store.upper_place(upper.new.id())?.sync_dir()?;

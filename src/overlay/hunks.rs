@@ -65,9 +65,9 @@ impl Split<'_> {
     fn rest(&self, overlay: &Overlay, row: UpperRow, old: &[u8], (new, text): (Digest, &[u8])) -> Result<UpperRow> {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(old, text);
         let hunks = diff::hunks(old, text).len() as u64;
-        let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new));
-        let id = overlay.state.lock().unused_id(&full, self.change.row.id, &[])?;
         let held = self.change.held.clone();
+        let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new), held.looks);
+        let id = overlay.state.lock().unused_id(&full, self.change.row.id, &[])?;
         let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new), ..held };
         Ok(UpperRow { held: Some(held), ..row })
     }
@@ -268,9 +268,11 @@ impl Overlay {
         let mut epilogue = split.superseded(&rest);
         epilogue.drop.push(change.row.id);
         let whole = Kept { digest: whole_of(&change.held).map_err(nothing)?, symlink: false };
+        let looks = split.new.looks(&change.row).map_err(|err| nothing(err.into()))?;
         let effect = Effect::Discarded {
             row: Box::new(change.row.clone()),
             content: split.new.version(Some(whole)),
+            xattrs: looks.given_xattrs(),
             rest: rest.held.as_ref().map(|held| held.id.clone()),
         };
         let event = self.hunks_event(EventName::Discarded, split, review);

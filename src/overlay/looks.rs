@@ -5,15 +5,24 @@
 //! it, or goes on writing to it, finds it dressed. What the view changes is noted as the change's own
 //! ([`Overlay::note_own_looks`]).
 
-use std::os::fd::AsFd;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::error::Context;
 use super::settle::leaves_other_names;
 use super::side::Side;
 use super::{Overlay, Result};
-use crate::store::{Base, Below, Effect, FileLooks, UpperId, UpperRow};
+use crate::model::{Looks, escape_name};
+use crate::store::{Below, Effect, FileLooks, UpperId, UpperRow};
 use crate::sys::file::{self, Meta, OwnLooks, SET_ID};
-use crate::sys::xattr;
+use crate::sys::{OFlags, xattr};
+
+/// The permissions that a new file has as a rule.
+const PLAIN_MODE: u32 = 0o644;
+
+/// How much of an attribute's value is told: a line's worth.
+const VALUE_TOLD_BYTES_MAX: usize = 64;
 
 impl Overlay {
     /// What lower's file looks like now the new content looks like, too, but for what is its own. Mostly nobody has touched
@@ -34,47 +43,142 @@ impl Overlay {
         Ok(())
     }
 
-    /// What an entry begins to wait with: of a file that came in the place of another its own is what differs, and all where
-    /// that other has further names.
-    pub(super) fn looks_beside(&self, base: &Base, new: &Side, present: &Side) -> Result<Option<FileLooks>> {
-        if leaves_other_names(base, present) {
-            return Ok(Some(FileLooks::alone()));
+    /// The looks of an entry as it waits: its own are those that differ from what it is a change of, and where it was copied
+    /// from that, of these only what the view has changed. None of a new file that looks like any other.
+    pub(super) fn looks_held(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<Option<FileLooks>> {
+        let doing = || format!("compare attributes of {}", row.names[0]);
+        let is_alone = || leaves_other_names(&row.base, present).then(FileLooks::alone);
+        let looks = row.looks.clone().or_else(is_alone);
+        let is_copy = looks.as_ref().is_some_and(|looks| !looks.alone);
+        if let Some(differing) = differing_looks(row, new, present).doing(doing)? {
+            let looks = looks.unwrap_or_default();
+            let own = if is_copy { differing.and(&looks.own) } else { differing };
+            return Ok(Some(FileLooks { own, ..looks }));
         }
-        let (Below::Entry { mode, .. }, Some(ours), Some(theirs)) = (base.below, new.meta, present.meta) else {
-            return Ok(None);
-        };
-        let (Some(file), Some(below)) = (&new.file, &present.file) else { return Ok(None) };
-        let own = OwnLooks {
-            mode: ours.mode & !SET_ID != mode & !SET_ID,
-            owner: (ours.uid, ours.gid) != (theirs.uid, theirs.gid),
-            xattrs: xattr::differing(file.as_fd(), below.as_fd())?,
-        };
-        Ok(Some(FileLooks { own, ..FileLooks::default() }))
+        if is_copy {
+            return Ok(looks);
+        }
+        let is_given = looks.as_ref().is_some_and(|looks| looks.own.owner);
+        let own = looks_of_new(new, is_given).doing(doing)?;
+        Ok((looks.is_some() || !own.is_empty()).then(|| FileLooks { own, ..FileLooks::alone() }))
     }
 
-    /// A program of the view has changed what an entry looks like, by these effects.
-    pub(super) fn note_own_looks(&self, id: UpperId, effects: Vec<Effect>) -> Result<()> {
+    /// What a held change brings beside content, for people.
+    pub fn looks_brought(&self, row: &UpperRow) -> Result<Vec<String>> {
+        match row.held.as_ref().is_some_and(|held| held.looks.is_some()) {
+            true => self.looks_of_row(row),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn looks_of_row(&self, row: &UpperRow) -> Result<Vec<String>> {
+        let path = &row.names[0];
+        let doing = || format!("look at {path}");
+        let fd = self.store.upper_place(row.id)?.open(OFlags::PATH).doing(doing)?;
+        let meta = Meta::of(fd.as_fd()).doing(doing)?;
+        let looks = row.own_looks(meta.is_file().then_some(fd.as_fd()), &meta).doing(doing)?;
+        let found = self.lower.find(path).doing(doing)?.filter(|_| row.base.below != Below::Nothing);
+        let below = found.as_ref().map(|found| Ok((Meta::of(found.as_fd())?, found.as_fd()))).transpose();
+        let below = below.doing(doing)?.filter(|(below, _)| below.kind == meta.kind);
+        looks_told(&looks, below).doing(doing)
+    }
+
+    /// Whether what has the same bytes as lower's file is to look otherwise.
+    pub(super) fn brings_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<bool> {
+        Ok(new.exists() && self.looks_held(row, new, present)?.is_some_and(|looks| !looks.own.is_empty()))
+    }
+
+    /// A program of the view changes these looks of an entry. Noted before it is done: should this process die in between,
+    /// what is held under an id that does not tell of it is judged anew.
+    pub(super) fn note_own_looks(&self, id: UpperId, own: &OwnLooks) -> Result<()> {
         let mut state = self.state.lock();
-        if let Some(upper) = state.uppers.get_mut(id)
-            && let Some(looks) = &mut upper.row.looks
-        {
-            let before = looks.own.clone();
-            effects.into_iter().for_each(|effect| looks.note_own(effect));
-            if looks.own != before && upper.saved {
-                self.store.save_upper(&upper.row)?;
+        // Those of a directory, FIFO, socket or device are no part of its id.
+        let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.row.what.is_structure()) else {
+            return Ok(());
+        };
+        let before = upper.row.looks.clone();
+        match &mut upper.row.looks {
+            Some(looks) => looks.own.add(own),
+            // What a new file looks like tells by itself, but not whether somebody has given it away.
+            None if own.owner && (upper.row.base.below == Below::Nothing || upper.row.held.is_some()) => {
+                upper.row.looks = Some(FileLooks { own: own.clone(), ..FileLooks::alone() });
             }
+            None => {}
+        }
+        if upper.row.looks != before && upper.saved {
+            self.store.save_upper(&upper.row)?;
         }
         Ok(())
     }
 }
 
-impl FileLooks {
-    fn note_own(&mut self, effect: Effect) {
+/// What a change brings beside content, for people: each beside what the file below has, where it is a change of that.
+fn looks_told(looks: &Looks, below: Option<(Meta, BorrowedFd<'_>)>) -> std::io::Result<Vec<String>> {
+    let beside = |what: &str, old: Option<String>, new: String| match old {
+        Some(old) => format!("{what} {old} -> {new}"),
+        None => format!("{what} {new}"),
+    };
+    let mode = |mode: u32| format!("{mode:03o}");
+    let owner = |(uid, gid): (u32, u32)| format!("{uid}:{gid}");
+    let new_mode = looks.mode.map(|new| beside("mode", below.map(|(meta, _)| mode(meta.mode)), mode(new)));
+    let new_owner =
+        looks.owner.map(|new| beside("owner", below.map(|(meta, _)| owner((meta.uid, meta.gid))), owner(new)));
+    let mut told: Vec<String> = new_mode.into_iter().chain(new_owner).collect();
+    for (name, value) in &looks.xattrs {
+        let what = format!("attribute {}", escape_name(name));
+        let old = below.map(|(_, file)| xattr::find(file, OsStr::from_bytes(name))).transpose()?;
+        told.push(beside(&what, old.map(|old| spelled(old.as_deref())), spelled(value.as_deref())));
+    }
+    Ok(told)
+}
+
+/// The value of an attribute on one line, as far as anybody would read it.
+fn spelled(value: Option<&[u8]>) -> String {
+    match value {
+        None => "none".to_owned(),
+        Some(value) if value.len() > VALUE_TOLD_BYTES_MAX => format!("({} bytes)", value.len()),
+        Some(value) => format!("\"{}\"", value.escape_ascii()),
+    }
+}
+
+/// In what a file or symlink looks otherwise than the one that it is a change of; none where it is a change of no such thing.
+/// What writing to it takes away by itself is no difference.
+fn differing_looks(row: &UpperRow, new: &Side, present: &Side) -> std::io::Result<Option<OwnLooks>> {
+    let (Below::Entry { mode, .. }, Some(ours), Some(theirs)) = (row.base.below, new.meta, present.meta) else {
+        return Ok(None);
+    };
+    if new.kind != present.kind || row.what.is_structure() {
+        return Ok(None);
+    }
+    let is_copy = row.looks.as_ref().is_some_and(|looks| !looks.alone);
+    let mode = if is_copy { theirs.mode } else { mode };
+    let lends_more = ours.mode & SET_ID & !mode != 0;
+    let xattrs = new.file.as_ref().zip(present.file.as_ref());
+    let xattrs = xattrs.map(|(ours, theirs)| xattr::differing(ours.as_fd(), theirs.as_fd())).transpose()?;
+    Ok(Some(OwnLooks {
+        mode: new.is_file() && (lends_more || ours.mode & !SET_ID != mode & !SET_ID),
+        owner: (ours.uid, ours.gid) != (theirs.uid, theirs.gid),
+        xattrs: xattrs.unwrap_or_default(),
+    }))
+}
+
+/// What is told of a new file beside its content. Who owns it depends on who made it, unless it was given to somebody.
+fn looks_of_new(new: &Side, is_given: bool) -> std::io::Result<OwnLooks> {
+    let xattrs = new.file.as_ref().map(|file| xattr::list_set(file.as_fd())).transpose()?.unwrap_or_default();
+    let mode = new.is_file() && new.mode != PLAIN_MODE;
+    Ok(OwnLooks { mode, owner: is_given, xattrs: xattrs.into_iter().map(OsString::into_vec).collect() })
+}
+
+/// By effects that an act had.
+pub(super) fn looks_of_effects(effects: &[Effect]) -> OwnLooks {
+    let mut own = OwnLooks::default();
+    for effect in effects {
         match effect {
-            Effect::Mode { .. } => self.own.mode = true,
-            Effect::Owner { .. } => self.own.owner = true,
-            Effect::Xattr { name, .. } if !self.own.xattrs.contains(&name) => self.own.xattrs.push(name),
+            Effect::Mode { .. } => own.mode = true,
+            Effect::Owner { .. } => own.owner = true,
+            Effect::Xattr { name, .. } => own.xattrs.push(name.clone()),
             _ => {}
         }
     }
+    own
 }

@@ -47,6 +47,7 @@ mod land;
 mod layered;
 mod limits;
 mod looks;
+mod looks_change;
 mod lookup;
 mod namespace;
 mod nodes;
@@ -329,12 +330,15 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether an entry has content that nobody has judged. A held one tells by its hash: its id names other content.
+    /// Whether an entry has content or looks that nobody has judged. A held one tells by its hashes: its id names others.
     fn is_interrupted(&self, row: &UpperRow) -> bool {
         let Some(held) = &row.held else { return true };
+        let now = || -> Result<_> {
+            let mut side = self.row_side(row)?;
+            Ok((side.digest()?, side.looks(row)?.digest()))
+        };
         // Content that cannot be read is left as it is: it is told when somebody looks at it.
-        let now = self.row_side(row).map(|mut side| side.digest());
-        matches!(now, Ok(Ok(now)) if now != held.new)
+        now().is_ok_and(|now| now != (held.new, held.looks))
     }
 
     /// Who is told when what the kernel may have cached changes. Once, when the mount stands.

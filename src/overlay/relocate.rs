@@ -455,7 +455,7 @@ impl State {
         let mut row = UpperRow { names, ..upper.row.clone() };
         let was = &upper.row.names[0];
         if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
-            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new);
+            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
             let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, rows)?);
             if old != held.id {
                 epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));

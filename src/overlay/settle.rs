@@ -198,7 +198,9 @@ impl Overlay {
         }
         self.take_looks_below(&job.row, &mut new, &present)?;
         let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
-        if is_same && !leaves_other_names(&job.row.base, &present) {
+        let is_unchanged = is_same && !leaves_other_names(&job.row.base, &present);
+        let brings_looks = is_same && self.brings_looks(&job.row, &new, &present)?;
+        if is_unchanged && !brings_looks {
             return self.end_unchanged(job, &new, &present, actor);
         }
         let (old, is_lost) = match self.old_side(job, &present)? {
@@ -206,6 +208,10 @@ impl Overlay {
             Old::Lost => (self.present_side(path)?, true),
         };
         let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present)?;
+        let looks_wait = brings_looks && comparison.is_gated();
+        if is_unchanged && !looks_wait {
+            return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
+        }
         if is_lost || self.is_stale(job, &comparison, actor)? {
             comparison.add(Reason::Stale);
         }
@@ -217,8 +223,9 @@ impl Overlay {
             (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
-        // With the same bytes there is nothing to review, whatever the deletion waited for that it takes the place of.
-        if comparison.reasons.is_empty() || is_same {
+        // With the same bytes there is nothing to review, whatever the deletion waited for that it takes the place of, but
+        // how it looks where a rule has the path reviewed.
+        if comparison.reasons.is_empty() || is_same && !looks_wait {
             match self.land(job, &mut comparison, actor) {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
                 Err(_) if !comparison.reasons.contains(&Reason::Parent) && self.has_lost_its_dir(path)? => {
@@ -230,7 +237,7 @@ impl Overlay {
                 }
             }
         }
-        if is_same {
+        if is_same && !looks_wait {
             return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         self.hold(job, &mut comparison, actor)

@@ -9,7 +9,7 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
-use crate::model::{Digest, RelPath};
+use crate::model::{Digest, Looks, RelPath};
 use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
 use crate::sys::file::{self, FileKind, Meta};
 
@@ -154,6 +154,12 @@ impl Side {
     pub(super) fn version(&self, content: Option<Kept>) -> Option<Version> {
         let meta = self.meta.filter(|_| self.is_file() || self.is_symlink())?;
         Some(Version { group: self.masked_group(), ..Version::of(&meta, content) })
+    }
+
+    /// What an entry with that side brings beside content.
+    pub(super) fn looks(&self, row: &UpperRow) -> std::io::Result<Looks> {
+        let file = self.file.as_deref().map(AsFd::as_fd);
+        self.meta.map_or(Ok(Looks::default()), |meta| row.own_looks(file, &meta))
     }
 
     pub(super) fn masked_group(&self) -> Option<u32> {

@@ -384,7 +384,7 @@ impl State {
     ) -> Result<UpperRow> {
         reasons.sort();
         reasons.dedup();
-        let full = ChangeId::full(&row.names[0], kind, row.base.digest(), None);
+        let full = ChangeId::full(&row.names[0], kind, row.base.digest(), None, None);
         let id = self.unused_id(&full, row.id, &[])?;
         let now = store::now_millis();
         let before = row.held.take();
@@ -398,6 +398,7 @@ impl State {
             old_lines: count(|held| held.old_lines),
             hunks: count(|held| held.hunks),
             new: None,
+            looks: None,
             created: now,
             renewed: now,
             operation: before.as_ref().and_then(|held| held.operation),

@@ -11,6 +11,7 @@ mod goes;
 mod hunks;
 mod links;
 mod looks;
+mod looks_held;
 mod model;
 mod outside;
 mod passing;

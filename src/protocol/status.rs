@@ -56,6 +56,9 @@ pub struct Held {
     /// What a hook or a rule said about it; of structure, what it is: `new directory`, `directory removed`, `new fifo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// What it brings beside content, for people: `mode 644 -> 755`, `owner 0:0 -> 1000:1000`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub looks: Vec<String>,
     pub insertions: u64,
     pub deletions: u64,
     pub old_lines: u64,

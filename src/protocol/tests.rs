@@ -20,6 +20,7 @@ pub(crate) fn held(id: &str, name: &str) -> Held {
         also: Also::default(),
         reason: Reason::Size,
         detail: None,
+        looks: Vec::new(),
         insertions: 47,
         deletions: 32,
         old_lines: 127,

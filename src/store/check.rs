@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::anchors::{Anchor, AnchorState};
 use super::backups::Backup;
-use super::upper::{UpperId, UpperRow, What, parse_row};
+use super::upper::{Held, UpperId, UpperRow, What, parse_row};
 use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name};
-use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, RelPath};
+use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, Looks, RelPath};
 use crate::protocol::Event;
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
@@ -219,6 +219,7 @@ impl Store {
                 let unique = ids.insert(&held.id);
                 found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());
                 check_held(found, row, content);
+                self.check_looks(found, row, held)?;
                 let base = row.base.digest().is_none_or(|digest| contents.contains(&digest));
                 found.check(base, FaultKind::Content, &about, || "what it was based on is not kept".to_owned());
             }
@@ -263,6 +264,22 @@ impl Store {
             }
             What::Node | What::Whiteout => None,
         })
+    }
+
+    /// Of one without a file [`Self::check_upper_file`] has told.
+    fn check_looks(&self, found: &mut Findings, row: &UpperRow, held: &Held) -> Result<()> {
+        let place = self.dirs.stage_place(row.id)?;
+        let looks = || -> std::io::Result<Option<Looks>> {
+            let Some(meta) = place.stat()? else { return Ok(None) };
+            let file = place.open(OFlags::PATH)?;
+            let file = meta.is_file().then_some(file.as_fd());
+            row.own_looks(file, &meta).map(Some)
+        };
+        let Some(looks) = looks().doing(|| format!("look at upper file {}", row.id))? else { return Ok(()) };
+        found.check(looks.digest() == held.looks, FaultKind::Held, &held.id, || {
+            format!("{} has other attributes than were held", row.names[0])
+        });
+        Ok(())
     }
 
     fn check_stage(&self, found: &mut Findings, rows: &[(String, UpperRow)], scope: &Scope) -> Result<()> {
@@ -385,7 +402,7 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
     found.check(held.new == content, FaultKind::Held, &about, || {
         format!("{} has other content than was held", row.names[0])
     });
-    let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new);
+    let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
     let named = about.len() >= ID_DIGITS && full.starts_with(&about);
     found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));
 }

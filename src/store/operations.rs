@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::events::{Event, EventDraft};
 use super::upper::{Kept, UpperRow, parse_row};
 use super::{Result, Store};
-use crate::model::{ChangeId, OperationId, RelPath, Timestamp};
+use crate::model::{ChangeId, OperationId, RelPath, Timestamp, Xattr};
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Place;
@@ -153,6 +153,9 @@ pub enum Effect {
     Discarded {
         row: Box<UpperRow>,
         content: Option<Version>,
+        /// Those of its own.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        xattrs: Vec<Xattr>,
         /// What stayed held, where some of its hunks went.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rest: Option<ChangeId>,

@@ -2,11 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store};
-use crate::model::{ChangeId, ChangeKind, Digest, OperationId, Reason, RelPath, Stamp, Timestamp};
+use crate::model::{ChangeId, ChangeKind, Digest, Looks, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
 use crate::sys::Mode;
 use crate::sys::file::{self, FileKind, Meta, OwnLooks};
@@ -165,13 +166,16 @@ impl Base {
 
 /// Which looks of a file are the change's own, for what was written to a copy of one of lower. All others are lower's, as
 /// they are when it lands: what somebody does to them there meanwhile is not taken back.
+///
+/// As long as it is held its own are those that differ from what it is based on: with their values they are part of its id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLooks {
     pub own: OwnLooks,
     /// When lower's inode had changed last as the others were taken over from it: as long as it has not since, they are
     /// the same.
     pub as_of: Timestamp,
-    /// All are its own: it took one name of a file that others name as well, and what is done to that is theirs.
+    /// All are its own, whatever lower has: it is new, or took one name of a file that others name as well, and what is
+    /// done to that is theirs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
 }
@@ -236,6 +240,9 @@ pub struct Held {
     pub old_lines: u64,
     pub hunks: u64,
     pub new: Option<Digest>,
+    /// What it brings beside content; none where that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looks: Option<Digest>,
     /// Milliseconds since the epoch: when it was first held so, and when somebody last looked.
     pub created: i64,
     pub renewed: i64,
@@ -262,6 +269,13 @@ pub struct UpperRow {
     /// None: all of them are its own, as those of a file that was made anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<FileLooks>,
+}
+
+impl UpperRow {
+    /// What it brings beside content, where its file looks like `meta`. Without a descriptor, as of a symlink, no attributes.
+    pub fn own_looks(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> std::io::Result<Looks> {
+        self.looks.as_ref().map_or(Ok(Looks::default()), |looks| looks.own.values(file, meta))
+    }
 }
 
 impl Store {

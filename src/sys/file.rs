@@ -4,12 +4,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 use super::xattr;
-use crate::model::{Acl, Digest, Hasher, Stamp, Timestamp};
+use crate::model::{Acl, Digest, Hasher, Looks, Stamp, Timestamp};
 
 /// How much is read or written at once when no cheaper copy is to be had.
 const COPY_PIECE_BYTES: usize = 256 * 1024;
@@ -402,6 +403,38 @@ pub struct OwnLooks {
     /// Names of extended attributes, also of such as it is not to have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xattrs: Vec<Vec<u8>>,
+}
+
+impl OwnLooks {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// With the values of a file that looks like `meta`. Without a descriptor, as of a symlink, no attributes.
+    pub fn values(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> io::Result<Looks> {
+        let mut xattrs = Vec::new();
+        for (name, file) in self.xattrs.iter().filter_map(|name| Some((name, file?))) {
+            xattrs.push((name.clone(), xattr::find(file, OsStr::from_bytes(name))?));
+        }
+        xattrs.sort();
+        Ok(Looks { mode: self.mode.then_some(meta.mode), owner: self.owner.then_some((meta.uid, meta.gid)), xattrs })
+    }
+
+    /// These and others.
+    pub fn add(&mut self, other: &Self) {
+        self.mode |= other.mode;
+        self.owner |= other.owner;
+        let more = other.xattrs.iter().filter(|name| !self.xattrs.contains(name));
+        self.xattrs.extend(more.cloned().collect::<Vec<_>>());
+    }
+
+    /// Those of these that are among others.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.mode &= other.mode;
+        self.owner &= other.owner;
+        self.xattrs.retain(|name| other.xattrs.contains(name));
+        self
+    }
 }
 
 /// Owner, attributes and mode. What was made a moment ago mostly has them, and each call that gives them costs a change of

@@ -101,9 +101,14 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io:
     Ok(any)
 }
 
+/// The names of those that programs have set.
+pub fn list_set(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
+    Ok(list(fd)?.into_iter().filter(|name| is_programs(name)).collect())
+}
+
 /// Takes what programs have set, so that it has no more than what was made a moment ago.
 pub fn clear(fd: BorrowedFd<'_>) -> io::Result<()> {
-    list(fd)?.iter().filter(|name| is_programs(name)).try_for_each(|name| remove(fd, name))
+    list_set(fd)?.iter().try_for_each(|name| remove(fd, name))
 }
 
 /// The others come from the system: a label, say.

@@ -98,6 +98,7 @@ fn about(held: &Held) -> Vec<Line> {
     let mut lines =
         vec![format!("held: {}, +{} -{}{}", held.reason, held.insertions, held.deletions, share.unwrap_or_default())];
     lines.extend(held.detail.as_ref().map(|detail| escape_name(detail.as_bytes())));
+    lines.extend(held.looks.iter().map(|looks| escape_name(looks.as_bytes())));
     lines.extend(held.also.0.iter().map(|name| format!("also: {}", escape_name(name.as_bytes()))));
     let program = held.written_by.as_ref().or(held.opened_by.as_ref());
     lines.extend(program.and_then(|program| {

@@ -64,6 +64,16 @@ fn held_content_that_is_not_what_its_id_names_is_found() {
 }
 
 #[test]
+fn a_mode_that_an_id_does_not_name_is_found() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = bench();
+    super::scenarios::chmod(&bench, "a", 0o755);
+    assert_eq!(kinds(&bench), []);
+    std::fs::set_permissions(held_file(&bench), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(kinds(&bench), [FaultKind::Held]);
+}
+
+#[test]
 fn held_content_that_is_gone_is_found() {
     let bench = bench();
     std::fs::remove_file(held_file(&bench)).unwrap();

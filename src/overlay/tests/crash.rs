@@ -129,7 +129,7 @@ impl Scenario {
         let now = Picture::of(&bench);
         let mut faults = Vec::new();
         let right = match self.rule {
-            Rule::AllOrNothing => now == *before || now == *after,
+            Rule::AllOrNothing | Rule::Looks => now == *before || now == *after,
             Rule::Made => now == *before || now == Picture { past: now.past.clone(), ..after.clone() },
             Rule::Unrecorded => {
                 let unrecorded = Picture { past: before.past.clone(), ..after.clone() };

@@ -274,6 +274,9 @@ impl Attempt<'_> {
             (Rule::Writes, Err(_)) => true,
             // It was made, and nothing can take it away again, or there is no descriptor left to tell of it.
             (Rule::Made, Err(_)) if self.cannot_be_taken_back() => *now == **before || now.lower == after.lower,
+            (Rule::Looks, Err(_)) if self.class.errno == libc::EROFS => {
+                *now == **before || (now.lower == before.lower && now.view == after.view)
+            }
             (_, Ok(())) => self.is_after(now),
             (_, Err(_)) => *now == **before,
         };
@@ -350,7 +353,7 @@ impl Attempt<'_> {
         let right = match self.scenario.rule {
             Rule::Made if self.cannot_be_taken_back() => now.lower == before.lower || now.lower == after.lower,
             _ if then == Then::Again => self.is_after(&now),
-            Rule::AllOrNothing => now == **before || self.is_after(&now),
+            Rule::AllOrNothing | Rule::Looks => now == **before || self.is_after(&now),
             Rule::EachPath => self.each_path_is_old_or_new(&now),
             Rule::Made => now == **before || now == Picture { past: now.past.clone(), ..(**after).clone() },
             Rule::Unrecorded => {

@@ -253,14 +253,15 @@ fn what_still_has_its_access_list_keeps_it_when_its_content_comes_back() {
 }
 
 #[test]
-fn a_discarded_change_that_is_held_again_lends_no_right_of_its_list() {
+fn a_discarded_change_that_is_held_again_has_its_list() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
     bench.save("a", &changed(100, 60));
     bench.give_list("a");
     bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
     bench.undo(&bench.latest()).unwrap();
-    assert_eq!(bench.mode_shown("a"), 0o600);
+    let list = bench.view().get_xattr(bench.node("a").unwrap(), OsStr::new(xattr::ACCESS_ACL));
+    assert_eq!((list.ok(), bench.mode_shown("a")), (Some(LIST.to_vec()), 0o670));
 }
 
 /// What an undo brings there, and the undo of that, and so on.

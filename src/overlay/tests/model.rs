@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use self::reference::{Answer, Model, RenameKind, Rules, WindowLength};
 use self::tree::{Node, Path, Thing};
 use super::*;
-use crate::model::{Reason, RelPath, Timestamp};
+use crate::model::{Looks, Reason, RelPath, Timestamp};
 use crate::policy::tier::Thresholds;
 use crate::store::{TEMP_PREFIX, What};
 use crate::sys::file::FileKind;
@@ -638,7 +638,8 @@ impl Pair {
         let content = |thing: &Option<Thing>| thing.clone().filter(|thing| *thing != Thing::Dir);
         let digest = |thing: &Option<Thing>| content(thing).map(|thing| Digest::of(thing.bytes()));
         let wanted = self.model.held().map(|(at, held)| {
-            let full = ChangeId::full(&path(at), held.kind, digest(&held.base), digest(&held.new));
+            let looks = Looks { mode: held.mode, ..Looks::default() };
+            let full = ChangeId::full(&path(at), held.kind, digest(&held.base), digest(&held.new), looks.digest());
             (at.clone(), full[..8].to_owned(), held.reasons.clone())
         });
         let mut wanted: Vec<Row> = wanted.collect();

@@ -21,6 +21,8 @@ pub(super) enum Rule {
     Made,
     /// The same of an act below and its record: a death right after it forgets the act, and nothing that came before it.
     Unrecorded,
+    /// The same, but that on a disk that nobody can write to any more what was set stays in the view until it can be judged.
+    Looks,
     /// The view all old or all new, and each path of the project by itself; what has not landed is held.
     EachPath,
     /// The act is a close: what was written is in the view, whether it has landed, is held, or was interrupted.
@@ -329,9 +331,16 @@ fn rename_below(bench: &Bench, from: &str, to: &str) -> Acted {
 }
 
 pub(super) fn chmod(bench: &Bench, path: &str, mode: u32) {
+    try_chmod(bench, path, mode).unwrap();
+}
+
+fn try_chmod(bench: &Bench, path: &str, mode: u32) -> Acted {
     let keep = SetTime::Keep;
     let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
-    bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
+    let (dir, name) = parent(bench, path)?;
+    let node = bench.view().lookup(dir, name)?.node;
+    bench.view().set_attributes(node, None, &set, &ME)?;
+    Ok(())
 }
 
 /// A file of lower with two names.
@@ -426,6 +435,30 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: close_all,
         precious: &["old 99\n", "newer 99\n"],
+    },
+    Scenario {
+        name: "a sensitive file is given another mode",
+        rule: Rule::Looks,
+        ready: |bench| bench.put(".envrc", "one\n"),
+        act: |bench| try_chmod(bench, ".envrc", 0o755),
+        precious: &["one\n"],
+    },
+    Scenario {
+        name: "a held file is given another mode",
+        rule: Rule::Looks,
+        ready: |bench| hold_many(bench, 1),
+        act: |bench| try_chmod(bench, "d0/f0", 0o755),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a mode that waits is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put(".envrc", "one\n");
+            chmod(bench, ".envrc", 0o755);
+        },
+        act: confirm_all,
+        precious: &["one\n"],
     },
     Scenario {
         name: "large content is replaced",

@@ -29,7 +29,7 @@ impl Model {
     pub(super) fn judge(&mut self, path: &str, because: &[Reason]) -> bool {
         let upper = self.upper[path].clone();
         let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
-        if new == self.lower.thing(path) {
+        if new == self.lower.thing(path) && !self.looks_wait(path, &upper) {
             if let (Some(ours), Some(theirs)) = (&upper.leaf, self.lower.leaf_mut(path)) {
                 theirs.mode = ours.mode;
             }
@@ -44,6 +44,14 @@ impl Model {
         }
         self.hold(path, old.thing, reasons);
         false
+    }
+
+    /// Whether it is a mode alone that a rule has reviewed.
+    fn looks_wait(&self, path: &str, upper: &Upper) -> bool {
+        let is_gated = self.rules.action(path) == Action::Hold
+            || upper.held.as_ref().is_some_and(|held| held.reasons.contains(&Reason::Rule));
+        let modes = upper.leaf.as_ref().zip(self.lower.leaf(path));
+        is_gated && modes.is_some_and(|(ours, theirs)| ours.thing.is_file() && ours.mode != theirs.mode)
     }
 
     fn old_of(&mut self, path: &str, upper: &Upper) -> Old {
@@ -255,6 +263,7 @@ impl Model {
 
     fn hold(&mut self, path: &str, base: Option<Thing>, reasons: Vec<Reason>) {
         self.put_back(path);
+        let mode = self.own_mode(path);
         let present = self.lower.leaf(path).cloned();
         let Some(upper) = self.upper.get_mut(path) else { return };
         let found = match &upper.held {
@@ -272,7 +281,7 @@ impl Model {
             (Some(old), Some(new)) if !old.same_kind(new) => ChangeKind::Type,
             (Some(_), Some(_)) => ChangeKind::Modify,
         };
-        upper.held = Some(Held { kind, base, found, new, reasons });
+        upper.held = Some(Held { kind, base, found, new, mode, reasons });
     }
 
     /// The old inode had been renamed away: lower has it back, and its other name becomes a copy (SPEC §4.3a).

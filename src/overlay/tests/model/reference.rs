@@ -78,6 +78,8 @@ pub struct Held {
     /// What lower had when it began to wait.
     pub found: Option<Thing>,
     pub new: Option<Thing>,
+    /// Where it is another than that of the file it is a change of, or of a new file.
+    pub mode: Option<u32>,
     pub reasons: Vec<Reason>,
 }
 
@@ -228,6 +230,13 @@ impl Model {
 
     pub fn held(&self) -> impl Iterator<Item = (&Path, &Held)> {
         self.upper.iter().filter_map(|(path, upper)| Some((path, upper.held.as_ref()?)))
+    }
+
+    /// What a change at a path has for its mode as it is held.
+    pub(super) fn own_mode(&self, path: &str) -> Option<u32> {
+        let mode = self.upper.get(path)?.leaf.as_ref().filter(|leaf| leaf.thing.is_file())?.mode;
+        let theirs = self.lower.leaf(path).filter(|leaf| leaf.thing.is_file()).map_or(0o644, |leaf| leaf.mode);
+        (mode != theirs).then_some(mode)
     }
 
     /// What is read through a handle.
@@ -447,7 +456,7 @@ impl Upper {
         if reasons.is_empty() {
             reasons.push(Reason::Parent);
         }
-        let held = Held { kind: ChangeKind::Delete, reasons, ..held.clone() };
+        let held = Held { kind: ChangeKind::Delete, mode: None, reasons, ..held.clone() };
         Some(Self { leaf: None, held: Some(held), made, ..self.clone() })
     }
 
@@ -525,7 +534,7 @@ impl Model {
         reasons.sort();
         reasons.dedup();
         let (base, found) = before.map_or((None, None), |held| (held.base, held.found));
-        let held = Held { kind: ChangeKind::Structure, base, found, new: None, reasons };
+        let held = Held { kind: ChangeKind::Structure, base, found, new: None, mode: None, reasons };
         let leaf = Leaf { thing: Thing::Dir, mode: 0, inode: made, stamp: made };
         self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(Some(leaf), below, made) });
     }
@@ -568,7 +577,8 @@ impl Model {
 
     /// Deletions in it wait for review, and it with them.
     fn hide_dir(&mut self, path: &str, reason: Reason) {
-        let held = Held { kind: ChangeKind::Structure, base: None, found: None, new: None, reasons: vec![reason] };
+        let held =
+            Held { kind: ChangeKind::Structure, base: None, found: None, new: None, mode: None, reasons: vec![reason] };
         let made = self.next();
         self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(None, None, made) });
     }
@@ -610,13 +620,17 @@ impl Model {
         if self.at(path) == Some(Node::Dir) {
             return Ok(());
         }
-        let upper = self.upper.get_mut(path);
-        let is_below = upper.as_ref().is_none_or(|upper| upper.is_landed);
-        if let Some(leaf) = upper.and_then(|upper| upper.leaf.as_mut()) {
-            leaf.mode = mode;
+        let is_below = self.upper.get(path).is_none_or(|upper| upper.is_landed);
+        if is_below && !self.is_gated(path) {
+            for leaf in [self.lower.leaf_mut(path), self.upper.get_mut(path).and_then(|upper| upper.leaf.as_mut())] {
+                leaf.into_iter().for_each(|leaf| leaf.mode = mode);
+            }
+            return Ok(());
         }
-        if is_below && let Some(leaf) = self.lower.leaf_mut(path) {
-            leaf.mode = mode;
+        // What waits, or is to by a rule, is judged with its mode, unless its writer has it judged.
+        self.dirty(path, None).mode = mode;
+        if !self.handles.values().any(|handle| handle.is_at(path) && handle.is_unjudged()) {
+            self.settle(path, &[]);
         }
         Ok(())
     }
