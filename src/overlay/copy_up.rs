@@ -15,6 +15,7 @@ use crate::model::{RelPath, Stamp};
 use crate::policy::rules::HoldSource;
 use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::is_absent;
 
 /// What a copy-up needs of the old content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,15 +118,18 @@ impl Overlay {
         Ok((upper, meta))
     }
 
-    /// A file or symlink of lower as an entry that is claimed, for what is done to it waits for review by that rule though
-    /// nobody writes to it. None where it is another by now, or has an entry.
+    /// A file or symlink of lower as an entry that is claimed: what is about to be done to it waits for review by that rule,
+    /// though nobody writes to it. None where it is gone or of another kind by now, or has an entry.
     pub(super) fn take_up(&self, path: &RelPath, kind: FileKind, rule: HoldSource) -> Result<Option<Claim<'_>>> {
         let (new, what, meta, file) = if kind == FileKind::Symlink {
-            let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+            let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(None) };
             let (new, what) = self.copy_to_upper(path)?;
             (new, what, meta, None)
         } else {
-            let lower = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
+            let lower = match super::open_lower(&self.lower, path) {
+                Err(err) if is_absent(&err) => return Ok(None),
+                opened => opened.doing(|| format!("open {path}"))?,
+            };
             let (upper, meta) = self.copy_of_lower(&lower, Keep::ContentAndSetId)?;
             (upper.new, What::File, meta, Some(upper.file))
         };

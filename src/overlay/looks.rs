@@ -2,8 +2,8 @@
 //! those that lower has by then (SPEC §9).
 //!
 //! The upper file itself takes over what somebody has changed below ([`Overlay::take_looks_below`]), so that whatever lands
-//! it, or goes on writing to it, finds it dressed. What the view changes is noted as the change's own
-//! ([`Overlay::note_own_looks`]).
+//! it, or goes on writing to it, finds it dressed. What the view changes ([`super::looks_change`]) is noted as the change's
+//! own ([`Overlay::note_own_looks`]), and what of that differs as it is held goes into its id ([`Overlay::looks_held`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -82,16 +82,22 @@ impl Overlay {
                 state.nodes.path(node).ok().and_then(|path| state.uppers.at(&path))
             };
             let Some(id) = upper else { return Ok(None) };
-            match self.claim(id) {
-                Ok((_, claimed)) => return Ok(Some(claimed)),
-                // It was let go of meanwhile: lower has it, or another entry.
-                Err(err) if err.code() == libc::ESTALE => {}
-                Err(err) => return Err(err),
+            if let Some(claimed) = self.claim_if_there(id)? {
+                return Ok(Some(claimed));
             }
         }
     }
 
-    /// The entry that is to look otherwise, and is noted so. A file of lower gets one where a rule has its path reviewed.
+    /// None where it was let go of meanwhile: lower has it, or another entry.
+    fn claim_if_there(&self, id: UpperId) -> Result<Option<Claim<'_>>> {
+        match self.claim(id) {
+            Ok((_, claimed)) => Ok(Some(claimed)),
+            Err(err) if err.code() == libc::ESTALE => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// The entry that is to look otherwise. A file of lower gets one where a rule has its path reviewed.
     fn claim_for_looks(&self, node: NodeId, looks: &OwnLooks, caller: &Caller) -> Result<Option<Changing<'_>>> {
         let by = self.writer(caller);
         loop {
@@ -99,32 +105,32 @@ impl Overlay {
             if path.is_root() {
                 return Ok(None);
             }
-            let claimed = match self.origin(&path)? {
-                Origin::Nothing | Origin::Hidden(_) => return Ok(None),
-                Origin::Lower(meta) => match self.gate_of_looks(&path, &meta, &by)? {
+            let origin = self.origin(&path)?;
+            let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &origin else { return Ok(None) };
+            let claimed = match &origin {
+                Origin::Upper(id, _) => self.claim_if_there(*id)?,
+                Origin::Lower(_) | Origin::Nothing | Origin::Hidden(_) => match self.gate_of_looks(&path, meta, &by)? {
                     Some(rule) => self.take_up(&path, meta.kind, rule)?,
                     None => return Ok(None),
                 },
-                Origin::Upper(id, meta) => match self.claim(id) {
-                    Ok((_, claimed)) if self.is_landed(id) && self.gate_of_looks(&path, &meta, &by)?.is_none() => {
-                        return Ok(Some(Changing { claimed, was: None }));
-                    }
-                    Ok((_, claimed)) => Some(claimed),
-                    // It was let go of meanwhile: lower has it, or another entry.
-                    Err(err) if err.code() == libc::ESTALE => None,
-                    Err(err) => return Err(err),
-                },
             };
             let Some(claimed) = claimed else { continue };
-            let (id, was) = (claimed.id, self.look_of(claimed.id, looks));
-            return match was {
-                Ok(was) => Ok(Some(Changing { claimed, was })),
-                Err(err) => {
-                    drop(claimed);
-                    self.judge_looks(id, caller)?;
-                    Err(err)
-                }
-            };
+            if self.is_landed(claimed.id) && self.gate_of_looks(&path, meta, &by)?.is_none() {
+                return Ok(Some(Changing { claimed, was: None }));
+            }
+            return self.about_to_change(claimed, looks, caller).map(Some);
+        }
+    }
+
+    fn about_to_change<'a>(&'a self, claimed: Claim<'a>, looks: &OwnLooks, caller: &Caller) -> Result<Changing<'a>> {
+        match self.look_of(claimed.id, looks) {
+            Ok(was) => Ok(Changing { claimed, was }),
+            Err(err) => {
+                let id = claimed.id;
+                drop(claimed);
+                self.judge_looks(id, caller)?;
+                Err(err)
+            }
         }
     }
 
@@ -149,11 +155,7 @@ impl Overlay {
     }
 
     fn look_as_before(&self, id: UpperId, was: &Was) -> Result<()> {
-        let _claimed = match self.claim(id) {
-            // It has gone, and all its looks with it.
-            Err(err) if err.code() == libc::ESTALE => return Ok(()),
-            claimed => claimed?,
-        };
+        let Some(_claimed) = self.claim_if_there(id)? else { return Ok(()) };
         was.give_back().doing(|| format!("change attributes of upper entry {id}"))?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row.looks = was.noted.clone();

@@ -96,6 +96,24 @@ fn what_a_program_wrote_is_held_whoever_closes_last() {
 }
 
 #[test]
+fn a_mode_waits_where_the_program_that_sets_it_is_named() {
+    let bench = bench(&rule("a", "hold"));
+    let cat = Cat::start();
+    bench.put("a", "one\n");
+    let keep = SetTime::Keep;
+    let chmod = |mode: u32, caller: &Caller| {
+        let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+        bench.view().set_attributes(bench.node("a").unwrap(), None, &set, caller).unwrap();
+    };
+    chmod(0o600, &other());
+    assert_eq!((bench.held().len(), bench.looks_below("a").0), (0, 0o600));
+    chmod(0o700, &cat.caller());
+    assert_eq!((bench.reasons(), bench.looks_below("a").0), (vec![Reason::Rule], 0o600));
+    chmod(0o640, &other());
+    assert_eq!((bench.reasons(), bench.looks_below("a").0), (vec![Reason::Rule], 0o600));
+}
+
+#[test]
 fn a_denial_for_a_program_is_for_its_every_act() {
     let bench = bench(&(rule("a", "deny") + &rule("f", "freeze")));
     let cat = Cat::start();
