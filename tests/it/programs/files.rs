@@ -28,9 +28,9 @@ savings! {
     mv_over => saving("cp $NEW t; mv t a.txt");
     mv_backup => saving("cp $NEW t; mv -b t a.txt");
     mv_across_file_systems => saving("t=$(mktemp -p /dev/shm); cp $NEW $t; chmod 600 $t; mv $t a.txt");
-    install => saving("install $NEW a.txt");
+    install => saving("install $NEW a.txt").made_executable();
     install_mode => saving("install -m 600 $NEW a.txt");
-    install_backup => saving("install -b $NEW a.txt");
+    install_backup => saving("install -b $NEW a.txt").made_executable();
     install_compare => saving("install -C -m 640 $NEW a.txt");
     ln_force => saving("cp $NEW t; ln -f t a.txt; rm t");
     ln_backup => saving("cp $NEW t; ln -b t a.txt; rm t");

@@ -30,6 +30,7 @@ pub struct Saving {
     prepare: &'static str,
     asks: &'static str,
     large: Large,
+    reason: &'static str,
 }
 
 /// What a large edit comes to.
@@ -44,7 +45,7 @@ enum Large {
 
 /// Saves `a.txt`, a file of 200 lines with mode, times and an attribute of its own.
 pub const fn saving(script: &'static str) -> Saving {
-    Saving { script, file: "a.txt", prepare: "", asks: "", large: Large::Held }
+    Saving { script, file: "a.txt", prepare: "", asks: "", large: Large::Held, reason: "size" }
 }
 
 impl Saving {
@@ -65,6 +66,11 @@ impl Saving {
 
     pub const fn of_binary(self) -> Self {
         Self { large: Large::Landed, ..self }
+    }
+
+    /// A large edit is held, and so is that the file can be run then.
+    pub const fn made_executable(self) -> Self {
+        Self { reason: "risk", ..self }
     }
 
     pub const fn of_slices(self) -> Self {
@@ -126,7 +132,7 @@ impl Saving {
     fn must_be_held(self, view: &View<'_>, run: &Run, faults: &mut Faults) {
         let held = view.held();
         let told: Vec<_> = held.iter().map(|held| (&*held.path, &*held.kind, &*held.reason)).collect();
-        faults.check("held", told, vec![(self.file, "modify", "size")]);
+        faults.check("held", told, vec![(self.file, "modify", self.reason)]);
         // As before, but for what the program itself leaves behind, such as `a.txt.bak`. That may be another name of
         // what is below, or will be of what is held.
         let below = Tree::of(&view.lower()).without_links();
