@@ -190,8 +190,12 @@ impl Overlay {
         }
         let used = self.is_used(&path)?;
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
-        let judged = gated || leaves_project(&path, target.as_bytes()) || used;
-        if action == Action::Pass || !judged {
+        let judged = match action {
+            // Where a deletion waits for review lower has the name.
+            Action::Pass => self.state.lock().uppers.at(&path).is_some(),
+            _ => gated || leaves_project(&path, target.as_bytes()) || used,
+        };
+        if !judged {
             return self.make(parent, name, FileKind::Symlink, 0o777, caller, |place, _| place.make_symlink(target));
         }
         self.symlink_judged(&path, target, caller)?;

@@ -373,7 +373,9 @@ impl Overlay {
         }
         let heritage = self.heritage(&path, FileKind::Regular, mode, caller)?;
         let new = NewFile { parent, name, path: &path, heritage: &heritage, flags, caller };
-        if action == Action::Pass { self.create_passed(&new) } else { self.create_judged(&new) }
+        // Where a deletion waits for review lower has the name.
+        let passes = action == Action::Pass && !matches!(origin, Origin::Hidden(_));
+        if passes { self.create_passed(&new) } else { self.create_judged(&new) }
     }
 
     /// Somebody made it below since the kernel looked.

@@ -441,3 +441,22 @@ fn a_file_replaced_below_is_another_at_the_next_open() {
         assert_eq!(read_at(&second), *b"other");
     });
 }
+
+/// What takes its place is judged with the deletion, which may show under a judged name.
+#[test]
+fn where_the_deletion_of_a_passing_name_waits_something_else_is_made_there() {
+    let scratch = mounted_scratch!();
+    fill(&scratch);
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"src/**\"\naction = \"hold\"\n");
+    fs::hard_link(scratch.project().join("src/a.txt"), scratch.project().join("target/l")).expect("a passing name");
+    let view = scratch.mount_at("view");
+    view.sh("seq 100 160 > target/l && rm src/a.txt target/l").ok();
+    let held: Vec<(String, String)> = view.held().into_iter().map(|held| (held.path, held.kind)).collect();
+    assert!(held.contains(&("target/l".to_owned(), "delete".to_owned())), "{held:?}");
+    view.sh("echo new > target/l").ok();
+    assert_eq!(view.read("target/l"), "new\n");
+    view.sh("rm target/l && ln -s ../src target/l && test -L target/l && rm target/l").ok();
+    view.sh("echo newer > target/t && mv target/t target/l").ok();
+    assert_eq!(view.read("target/l"), "newer\n");
+    assert_eq!(scratch.read("src/a.txt"), lines(20));
+}
