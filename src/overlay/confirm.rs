@@ -234,9 +234,12 @@ impl Overlay {
     fn check_further_names(&self, change: &Taken) -> Reviewed<()> {
         for name in change.row.names.iter().skip(1) {
             if self.lower.exists(name).map_err(|err| failed(name, &err.into()))? {
-                let why =
-                    format!("something else is there below by now, where {} is to be linked", change.row.names[0]);
-                return Err(refused_at(name, ErrorCode::Conflict, &why).about(change.held.id.as_str()));
+                let (first, id) = (&change.row.names[0], &change.held.id);
+                // Without the id as such, by which programs and people would be told that it can be forced.
+                let why = format!(
+                    "something else is there below by now, where {first} is to be linked: move it away, or discard {id}"
+                );
+                return Err(refused_at(name, ErrorCode::Conflict, &why));
             }
         }
         Ok(())
@@ -255,7 +258,7 @@ impl Overlay {
             Some(other) => {
                 let why = format!("{other} has come to be in it below; discard {} to see it", dir.held.id);
                 let refusal = refused_at(path, ErrorCode::Conflict, &why);
-                Err(refusal.about(dir.held.id.as_str())).inspect_err(|err| self.record_failure(dir, &err.message))
+                Err(refusal).inspect_err(|err| self.record_failure(dir, &err.message))
             }
             None => Ok(()),
         }

@@ -847,6 +847,7 @@ fn a_further_name_of_a_change_that_is_taken_below_is_a_conflict_that_names_it() 
     for force in [false, true] {
         let refusal = bench.view().confirm(&ids, &ConfirmHow { force, ..HOW }).unwrap_err();
         assert!(refusal.code == ErrorCode::Conflict && refusal.message.starts_with("b: "), "{refusal:?}");
+        assert_eq!(refusal.id, None, "by which it would be said that it can be forced");
     }
     assert_eq!(bench.lower("b").as_deref(), Some("by a person\n"));
     std::fs::remove_file(bench.lower_path("b")).unwrap();
