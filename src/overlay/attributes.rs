@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT, XattrFlags};
 
 use super::error::Context;
-use super::handles::{Backing, HandleId};
+use super::handles::{Backing, HandleId, OpenFlags};
 use super::looks::looks_of_effects;
 use super::lookup::Origin;
-use super::nodes::{Node, NodeId};
+use super::nodes::{Left, Node, NodeId};
 use super::uppers::Upper;
 use super::watch::Holds;
 use super::{Caller, Error, Overlay, ROOT, Result};
@@ -166,14 +166,16 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<Attributes> {
         self.check_may_write(caller)?;
-        if let Some(size) = set.size {
-            self.truncate(node, handle, size, caller)?;
-        }
-        if set.changes_inode() {
-            self.change_looks(node, &set.looks(), caller, || self.set_inode_attributes(node, set, caller))?;
-        }
-        // The kernel takes this answer whatever it was told to forget while it was on its way.
-        Ok(Attributes { holds: Holds::Briefly, ..self.attributes(node)? })
+        self.change_left(node, caller, || {
+            if let Some(size) = set.size {
+                self.truncate(node, handle, size, caller)?;
+            }
+            if set.changes_inode() {
+                self.change_looks(node, &set.looks(), caller, || self.set_inode_attributes(node, set, caller))?;
+            }
+            // The kernel takes this answer whatever it was told to forget while it was on its way.
+            Ok(Attributes { holds: Holds::Briefly, ..self.attributes(node)? })
+        })
     }
 
     fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {
@@ -265,7 +267,23 @@ impl Overlay {
 
     fn inode_to_change(&self, node: NodeId) -> Result<Inode> {
         self.part_if_nameless(node)?;
+        if self.state.lock().is_left(node) {
+            // Others may have it as well: see [`Self::change_left`].
+            return Err(Error::Errno(libc::ESTALE));
+        }
         self.inode_of(node)
+    }
+
+    /// Another file may be renamed over this one while it is asked for, and each time that the kernel looks again: then what
+    /// is left of this one is changed, opened for as long as that takes, and gone after that.
+    fn change_left<T>(&self, node: NodeId, caller: &Caller, change: impl Fn() -> Result<T>) -> Result<T> {
+        let changed = change();
+        if !matches!(&changed, Err(err) if err.code() == libc::ESTALE) || !self.state.lock().is_left(node) {
+            return changed;
+        }
+        let opened = self.open(node, OpenFlags::from_raw(libc::O_RDONLY), caller)?;
+        let changed = change();
+        self.release(opened.handle).and(changed)
     }
 
     fn is_judged_by_any_name(&self, path: &RelPath, inode: &Inode) -> Result<bool> {
@@ -281,7 +299,8 @@ impl Overlay {
             let state = self.state.lock();
             let found: &Node = state.nodes.get(node)?;
             let path = state.nodes.path(node).ok();
-            let open = if path.is_none() { state.open_file(node) } else { None };
+            let open =
+                if path.is_none() { state.open_file(node).or_else(|| found.left().map(Left::file)) } else { None };
             (path, found.kind, open)
         };
         let Some(path) = path else {
@@ -367,24 +386,34 @@ impl Overlay {
         flags: XattrFlags,
         caller: &Caller,
     ) -> Result<()> {
-        self.change_looks(node, &looks_of_attribute(name), caller, || {
-            let inode = self.inode_for_xattr(node, name, caller)?;
-            let before = xattr::find(inode.fd.as_fd(), name)?;
+        self.change_xattr(node, (name, Some(value)), caller, |inode| {
             inode.each(|inode| xattr::set(inode.fd.as_fd(), name, value, flags))?;
             if name == ACCESS_ACL {
                 inode.each(|inode| drop_foreign_set_gid(inode, caller)).doing(|| inode.doing("change the mode of"))?;
             }
-            self.xattrs_settled(&inode, (name, before, Some(value.to_vec())), caller)
+            Ok(())
         })
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
-        self.change_looks(node, &looks_of_attribute(name), caller, || {
+        let remove = |inode: &Inode| xattr::remove(inode.fd.as_fd(), name);
+        self.change_xattr(node, (name, None), caller, |inode| Ok(inode.each(remove)?))
+    }
+
+    fn change_xattr(
+        &self,
+        node: NodeId,
+        (name, after): (&OsStr, Option<&[u8]>),
+        caller: &Caller,
+        change: impl Fn(&Inode) -> Result<()>,
+    ) -> Result<()> {
+        let change = || {
             let inode = self.inode_for_xattr(node, name, caller)?;
             let before = xattr::find(inode.fd.as_fd(), name)?;
-            inode.each(|inode| xattr::remove(inode.fd.as_fd(), name))?;
-            self.xattrs_settled(&inode, (name, before, None), caller)
-        })
+            change(&inode)?;
+            self.xattrs_settled(&inode, (name, before, after.map(<[u8]>::to_vec)), caller)
+        };
+        self.change_left(node, caller, || self.change_looks(node, &looks_of_attribute(name), caller, change))
     }
 
     fn inode_for_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<Inode> {

@@ -359,4 +359,9 @@ impl State {
         let judged = node.open().map(|open| open.file());
         judged.or_else(|| node.passed().map(|passed| passed.file().clone()))
     }
+    /// Whether another file was renamed over a node that nobody has open.
+    pub(super) fn is_left(&self, node: NodeId) -> bool {
+        let is_nameless = self.nodes.path(node).is_err() && self.open_file(node).is_none();
+        is_nameless && self.nodes.get(node).is_ok_and(|node| node.left().is_some())
+    }
 }

@@ -139,6 +139,15 @@ pub(super) enum Left {
     Judged(Arc<File>),
 }
 
+impl Left {
+    /// To be read.
+    pub fn file(&self) -> Arc<File> {
+        match self {
+            Self::Passed(file, _) | Self::Judged(file) => file.clone(),
+        }
+    }
+}
+
 /// What becomes of the open of a node that somebody has just taken from its name below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartedOpen {

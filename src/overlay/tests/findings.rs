@@ -2,16 +2,21 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use rustix::fs::XattrFlags;
+
 use super::*;
 
 fn write(bench: &Bench, path: &str, content: &str) {
     bench.save(path, content);
 }
 
-fn touch(bench: &Bench, path: &str, seconds: i64) {
+fn touched(seconds: i64) -> SetAttributes {
     let mtime = SetTime::At(crate::model::Timestamp { seconds, nanoseconds: 0 });
-    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime };
-    bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
+    SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime }
+}
+
+fn touch(bench: &Bench, path: &str, seconds: i64) {
+    bench.view().set_attributes(bench.node(path).unwrap(), None, &touched(seconds), &ME).unwrap();
 }
 
 fn hard_linked() -> Bench {
@@ -949,4 +954,27 @@ fn a_directory_that_has_come_below_in_the_place_of_what_was_held_is_hidden_as_on
     assert_eq!(bench.view().check().unwrap().0, []);
     bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
     assert_eq!(bench.read("s/f").unwrap(), "a\n");
+}
+
+/// The kernel looked at a name, and another file was renamed over it before it asked: whether that landed or waits, the request
+/// is one of the old file, and so of nothing that anybody sees.
+#[test]
+fn what_is_asked_of_a_file_that_was_just_replaced_is_asked_of_nothing_else() {
+    for replaced_by in ["small\n".to_owned(), changed(100, 60)] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.save("temp", &replaced_by);
+        let (view, old) = (bench.view(), bench.node("a").unwrap());
+        bench.rename("temp", "a");
+        let before = (bench.lower("a"), bench.read("a"));
+        let mode = |path: &str| view.attributes(bench.node(path).unwrap()).unwrap().meta.mode;
+        let looked = (mode("a"), std::fs::metadata(bench.lower_path("a")).unwrap().mode());
+        let set = SetAttributes { mode: Some(0o600), size: Some(3), ..touched(1_000_000) };
+        assert_eq!(view.set_attributes(old, None, &set, &ME).unwrap().meta.size, 3);
+        view.set_xattr(old, "user.k".as_ref(), b"v", XattrFlags::empty(), &ME).unwrap();
+        view.list_xattrs(old).unwrap();
+        assert_eq!(view.remove_xattr(old, "user.none".as_ref(), &ME).unwrap_err().code(), libc::ENODATA);
+        assert_eq!((bench.lower("a"), bench.read("a")), before);
+        assert_eq!((mode("a"), std::fs::metadata(bench.lower_path("a")).unwrap().mode()), looked);
+    }
 }
