@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Mode};
 use super::conversation::{Afterwards, afterwards, answer_bytes};
 use super::{Asker, Project};
 use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Response};
+use crate::store::{self, Context};
 
 /// Connections at once, each with a thread.
 const CONNECTIONS_MAX: usize = 32;
@@ -26,16 +27,23 @@ pub struct Socket {
 
 impl Socket {
     /// Serves from now on, on threads of its own.
-    pub fn open(project: Arc<Project>) -> io::Result<Self> {
-        let directory = project.overlay.store().dirs().state().try_clone_to_owned()?;
+    pub fn open(project: Arc<Project>) -> store::Result<Self> {
+        let doing = || "open the control socket".to_owned();
+        let directory = project.overlay.store().dirs().state().try_clone_to_owned().doing(doing)?;
         let socket = Self { directory };
-        socket.remove()?;
-        // The descriptor makes a short name, for a socket's path has 107 bytes, and one that no mount covers.
-        let listener = UnixListener::bind(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", socket.directory.as_raw_fd()))?;
-        // Whoever may not change anything may not enter the directory either; nobody else needs to.
-        rustix::fs::chmodat(&socket.directory, CONTROL_SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
-        std::thread::Builder::new().name("control-socket".to_owned()).spawn(move || accept_all(&listener, &project))?;
+        let listener = project.overlay.store().vitally(|| socket.listen().doing(doing))?;
+        let thread = std::thread::Builder::new().name("control-socket".to_owned());
+        thread.spawn(move || accept_all(&listener, &project)).doing(doing)?;
         Ok(socket)
+    }
+
+    fn listen(&self) -> io::Result<UnixListener> {
+        self.remove()?;
+        // The descriptor makes a short name, for a socket's path has 107 bytes, and one that no mount covers.
+        let listener = UnixListener::bind(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", self.directory.as_raw_fd()))?;
+        // Whoever may not change anything may not enter the directory either; nobody else needs to.
+        rustix::fs::chmodat(&self.directory, CONTROL_SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        Ok(listener)
     }
 
     fn remove(&self) -> io::Result<()> {

@@ -11,7 +11,7 @@ use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result, journal};
-use crate::sys::sqlite::{self, LogMover, Transaction};
+use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
 /// before do not say whether what they are based on was a symlink; those of version 5 know no directories, and a program
@@ -102,9 +102,10 @@ impl Database {
         if is_empty(dirs) && !dirs.stage_files()?.is_empty() {
             return Err(damaged("its database is empty or gone, though there is content that was held".to_owned()));
         }
-        let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match is_disk_full(&err) {
-            true => Error::Database(err),
-            false => damaged(err.to_string()),
+        let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match err {
+            OpenError::Below(cause) => Error::Io { doing: format!("open {}/{FILE}", dirs.describe()), cause },
+            OpenError::Database(err) if is_disk_full(&err) => Error::Database(err),
+            OpenError::Database(err) => damaged(err.to_string()),
         })?;
         let version: i64 = connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))

@@ -122,6 +122,15 @@ pub fn is_failed_sync(error: &rusqlite::Error) -> bool {
     matches!(failure.extended_code, ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC)
 }
 
+/// Why a database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Below(#[from] io::Error),
+    #[error(transparent)]
+    Database(#[from] rusqlite::Error),
+}
+
 /// Opens the database `name` in `dir`, creating it with mode 0600, and sets how it keeps its data.
 ///
 /// Another process that opens it is told that the database is locked.
@@ -131,13 +140,15 @@ pub fn is_failed_sync(error: &rusqlite::Error) -> bool {
 /// - No checkpoint of its own accord, which would sync to disk in the middle of a commit: the owner makes them, by
 ///   [`Database::log_bytes`]. Closing makes one.
 /// - `temp_store=MEMORY`: the directory for temporary files may lie in the view, which must not be touched from here.
-pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> rusqlite::Result<Database> {
+pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> Result<Database, OpenError> {
     if name.is_empty() || name.contains(['/', '\0']) {
-        return Err(rusqlite::Error::InvalidPath(name.into()));
+        return Err(rusqlite::Error::InvalidPath(name.into()).into());
     }
     register_vfs()?;
-    let dir = rustix::io::fcntl_dupfd_cloexec(dir, FIRST_FREE_DESCRIPTOR).map_err(cannot_open)?;
+    let dir = rustix::io::fcntl_dupfd_cloexec(dir, FIRST_FREE_DESCRIPTOR).map_err(io::Error::from)?;
     create_private(&dir, name)?;
+    // SQLite would make it, too, but where it cannot it does not say why.
+    create_private(&dir, &format!("{name}-wal"))?;
     let connection = connect(&dir, name)?;
     connection.busy_timeout(BUSY_WAIT)?;
     set_pragmas(&connection)?;
@@ -194,10 +205,10 @@ const FIRST_FREE_DESCRIPTOR: i32 = 3;
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// SQLite would create the file with 0644. `mknod` makes it without a descriptor, whose closing would drop locks.
-fn create_private(dir: &OwnedFd, name: &str) -> rusqlite::Result<()> {
+fn create_private(dir: &OwnedFd, name: &str) -> io::Result<()> {
     match rustix::fs::mknodat(dir, name, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(errno) => Err(cannot_open(errno)),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -210,10 +221,6 @@ fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_size_limit", LOG_FILE_KEPT_BYTES)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.pragma_update(None, "temp_store", "MEMORY")
-}
-
-fn cannot_open(errno: rustix::io::Errno) -> rusqlite::Error {
-    failure(io::Error::from(errno).to_string())
 }
 
 fn failure(message: String) -> rusqlite::Error {

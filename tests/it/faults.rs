@@ -1,7 +1,7 @@
 //! What a view does when the disk below it fails: full, read-only, gone, without descriptors; and when its daemon is
 //! stopped for a while. `src/overlay/tests/faults.rs` has each single call fail; here whole disks do.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
@@ -140,6 +140,56 @@ fn a_full_ext4_stops_writers_and_nothing_else() {
 #[test]
 fn a_quota_that_is_used_up_stops_writers_and_nothing_else() {
     on_a_full_disk(|point| Disk::btrfs_with_quota(point, 256, 48), OVER_QUOTA);
+}
+
+/// Takes the last room for a name, too, as far as there is a limit to them.
+fn fill_with_names(dir: &Path) {
+    for number in 0..10_000 {
+        match File::create(dir.join(number.to_string())) {
+            Ok(_) => {}
+            Err(err) if err.raw_os_error() == Some(libc::ENOSPC) => return,
+            Err(err) => panic!("fill the disk: {err}"),
+        }
+    }
+}
+
+/// Where not even a name can be made; killed, unmounted, mounted again, and looked at without a mount.
+fn comes_back_on_a_full_disk(mount: impl FnOnce(&Path) -> Disk) {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(mount);
+    ["a", "b"].iter().for_each(|path| scratch.write(path, lines(200)));
+    let view = scratch.mount_at("view");
+    ["a", "b"].iter().for_each(|path| view.write(path, rewritten()));
+    let names = scratch.project().join("names");
+    fs::create_dir(&names).expect("a directory for names");
+    fill(&scratch.project().join("filler"));
+    fill_with_names(&names);
+
+    let killed = view.kill_daemon();
+    eventually("another daemon answers", || view.is_served_again(killed));
+    assert_eq!(view.read("a"), rewritten());
+    end(&scratch, &view);
+    let status = scratch.cli(&["status"]).ok().stdout;
+    assert!(status.contains(" a ") && status.contains(" b "), "{status}");
+    scratch.cli(&["discard", "a"]).ok();
+
+    let view = scratch.mount_at("view");
+    assert_eq!((view.read("a"), view.read("b")), (lines(200), rewritten()));
+    view.kill_all();
+    eventually("its state can be looked at", || scratch.cli(&["status"]).stdout.contains(" b "));
+    let view = scratch.mount_at("view");
+    view.cli(&["discard", "b"]).ok();
+    view.unmount();
+}
+
+#[test]
+fn a_daemon_comes_back_on_a_full_xfs() {
+    comes_back_on_a_full_disk(Disk::xfs);
+}
+
+#[test]
+fn a_daemon_comes_back_on_a_full_btrfs() {
+    comes_back_on_a_full_disk(|point| Disk::btrfs(point, 128));
 }
 
 #[test]

@@ -299,7 +299,7 @@ fn serve(
     end: &Sender<End>,
     keeper: Option<&Keeper>,
 ) -> Result<(Socket, Standing)> {
-    let socket = Socket::open(Arc::clone(project)).map_err(|err| failure("open the control socket", &err))?;
+    let socket = Socket::open(Arc::clone(project)).map_err(store_failure)?;
     let door = mount(plan, keeper)?;
     let standing = Standing::of(plan, door.number, keeper);
     if let Err(err) = serve_door((door, &standing.path), plan, project, end) {

@@ -18,25 +18,38 @@ impl Disk {
 
     /// ext4 in a file beside it. No journal to speak of, no blocks kept for root: its last block is for everybody.
     pub fn ext4(point: &Path, megabytes: u64) -> Self {
-        let image = point.with_extension("img");
-        File::create(&image).and_then(|file| file.set_len(megabytes << 20)).expect("an image");
-        let (image, at) = (image.display().to_string(), point.display().to_string());
-        run("mkfs.ext4", &["-q", "-m", "0", "-O", "^has_journal", &image]);
-        run("mount", &["-o", "loop,errors=remount-ro", &image, &at]);
+        let make = ["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal"];
+        let disk = Self::of_image(point, megabytes, &make, "loop,errors=remount-ro");
         fs::remove_dir(point.join("lost+found")).expect("an empty disk");
-        Self { point: point.to_owned() }
+        disk
+    }
+
+    /// xfs in a file beside it, as small as there is one. Full, it has no place for another file either.
+    pub fn xfs(point: &Path) -> Self {
+        Self::of_image(point, 300, &["mkfs.xfs", "-q"], "loop")
+    }
+
+    /// btrfs in a file beside it, of which names and contents share the room: full, it has no place for another file either.
+    pub fn btrfs(point: &Path, megabytes: u64) -> Self {
+        Self::of_image(point, megabytes, &["mkfs.btrfs", "-q", "-M"], "loop")
     }
 
     /// btrfs in a file beside it, with room enough and a quota on what is in it: of the kernels at hand not all have
     /// quotas for the others.
     pub fn btrfs_with_quota(point: &Path, megabytes: u64, quota_megabytes: u64) -> Self {
+        let disk = Self::of_image(point, megabytes, &["mkfs.btrfs", "-q"], "loop");
+        let at = point.display().to_string();
+        run("btrfs", &["quota", "enable", &at]);
+        run("btrfs", &["qgroup", "limit", &format!("{quota_megabytes}M"), "0/5", &at]);
+        disk
+    }
+
+    fn of_image(point: &Path, megabytes: u64, make: &[&str], options: &str) -> Self {
         let image = point.with_extension("img");
         File::create(&image).and_then(|file| file.set_len(megabytes << 20)).expect("an image");
         let (image, at) = (image.display().to_string(), point.display().to_string());
-        run("mkfs.btrfs", &["-q", &image]);
-        run("mount", &["-o", "loop", &image, &at]);
-        run("btrfs", &["quota", "enable", &at]);
-        run("btrfs", &["qgroup", "limit", &format!("{quota_megabytes}M"), "0/5", &at]);
+        run(make[0], &[&make[1..], &[&image]].concat());
+        run("mount", &["-o", options, &image, &at]);
         Self { point: point.to_owned() }
     }
 
