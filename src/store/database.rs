@@ -11,6 +11,7 @@ use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result, journal};
+use crate::model::Digest;
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
@@ -51,7 +52,13 @@ CREATE TABLE IF NOT EXISTS reading (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL
 
 const FILE: &str = "fettle.db";
 
-/// Whether nothing was ever written to the database. Asked before SQLite opens it, which writes a header.
+/// A row that is in the log alone until that is moved: a database without it, and without events, has lost its log.
+const MADE: &str = "made";
+
+const LOST: &str = "its database fettle.db or the log of that, fettle.db-wal, is gone or damaged, though there is content \
+                    that was held or kept";
+
+/// Whether nothing was ever written to the database. Asked before SQLite opens it, which takes away the log of such a one.
 fn is_empty(dirs: &StateDirs) -> bool {
     let stat = rustix::fs::statat(dirs.state(), FILE, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     stat.map_or(true, |stat| stat.st_size == 0)
@@ -98,9 +105,8 @@ impl Drop for Database {
 impl Database {
     pub fn open(dirs: &StateDirs, halt: &Arc<Halt>) -> Result<Self> {
         let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
-        // Taken for a new one, it would have all that content swept as left over.
-        if is_empty(dirs) && !dirs.stage_files()?.is_empty() {
-            return Err(damaged("its database is empty or gone, though there is content that was held".to_owned()));
+        if is_empty(dirs) && has_content(dirs)? {
+            return Err(damaged(LOST.to_owned()));
         }
         let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match err {
             OpenError::Below(cause) => Error::Io { doing: format!("open {}/{FILE}", dirs.describe()), cause },
@@ -110,18 +116,24 @@ impl Database {
         let version: i64 = connection
             .query_row("PRAGMA user_version", [], |row| row.get(0))
             .map_err(|err| damaged(err.to_string()))?;
+        let forgets = version == 0 || (version == SCHEMA_VERSION && knows_nothing(&connection)?);
+        // Taken for a new one, it would have all that content swept as left over.
+        if forgets && has_content(dirs)? {
+            // Somebody may still find something in it.
+            connection.keep_log()?;
+            return Err(damaged(LOST.to_owned()));
+        }
         match version {
-            0 => connection
-                .execute_batch(&format!("BEGIN;{SCHEMA}{LATER}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))
-                .map_err(|err| failed(&connection, err.into()))?,
-            SCHEMA_VERSION => {
-                connection.execute_batch(LATER).map_err(|err| failed(&connection, err.into()))?;
-            }
+            0 => make_tables(&connection).map_err(|err| failed(&connection, err.into()))?,
+            SCHEMA_VERSION => connection.execute_batch(LATER).map_err(|err| failed(&connection, err.into()))?,
             other => {
                 return Err(damaged(format!(
                     "its database is of version {other}, this program knows {SCHEMA_VERSION}"
                 )));
             }
+        }
+        if forgets {
+            note_made(&connection).map_err(|err| failed(&connection, err.into()))?;
         }
         let committed = Arc::default();
         let mut database = Self {
@@ -294,6 +306,31 @@ impl Database {
         let emptied = self.connection.empty_log();
         emptied.map_err(|err| failed(&self.connection, err.into()))
     }
+}
+
+/// On disk when it returns, so that the file has its tables whatever becomes of its log.
+fn make_tables(connection: &sqlite::Database) -> rusqlite::Result<()> {
+    connection.execute_batch(&format!("BEGIN;{SCHEMA}{LATER}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))?;
+    connection.empty_log()
+}
+
+/// On disk, too: else a power cut that took the log would look like damage.
+fn note_made(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let noted = connection.execute("INSERT INTO setting (key, value) VALUES (?1, '')", [MADE]);
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    noted.map(|_| ())
+}
+
+fn knows_nothing(connection: &Connection) -> rusqlite::Result<bool> {
+    let query = "SELECT NOT EXISTS (SELECT 1 FROM setting WHERE key = ?1) AND NOT EXISTS (SELECT 1 FROM event)";
+    connection.query_row(query, [MADE], |row| row.get(0))
+}
+
+/// Whether there is something that only a database can tell the use of.
+fn has_content(dirs: &StateDirs) -> Result<bool> {
+    let is_kept = |name: &String| Digest::parse(name).is_some();
+    Ok(!dirs.stage_files()?.is_empty() || dirs.content_files()?.iter().any(is_kept))
 }
 
 /// Says what the kernel said, where the database only says that something failed below it.

@@ -101,10 +101,11 @@ impl StateDirs {
         Ok(dirs)
     }
 
-    /// Whether a project has state here already. A state directory that cannot be looked into is no absent one.
+    /// Whether a project has state here already, be it without its database. A state directory that cannot be looked into
+    /// is no absent one.
     pub fn exist(lower: &Tree, location: &Location) -> Result<bool> {
-        let found = match (&location.state, RelPath::parse(b".fettle/fettle.db")) {
-            (Some(path), _) => path.join("fettle.db").try_exists(),
+        let found = match (&location.state, RelPath::parse(format!("{STATE_DIR_NAME}/{INSTANCE}").as_bytes())) {
+            (Some(path), _) => path.join(INSTANCE).try_exists(),
             (None, Ok(path)) => lower.exists(&path),
             (None, Err(_)) => Ok(false),
         };

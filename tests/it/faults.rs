@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use crate::harness::script::python;
-use crate::harness::{Disk, Scratch, View, eventually, lines, mounted_scratch, run, with_changed_lines};
+use crate::harness::{Disk, Output, Scratch, Tree, View, eventually, lines, mounted_scratch, run, with_changed_lines};
 
 /// Takes the last byte that there is, in smaller and smaller pieces.
 fn fill(path: &Path) {
@@ -276,6 +276,58 @@ fn a_state_directory_that_becomes_read_only_stops_writing_and_not_reading() {
     view.cli(&["confirm", "a"]).ok();
     assert_eq!(scratch.read("a"), rewritten());
     view.unmount();
+}
+
+/// What a daemon that was killed leaves is in the log, all of it in a project's first session.
+#[test]
+fn a_state_that_has_lost_its_database_or_its_log_is_refused_and_left_as_it_is() {
+    let damages: [(&str, fn(&Path)); 4] = [
+        ("fettle.db", |file| fs::remove_file(file).expect("the database")),
+        ("fettle.db-wal", |file| fs::remove_file(file).expect("the log")),
+        ("fettle.db-wal", |file| fs::write(file, "").expect("the log")),
+        ("fettle.db-wal", |file| {
+            let mut bytes = fs::read(file).expect("the log");
+            bytes[100] ^= 1;
+            fs::write(file, bytes).expect("the log");
+        }),
+    ];
+    for (name, damage) in damages {
+        let scratch = mounted_scratch!();
+        scratch.write("held", lines(200));
+        scratch.write("kept", lines(20_000));
+        let view = scratch.mount_at("view");
+        view.write("held", rewritten());
+        view.write("kept", with_changed_lines(&lines(20_000), 3));
+        view.kill_all();
+        let (state, saved) = (scratch.project().join(".fettle"), scratch.root().join("saved"));
+        run("cp", &["-a", &state.display().to_string(), &saved.display().to_string()]);
+        damage(&state.join(name));
+        let log = || fs::read(state.join("fettle.db-wal")).unwrap_or_default();
+        let damaged_log = log();
+        let contents = ["stage", "content"].map(|dir| Tree::of(&state.join(dir)));
+        eventually("the killed daemon is gone", || !scratch.cli(&["status"]).stderr.contains("ask again"));
+        for args in [&["status"][..], &["fsck"], &["confirm", "--all", "--yes"], &["mount"]] {
+            let mut refused = scratch.fettlefs();
+            refused.current_dir(scratch.project()).args(args);
+            let refused: Output = refused.output().expect("the built program runs").into();
+            assert_eq!(refused.status, 1, "{name}, {args:?}: {} {}", refused.stdout, refused.stderr);
+            assert!(refused.stderr.contains("is damaged"), "{name}, {args:?}: {}", refused.stderr);
+        }
+        for (dir, before) in ["stage", "content"].iter().zip(&contents) {
+            let after = Tree::of(&state.join(dir));
+            assert!(!before.0.is_empty() && after.differences(before).is_empty(), "{name}: {dir}");
+        }
+        assert!(log() == damaged_log, "what there is of the log stays");
+        // From a backup of the disk, say.
+        ["fettle.db", "fettle.db-wal"].iter().for_each(|file| {
+            fs::copy(saved.join(file), state.join(file)).expect("what was there before");
+        });
+        let view = scratch.mount_at("view");
+        view.assert_held("held", &rewritten(), &lines(200));
+        view.cli(&["rollback", "kept"]).ok();
+        assert_eq!(scratch.read("kept"), lines(20_000));
+        view.unmount();
+    }
 }
 
 #[test]
