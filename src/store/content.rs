@@ -1,6 +1,7 @@
 //! Content by hash, each once: small in the database, so that it commits with what refers to it; large as a file.
 
 use std::fs::File;
+use std::io;
 
 use rusqlite::OptionalExtension;
 
@@ -54,7 +55,7 @@ impl super::Store {
         let kept = self.dirs.content_place(&digest.to_string())?;
         match self.dirs.stage_place(id)?.link(&kept) {
             // The same bytes are kept already.
-            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
             linked => linked.doing(doing)?,
         }
         Ok(StagedContent { digest, size, inline: None })
@@ -134,8 +135,15 @@ impl super::Store {
         Ok(inline_bytes(&self.database.lock(), digest)?.is_some())
     }
 
-    /// Kept content as a file descriptor, whatever its size.
+    /// Kept content as a file descriptor, whatever its size. What is not what was kept any more is an error, as what
+    /// cannot be read is: it must not take anything's place.
     pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
+        let Some(file) = self.unchecked_content(digest)? else { return Ok(None) };
+        let found = file::digest(&file).doing(|| format!("read kept content {digest}"))?;
+        check_is(digest, found).map(|()| Some(file))
+    }
+
+    pub(super) fn unchecked_content(&self, digest: Digest) -> Result<Option<File>> {
         self.note_use(digest);
         let inline = inline_bytes(&self.database.lock(), digest)?;
         match inline {
@@ -162,13 +170,23 @@ fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
     }
 }
 
+fn check_is(digest: Digest, found: Digest) -> Result<()> {
+    match found == digest {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is damaged, and has hash {found}")))
+            .doing(|| format!("read kept content {digest}")),
+    }
+}
+
+/// Of a file it is checked that it is what was kept. Small content is not hashed: many a save is compared with some.
 pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Result<Option<Vec<u8>>> {
     match inline_bytes(database, digest)? {
         None => Ok(None),
         Some(Some(bytes)) => Ok(Some(bytes)),
         Some(None) => {
             let file = open_large(dirs, digest)?;
-            file::read_all(&file).doing(|| format!("read kept content {digest}")).map(Some)
+            let bytes = file::read_all(&file).doing(|| format!("read kept content {digest}"))?;
+            check_is(digest, Digest::of(&bytes)).map(|()| Some(bytes))
         }
     }
 }
@@ -176,7 +194,7 @@ pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Res
 /// Deletes the file of content that nothing names any more, if it has one.
 pub(super) fn remove_file(dirs: &StateDirs, name: &str) -> Result<()> {
     match dirs.content_place(name)?.unlink() {
-        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err).doing(|| format!("remove content {name}")),
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err).doing(|| format!("remove content {name}")),
         _ => Ok(()),
     }
 }

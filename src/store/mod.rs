@@ -219,7 +219,8 @@ impl Store {
         self.database.lock().next_upper()
     }
 
-    /// Content that was backed up, staged or replaced, by its hash.
+    /// Content that was backed up, staged or replaced, by its hash: to be compared with, or shown. What is to land comes
+    /// by [`Self::content_file`].
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
         self.note_use(digest);
         content::read(&self.database.lock(), &self.dirs, digest)

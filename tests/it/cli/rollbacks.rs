@@ -1,7 +1,9 @@
 //! Backups and the ways to name the one that is to come back.
 
+use std::fs;
+
 use super::{EDITED, NEW, OLD, id_of, small, transcript, work};
-use crate::harness::{View, mounted_scratch};
+use crate::harness::{View, lines, mounted_scratch, with_changed_lines};
 
 /// The name of the newest backup of `path`.
 #[track_caller]
@@ -29,6 +31,37 @@ fn a_backup_comes_back_by_its_name_by_a_glob_and_by_its_path() {
         // What was replaced is a backup itself.
         let replaced = newest(&view, "notes.txt");
         assert_eq!(view.read(format!(".fettle/backups/{replaced}")), EDITED, "{how:?}");
+    }
+}
+
+/// A bit of it changed, or its end gone.
+#[test]
+fn damaged_content_takes_nothings_place() {
+    let damages: [fn(Vec<u8>) -> Vec<u8>; 2] =
+        [|mut bytes| (bytes[70_000] ^= 1, bytes).1, |bytes| bytes[..70_000].to_vec()];
+    let (old, new) = (lines(20_000), with_changed_lines(&lines(20_000), 3));
+    for damage in damages {
+        let scratch = mounted_scratch!();
+        scratch.write("large", &old);
+        let view = scratch.mount_at("view");
+        view.write("large", &new);
+        view.assert_landed("large", &new);
+        let log = view.cli(&["log", "-n", "0", "--json"]).ok().json();
+        let operation = log["events"].as_array().expect("a list").iter().find_map(|event| event["operation"].as_str());
+        let operation = operation.unwrap_or_else(|| panic!("no operation: {log}"));
+        let kept = fs::read_dir(scratch.project().join(".fettle/content")).expect("kept content").next();
+        let kept = kept.expect("large content").expect("its name").path();
+        fs::write(&kept, damage(old.clone().into_bytes())).expect("damage it");
+        for args in [["rollback", "large"], ["undo", operation]] {
+            let refused = view.cli(&args).exits(1);
+            assert!(refused.stderr.contains("it is damaged"), "{}", refused.stderr);
+            view.assert_landed("large", &new);
+        }
+        let name = newest(&view, "large");
+        view.try_read(format!(".fettle/backups/{name}")).expect_err("the damaged bytes are no backup");
+        fs::write(&kept, &old).expect("mend it");
+        view.cli(&["rollback", "large"]).ok();
+        view.assert_landed("large", &old);
     }
 }
 
