@@ -36,6 +36,7 @@ impl Store {
         }
         let Some(now) = process::boot_id() else { return Ok(()) };
         if self.noted_boot()?.as_ref() != Some(&now) {
+            self.unsynced.sync()?;
             self.database.lock().write_durably(|tx| {
                 tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT, &now))?;
                 Ok(())

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::content::Unsynced;
 use super::database::Database;
 use super::halt::{Halt, sync_log};
 use super::{Context, Result};
@@ -39,8 +40,9 @@ pub(super) struct Checkpointer {
 }
 
 /// By which the thread is woken.
-#[derive(Default)]
 struct Bell {
+    /// What the log tells of must be on disk before it is.
+    unsynced: Arc<Unsynced>,
     call: Mutex<Call>,
     rung: Condvar,
     /// Held by whoever moves the log; made when there is a long one. Taken before the database.
@@ -56,8 +58,8 @@ enum Call {
 }
 
 impl Checkpointer {
-    pub fn start(database: &Arc<Mutex<Database>>, halt: &Arc<Halt>) -> Result<Self> {
-        let bell = Arc::new(Bell::default());
+    pub fn start(database: &Arc<Mutex<Database>>, halt: &Arc<Halt>, unsynced: &Arc<Unsynced>) -> Result<Self> {
+        let bell = Arc::new(Bell::new(Arc::clone(unsynced)));
         let ring = Arc::clone(&bell);
         database.lock().when_log_passes(LOG_BYTES_MIN, Box::new(move || ring.look()));
         let (database, halt, heard) = (Arc::clone(database), Arc::clone(halt), Arc::clone(&bell));
@@ -85,6 +87,10 @@ impl Drop for Checkpointer {
 }
 
 impl Bell {
+    fn new(unsynced: Arc<Unsynced>) -> Self {
+        Self { unsynced, call: Mutex::default(), rung: Condvar::default(), mover: Mutex::default() }
+    }
+
     fn look(&self) {
         let mut call = self.call.lock();
         if *call == Call::None {
@@ -141,6 +147,7 @@ impl Bell {
     }
 
     fn move_log(&self, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
+        self.unsynced.sync()?;
         let mut place = self.mover.lock();
         let mover = match place.take() {
             Some(mover) => mover,

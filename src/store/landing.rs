@@ -355,7 +355,7 @@ impl<'a> Landing<'a> {
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
         let made = work.made.iter().map(|made| made.path.clone()).collect();
         let mut intent = Intent { steps, backups, epilogue, emptied, made, done: Vec::new() };
-        work.sync_before_promise(&contents)?;
+        work.sync_before_promise()?;
         let store = work.store;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
         store.purging.note_kept(backups as u64, bytes);
@@ -481,11 +481,11 @@ impl Work<'_> {
         self.staged.last_mut().expect("called right after push")
     }
 
-    fn sync_before_promise(&mut self, contents: &[StagedContent]) -> Result<()> {
+    fn sync_before_promise(&mut self) -> Result<()> {
         if self.durability == Durability::Cached {
             return Ok(());
         }
-        contents.iter().try_for_each(|content| self.store.sync_content(content))?;
+        self.store.unsynced.sync()?;
         self.open_dirs()?;
         self.sync()?;
         self.open_rewritten()

@@ -207,6 +207,10 @@ impl StateDirs {
         Ok(entries.into_iter().filter_map(|entry| entry.name.into_string().ok()).collect())
     }
 
+    pub fn content_dir(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.content)
+    }
+
     pub fn content_place(&self, name: &str) -> Result<Place> {
         Ok(Place { dir: Arc::clone(&self.content), name: OsString::from(name) })
     }

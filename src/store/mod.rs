@@ -62,6 +62,7 @@ pub use upper::{Base, Below, FileLooks, Held, Kept, NewUpper, UpperFile, UpperId
 pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;
+use content::Unsynced;
 use database::Database;
 use followers::Followers;
 use halt::Halt;
@@ -124,6 +125,7 @@ pub struct Store {
     dirs: StateDirs,
     reserve: Reserve,
     halt: Arc<Halt>,
+    unsynced: Arc<Unsynced>,
     /// Ends before the database is closed.
     checkpointer: Checkpointer,
     /// Guarded by itself; taken last, after every other lock.
@@ -151,11 +153,13 @@ impl Store {
         let (reserve, halt) = (Reserve::open(state), Arc::new(Halt::default()));
         let database = reserve.vitally(|| Database::open(&dirs, &halt))?;
         let database = Arc::new(Mutex::new(database));
-        let checkpointer = Checkpointer::start(&database, &halt)?;
+        let unsynced = Arc::new(Unsynced::new(dirs.content_dir()));
+        let checkpointer = Checkpointer::start(&database, &halt, &unsynced)?;
         Ok(Self {
             dirs,
             reserve,
             halt,
+            unsynced,
             checkpointer,
             database,
             announced: Mutex::default(),
@@ -233,12 +237,14 @@ impl Store {
 
     /// Before an act that is to be durable: after it only the disk is in the way of [`Self::sync`].
     pub fn open_log(&self) -> Result<()> {
+        self.unsynced.sync()?;
         self.database.lock().log_file().map(|_| ())
     }
 
     /// What was committed so far survives a power cut when this returns.
     pub fn sync(&self) -> Result<()> {
         self.record_waiting()?;
+        self.unsynced.sync()?;
         // By a descriptor of its own: others commit meanwhile.
         let log = self.database.lock().log_file()?;
         halt::sync_log(&log, &self.halt)
@@ -260,6 +266,7 @@ impl Store {
 
     /// Moves the write-ahead log into the database file, durably.
     pub fn checkpoint(&self) -> Result<()> {
+        self.unsynced.sync()?;
         self.checkpointer.empty_log(&self.database)
     }
 }

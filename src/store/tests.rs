@@ -499,6 +499,34 @@ fn a_database_that_cannot_be_synced_keeps_its_log() {
     assert!(passed && told.contains(WAS_THERE), "{told}");
 }
 
+/// Else a row that is durable could name content that a power cut has taken.
+#[test]
+fn what_is_synced_has_its_large_content_on_disk_before() {
+    let (passed, told) = test_apart("store::tests::one_whose_content_cannot_be_synced", (CONTENT_APART, "1"));
+    assert!(passed, "{told}");
+}
+
+const CONTENT_APART: &str = "FETTLE_CONTENT_NOT_SYNCED";
+
+/// Not a test by itself, as that below.
+#[test]
+fn one_whose_content_cannot_be_synced() {
+    if std::env::var_os(CONTENT_APART).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    std::fs::write(bench.path("large"), [7; 100_000]).unwrap();
+    let area = Area::Below { dir: bench.path(".fettle/content"), but: None };
+    let trap = |at| Trap { calls: Calls::Syncing, area: area.clone(), at, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap(1)).unwrap();
+    let kept = bench.store().stage_content(&bench.file("large")).unwrap();
+    bench.store().keep_content(&kept).unwrap();
+    assert_eq!(steps.failed(), 0, "keeping it syncs nothing");
+    let failed = bench.store().sync().unwrap_err().to_string();
+    assert_eq!(failed, "sync kept content: Input/output error (os error 5)");
+    bench.store().sync().unwrap();
+}
+
 const APART: &str = "FETTLE_DATABASE_NOT_SYNCED";
 const WAS_THERE: &str = "the log was kept";
 
