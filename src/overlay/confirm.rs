@@ -200,7 +200,8 @@ impl Overlay {
     fn reopen(&self, landable: &mut Landable) -> Result<()> {
         let Landable { taken, new, present, done, .. } = landable;
         if *done == Done::Applied && new.has_descriptors() {
-            *new = new.reopened(self.row_side(&taken.row)?).ok_or(Error::Errno(libc::EBUSY))?;
+            let reopened = new.reopened(self.row_side(&taken.row)?);
+            *new = reopened.ok_or_else(|| self.state.lock().crossed(taken))?;
         }
         if present.is_file() {
             let path = &taken.row.names[0];
@@ -391,7 +392,7 @@ impl Overlay {
         moved.filter(|anchor| !is_reviewed(anchor)).collect()
     }
 
-    /// Lower and what is known of it change together; `EBUSY` where one of them was written to meanwhile.
+    /// Lower and what is known of it change together; [`Error::Busy`] where one of them was written to meanwhile.
     fn apply_all<'a>(
         &self,
         promised: Promised<'a>,
@@ -400,9 +401,10 @@ impl Overlay {
         elsewhere: Vec<Anchor>,
     ) -> Result<Applied<'a>> {
         let mut state = self.state.lock();
-        if !landables.iter().all(|landable| state.is_as_taken(&landable.taken)) {
+        if let Some(crossed) = landables.iter().find(|landable| !state.is_as_taken(&landable.taken)) {
+            let crossed = state.crossed(&crossed.taken);
             drop(state);
-            return Err(Error::Errno(libc::EBUSY));
+            return Err(crossed);
         }
         let mut applied = promised.apply()?;
         state.know(elsewhere);

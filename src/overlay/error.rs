@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::model::RelPath;
 use crate::protocol::ErrorCode;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +16,9 @@ pub enum Error {
     /// Nothing is done yet: the kernel is to look anew at what the names stand for, and asks again.
     #[error("the kernel looks again")]
     LooksAgain,
+    /// Somebody wrote there at the very moment, or still does: the process, where that is known.
+    #[error("{path} was written to at this very moment")]
+    Busy { path: RelPath, pid: Option<u32> },
     #[error("{doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(transparent)]
@@ -34,6 +38,7 @@ impl Error {
             Self::Errno(errno) => *errno,
             Self::Denied => libc::EACCES,
             Self::LooksAgain => libc::ESTALE,
+            Self::Busy { .. } => libc::EBUSY,
             Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
             Self::Store(err) => err.errno(),
         }
@@ -43,13 +48,14 @@ impl Error {
     pub fn kind(&self) -> ErrorCode {
         match self {
             Self::Denied => ErrorCode::HookDenied,
+            Self::Busy { .. } => ErrorCode::Busy,
             Self::Errno(_) | Self::LooksAgain | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
         }
     }
 
     /// Whether somebody should read of it: a fault of the machine or of ours, not of the caller.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Errno(_) | Self::Denied | Self::LooksAgain)
+        !matches!(self, Self::Errno(_) | Self::Denied | Self::LooksAgain | Self::Busy { .. })
             && !matches!(self.code(), libc::ENOENT | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA | libc::ERANGE)
     }
 }

@@ -183,8 +183,9 @@ impl Overlay {
         let applied = {
             let mut state = self.state.lock();
             if !state.is_as_taken(change) {
+                let crossed = state.crossed(change);
                 drop((state, promised));
-                return Err(nothing(Error::Errno(libc::EBUSY)));
+                return Err(nothing(crossed));
             }
             let mut applied = promised.apply().map_err(|err| nothing(err.into()))?;
             let meta = applied.meta_of(path);
@@ -281,8 +282,9 @@ impl Overlay {
         let applied = {
             let mut state = self.state.lock();
             if !state.is_as_taken(change) {
+                let crossed = state.crossed(change);
                 drop((state, promised));
-                return Err(nothing(Error::Errno(libc::EBUSY)));
+                return Err(nothing(crossed));
             }
             let applied = promised.apply().map_err(|err| nothing(err.into()))?;
             state.trimmed(change, rest.clone(), upper);

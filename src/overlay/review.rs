@@ -289,6 +289,12 @@ impl State {
         let same_names = self.uppers.get(row.id).is_some_and(|upper| upper.row.names == row.names);
         same_names && self.is_still(row.id, &row.names[0], open.as_ref(), *version)
     }
+
+    /// Why a change that is not [as it was taken](Self::is_as_taken) does not land.
+    pub(super) fn crossed(&self, taken: &Taken) -> Error {
+        let path = &taken.row.names[0];
+        Error::Busy { path: path.clone(), pid: self.writer_of(path) }
+    }
 }
 
 pub(super) fn content(side: Side) -> Reviewed<Option<SideContent>> {
@@ -347,6 +353,8 @@ pub(super) fn changed_meanwhile(path: &str) -> ErrorBody {
 pub(super) fn not_landed(err: Error, nothing: &str) -> ErrorBody {
     match err {
         Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
+        Error::Busy { path, pid: Some(pid) } => busy_open(&path, pid),
+        Error::Busy { path, pid: None } => refused_at(&path, ErrorCode::Busy, "it was written to at this very moment"),
         other => ErrorBody::new(ErrorCode::WriteFailed, format!("{nothing}: {other}")),
     }
 }

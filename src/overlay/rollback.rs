@@ -158,8 +158,9 @@ impl Overlay {
         let tree = self.tree_of(how.review.by.pid);
         let applied = {
             let mut state = self.state.lock();
-            if rolling.iter().any(|one| state.open_unheld(one.path).is_some()) {
-                return Err(Error::Errno(libc::EBUSY));
+            let mut opened = rolling.iter().filter_map(|one| Some((one.path, state.open_unheld(one.path)?)));
+            if let Some((path, pid)) = opened.next() {
+                return Err(Error::Busy { path: path.clone(), pid: Some(pid).filter(|pid| *pid != 0) });
             }
             let applied = promised.apply()?;
             state.know(anchors);

@@ -302,3 +302,44 @@ impl Outsider {
         }
     }
 }
+
+/// By which a process knows that it is the one.
+const IN_THE_VIEW: &str = "FETTLE_BESIDE_IN_THE_VIEW";
+
+#[test]
+fn who_writes_in_the_view_at_the_moment_of_a_confirm_is_named() {
+    let (passed, told) = test_apart("overlay::tests::beside::a_write_in_the_view", (IN_THE_VIEW, "1"));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself: what the test above starts.
+#[test]
+fn a_write_in_the_view() {
+    if std::env::var_os(IN_THE_VIEW).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let handle = bench.view().open(bench.node("a").unwrap(), OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let area =
+        Area::Below { dir: bench.lower_path("a").parent().unwrap().to_owned(), but: Some(bench.lower_path(".fettle")) };
+    let fate = Fate::Told(ours.as_raw_fd());
+    let steps = Steps::watch(Trap { calls: Calls::Syncing, area, at: 0, fate, reserve: None }).unwrap();
+    let refused = std::thread::scope(|threads| {
+        // At the first sync; a write syncs nothing, and so does not wait for itself.
+        threads.spawn(|| {
+            let mut number = [0; 8];
+            theirs.read_exact(&mut number).unwrap();
+            bench.view().write(handle, 0, b"LINE").unwrap();
+            steps.relent();
+            theirs.write_all(&number).unwrap();
+        });
+        bench.view().confirm(&[bench.only_id()], &HOW).unwrap_err()
+    });
+    assert_eq!((refused.code, refused.path), (ErrorCode::Busy, RelPath::parse(b"a").ok()));
+    assert!(refused.message.contains("(pid 1) has it open for writing"), "{}", refused.message);
+    assert_eq!(bench.lower("a"), Some(lines(100)));
+    bench.close(handle);
+}
