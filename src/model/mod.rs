@@ -17,7 +17,7 @@ mod tests;
 
 pub use acl::{Acl, Inherited};
 pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
-pub use digest::{Digest, Hasher};
+pub use digest::{ContentHasher, Digest, Hasher, ZERO_BLOCK_BYTES};
 pub use looks::{Looks, Xattr};
 pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};

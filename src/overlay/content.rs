@@ -21,22 +21,7 @@ use crate::sys::{process, tree};
 impl Overlay {
     pub fn read(&self, handle: HandleId, offset: u64, size: usize) -> Result<Vec<u8>> {
         let handle = self.handle(handle)?;
-        let mut data = vec![0; size];
-        let read = |file: &File, data: &mut [u8]| -> io::Result<usize> {
-            let mut done = 0;
-            while done < data.len() {
-                match file.read_at(&mut data[done..], offset + done as u64) {
-                    Ok(0) => break,
-                    Ok(count) => done += count,
-                    Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-                    Err(err) => return Err(err),
-                }
-            }
-            Ok(done)
-        };
-        let count = read(&handle.readable(), &mut data).doing(|| format!("read at {offset}"))?;
-        data.truncate(count);
-        Ok(data)
+        file::read_at(&handle.readable(), offset, size).doing(|| format!("read at {offset}"))
     }
 
     /// From the kernel's page cache: it does not tell for whom.

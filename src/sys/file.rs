@@ -1,5 +1,8 @@
 //! Content and metadata of one file.
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -10,10 +13,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 use super::xattr;
-use crate::model::{Acl, Digest, Hasher, Looks, Stamp, Timestamp};
+use crate::model::{Acl, ContentHasher, Digest, Looks, Stamp, Timestamp, ZERO_BLOCK_BYTES};
 
 /// How much is read or written at once when no cheaper copy is to be had.
-const COPY_PIECE_BYTES: usize = 256 * 1024;
+const COPY_PIECE_BYTES: usize = 64 * ZERO_BLOCK_BYTES;
 
 /// Up to this a file is copied by one read and one write. File systems that share blocks write them out first.
 const SMALL_BYTES_MAX: u64 = 64 << 10;
@@ -242,6 +245,30 @@ fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
     }
 }
 
+/// As many bytes as there are.
+pub fn read_at(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
+    let mut data = vec![0; size];
+    let count = read_up_to(file, &mut data, offset)?;
+    data.truncate(count);
+    Ok(data)
+}
+
+/// As much of a piece as there is.
+fn read_up_to(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < piece.len() {
+        match read_piece(file, &mut piece[done..], offset + done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
+}
+
+fn piece_length(left: u64) -> usize {
+    usize::try_from(left).unwrap_or(COPY_PIECE_BYTES).min(COPY_PIECE_BYTES)
+}
+
 /// An anonymous file that holds `bytes`.
 pub fn in_memory(bytes: &[u8]) -> io::Result<File> {
     let file = File::from(fs::memfd_create("fettle-content", fs::MemfdFlags::CLOEXEC)?);
@@ -249,42 +276,64 @@ pub fn in_memory(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
+/// Of all its bytes; what is a hole is not read.
 pub fn digest(file: &File) -> io::Result<Digest> {
-    let mut hasher = Hasher::default();
+    let size = file.metadata()?.len();
+    let mut hasher = ContentHasher::default();
     let mut piece = vec![0; COPY_PIECE_BYTES];
     let mut offset = 0;
-    loop {
-        match read_piece(file, &mut piece, offset)? {
-            0 => return Ok(hasher.finish()),
-            count => {
-                hasher.update(&piece[..count]);
-                offset += count as u64;
+    while let Some((start, end)) = next_blocks(file, offset, size)? {
+        hasher.zeros(start - offset);
+        offset = start;
+        while offset < end {
+            let want = piece_length(end - offset);
+            let count = read_up_to(file, &mut piece[..want], offset)?;
+            hasher.update(&piece[..count]);
+            offset += count as u64;
+            if count < want {
+                // Somebody has made it shorter.
+                return Ok(hasher.finish());
             }
         }
     }
+    hasher.zeros(size - offset);
+    Ok(hasher.finish())
 }
 
-/// Whether two files hold the same bytes; stops at the first difference.
+/// Whether two files hold the same bytes; stops at the first difference. Where both have a hole nothing is read.
 pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
-    if a.metadata()?.len() != b.metadata()?.len() {
+    let size = a.metadata()?.len();
+    if size != b.metadata()?.len() {
         return Ok(false);
     }
-    let (mut left, mut right) = (vec![0; COPY_PIECE_BYTES], vec![0; COPY_PIECE_BYTES]);
     let mut offset = 0;
     loop {
-        let count = read_piece(a, &mut left, offset)?;
-        if count == 0 {
-            return Ok(read_piece(b, &mut right, offset)? == 0);
-        }
-        match b.read_exact_at(&mut right[..count], offset) {
-            Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            other => other?,
-        }
-        if left[..count] != right[..count] {
+        let (start, end) = match (next_data(a, offset, size)?, next_data(b, offset, size)?) {
+            (None, None) => return Ok(true),
+            (Some(data), None) | (None, Some(data)) => data,
+            (Some(ours), Some(theirs)) => ours.min(theirs),
+        };
+        if !same_range(a, b, start, end)? {
             return Ok(false);
         }
-        offset += count as u64;
+        offset = end;
     }
+}
+
+fn same_range(a: &File, b: &File, start: u64, end: u64) -> io::Result<bool> {
+    let room = piece_length(end - start);
+    let (mut left, mut right) = (vec![0; room], vec![0; room]);
+    let mut offset = start;
+    while offset < end {
+        let want = piece_length(end - offset);
+        let (ours, theirs) = (&mut left[..want], &mut right[..want]);
+        let counts = (read_up_to(a, ours, offset)?, read_up_to(b, theirs, offset)?);
+        if counts != (want, want) || ours != theirs {
+            return Ok(false);
+        }
+        offset += want as u64;
+    }
+    Ok(true)
 }
 
 /// Whether a file of so many bytes in so many blocks (of 512 bytes) is copied at once: it has no holes.
@@ -323,17 +372,22 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
 }
 
 /// Gives `to` the content of `from` in place of what it has. The room for it is taken first and what is too much goes
-/// last, so that a full disk leaves `to` as it was, and the old content can be written over the new again.
+/// last, so that a full disk leaves `to` as it was, and the old content can be written over the new again. What is a hole
+/// in both takes none.
 pub fn overwrite(from: &File, to: &File) -> io::Result<()> {
     let size = from.metadata()?.len();
-    if size > 0 {
-        match fs::fallocate(to, fs::FallocateFlags::KEEP_SIZE, 0, size) {
-            // A file system that does not know the call is asked for room by the writing itself.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            Err(err) => return Err(err.into()),
-        }
+    let mut offset = 0;
+    while let Some((start, end)) = next_data(from, offset, size)? {
+        take_room(to, start, end)?;
+        offset = end;
     }
-    copy_range_by_hand(from, to, 0, size)?;
+    offset = 0;
+    while let Some((start, end)) = next_data(from, offset, size)? {
+        write_zeros(to, offset, start)?;
+        copy_range_by_hand(from, to, start, end)?;
+        offset = end;
+    }
+    write_zeros(to, offset, size)?;
     to.set_len(size)?;
     match from.metadata()?.len() == size {
         true => Ok(()),
@@ -341,13 +395,37 @@ pub fn overwrite(from: &File, to: &File) -> io::Result<()> {
     }
 }
 
-/// The next stretch of data at or after `offset`; file systems without holes give it all at once.
+fn take_room(file: &File, start: u64, end: u64) -> io::Result<()> {
+    match fs::fallocate(file, fs::FallocateFlags::KEEP_SIZE, start, end - start) {
+        // A file system that does not know the call is asked for room by the writing itself.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Over what data a file has there. Its room stays its own.
+fn write_zeros(file: &File, start: u64, end: u64) -> io::Result<()> {
+    let mut offset = start;
+    while let Some((start, end)) = next_data(file, offset, end)? {
+        let zeros = vec![0; piece_length(end - start)];
+        offset = start;
+        while offset < end {
+            let count = piece_length(end - offset);
+            file.write_all_at(&zeros[..count], offset)?;
+            offset += count as u64;
+        }
+    }
+    Ok(())
+}
+
+/// The next stretch of data at or after `offset` and before `size`; file systems without holes give it all at once.
 fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if offset >= size {
         return Ok(None);
     }
     // Seeking moves the descriptor's offset, which nobody uses: all reading here is positioned.
     let start = match fs::seek(file, fs::SeekFrom::Data(offset)) {
+        Ok(start) if start >= size => return Ok(None),
         Ok(start) => start,
         Err(rustix::io::Errno::NXIO) => return Ok(None),
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => return Ok(Some((offset, size))),
@@ -355,6 +433,13 @@ fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64
     };
     let end = fs::seek(file, fs::SeekFrom::Hole(start))?;
     Ok(Some((start, end.min(size))))
+}
+
+/// The same in whole blocks of [`ContentHasher`], for an `offset` at which one begins.
+fn next_blocks(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    const BLOCK: u64 = ZERO_BLOCK_BYTES as u64;
+    let data = next_data(file, offset, size)?;
+    Ok(data.map(|(start, end)| (start - start % BLOCK, end.next_multiple_of(BLOCK).min(size))))
 }
 
 fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
@@ -373,10 +458,10 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
 }
 
 fn copy_range_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
-    let mut piece = vec![0; COPY_PIECE_BYTES];
+    let mut piece = vec![0; piece_length(end - start)];
     let mut offset = start;
     while offset < end {
-        let want = usize::try_from(end - offset).unwrap_or(COPY_PIECE_BYTES).min(COPY_PIECE_BYTES);
+        let want = piece_length(end - offset);
         match read_piece(from, &mut piece[..want], offset)? {
             0 => break,
             count => to.write_all_at(&piece[..count], offset)?,

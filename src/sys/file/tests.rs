@@ -1,0 +1,77 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes, each with the offset at which they stand.
+type Data<'a> = &'a [(u64, &'a [u8])];
+
+/// A file of `size` bytes with these, and holes between.
+fn file(size: u64, data: Data) -> File {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(size).unwrap();
+    data.iter().for_each(|(offset, bytes)| file.write_all_at(bytes, *offset).unwrap());
+    file
+}
+
+/// The same bytes without holes.
+fn filled(size: u64, data: Data) -> File {
+    let mut bytes = vec![0; size as usize];
+    data.iter().for_each(|(offset, part)| bytes[*offset as usize..][..part.len()].copy_from_slice(part));
+    file(size, &[(0, &bytes)])
+}
+
+/// What somebody makes of a file without any room: holes around the places where a block, a piece or a file begins or ends.
+const LAYOUTS: [(u64, Data); 8] = [
+    (0, &[]),
+    (1, &[(0, b"x")]),
+    (MIB + 17, &[]),
+    (MIB, &[(4095, b"ab")]),
+    (MIB + 1, &[(MIB, b"x")]),
+    (3 * MIB, &[(0, b"begin"), (262_143, b"ab"), (2 * MIB, b"middle")]),
+    (70 * MIB + 9, &[(68 * MIB, b"x")]),
+    (70 * MIB + 9, &[(0, b"x"), (70 * MIB + 8, b"y")]),
+];
+
+#[test]
+fn a_hole_is_hashed_and_compared_as_the_zeros_that_it_is() {
+    for (size, data) in LAYOUTS {
+        let (sparse, whole) = (file(size, data), filled(size, data));
+        let want = Digest::of(&read_all(&whole).unwrap());
+        assert_eq!((digest(&sparse).unwrap(), digest(&whole).unwrap()), (want, want), "{size} {data:?}");
+        assert!(same_content(&sparse, &whole).unwrap() && same_content(&whole, &sparse).unwrap(), "{size} {data:?}");
+        assert!(same_content(&sparse, &file(size, data)).unwrap());
+    }
+    for (number, (size, data)) in LAYOUTS.iter().enumerate() {
+        for (size_of_other, of_other) in &LAYOUTS[number + 1..] {
+            let (one, other) = (file(*size, data), file(*size_of_other, of_other));
+            assert!(!same_content(&one, &other).unwrap() && !same_content(&other, &one).unwrap(), "{size} {data:?}");
+        }
+    }
+}
+
+#[test]
+fn each_takes_the_place_of_each_whatever_holes_they_have() {
+    for (size, data) in LAYOUTS {
+        for (size_before, before) in LAYOUTS {
+            let new = file(size, data);
+            for old in [file(size_before, before), filled(size_before, before)] {
+                overwrite(&new, &old).unwrap();
+                assert!(same_content(&new, &old).unwrap(), "{size_before} {before:?} became {size} {data:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_takes_no_room_takes_no_time() {
+    let size = 10 << 40;
+    let one = file(size, &[(5 << 40, b"middle")]);
+    let copy = file(0, &[]);
+    copy_content(&one, &copy).unwrap();
+    assert!(same_content(&one, &copy).unwrap());
+    assert_eq!(digest(&one).unwrap(), digest(&copy).unwrap());
+    overwrite(&file(size, &[]), &copy).unwrap();
+    assert!(!same_content(&one, &copy).unwrap());
+    assert_ne!(digest(&one).unwrap(), digest(&copy).unwrap());
+    assert!(copy.metadata().unwrap().blocks() * 512 < MIB);
+}
