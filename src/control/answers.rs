@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{Asker, Project};
-use crate::diff::{FileDiff, FileSide, unified};
+use crate::diff::{FileContent, FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
-use crate::overlay::{self, Policy, RuleSource, SideContent};
+use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent};
 use crate::protocol::{
     Also, Backup, ChangeDiff, Counters, Counts, Cut, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
     ProjectPath, Run, Status, Writer,
@@ -168,7 +168,11 @@ pub fn diff_text(project: &Project, row: &HeldRow) -> Result<Vec<u8>, ErrorBody>
 }
 
 fn file_side(side: &SideContent) -> FileSide<'_> {
-    FileSide { content: &side.content, mode: side.mode }
+    let content = match &side.content {
+        ShownContent::Bytes(bytes) => FileContent::Bytes(bytes),
+        ShownContent::Large(digest) => FileContent::Large(*digest),
+    };
+    FileSide { content, mode: side.mode }
 }
 
 pub fn backup(backup: store::Backup) -> Backup {

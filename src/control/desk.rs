@@ -19,7 +19,7 @@ use super::conversation::Conversation;
 use super::files::{self, Item};
 use super::{Asker, Project};
 use crate::model::Timestamp;
-use crate::overlay::Caller;
+use crate::overlay::{Caller, WholeContent};
 use crate::sys::process;
 
 /// The node of `.fettle`. Those of its contents and the handles of its files lie above; none of the view's do.
@@ -54,7 +54,7 @@ struct Nodes {
 
 #[derive(Clone)]
 enum Handle {
-    Content(Arc<Vec<u8>>),
+    Content(Arc<WholeContent>),
     Control(Arc<Conversation>),
 }
 
@@ -127,11 +127,10 @@ impl Desk {
     /// Of the control file: waits for the answer, whatever `offset` says. Such a read needs a thread of its own.
     pub fn read(&self, handle: u64, offset: u64, size: usize, reader: &Caller) -> Result<Vec<u8>, i32> {
         match self.handle(handle)? {
-            Handle::Content(bytes) => {
-                let start = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
-                let end = start.saturating_add(size).min(bytes.len());
-                Ok(bytes[start..end].to_vec())
-            }
+            Handle::Content(content) => content.read(offset, size).map_err(|err| {
+                log::error!("read what was opened in `.fettle`: {err}");
+                err.raw_os_error().unwrap_or(libc::EIO)
+            }),
             Handle::Control(conversation) => conversation.read(size, || process::is_signalled(reader.pid)),
         }
     }

@@ -1,14 +1,16 @@
 //! The entries of the virtual directory and what they contain.
 
 use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
 
 use super::answers::{self, HeldRow};
 use super::desk::VirtualMeta;
 use super::effects;
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, ChangeKind, Timestamp};
+use crate::overlay::WholeContent;
 use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, Cut, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
-use crate::store::{self, now_millis};
+use crate::store::{self, UpperRow, now_millis};
 
 /// One entry, told apart by what it is and not by where the kernel keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -183,17 +185,29 @@ pub fn children(item: &Item, project: &Project) -> Result<Vec<(OsString, Item)>,
 }
 
 /// A file's content as it is now, for somebody who may have it.
-pub fn content(item: &Item, project: &Project, asker: &Asker) -> Result<Vec<u8>, i32> {
-    match item {
+pub fn content(item: &Item, project: &Project, asker: &Asker) -> Result<WholeContent, i32> {
+    let text = match item {
+        Item::Part(id, Part::Old) => {
+            return side_content(&readable_part(project, asker, id, Part::Old)?, |row| {
+                project.overlay.old_content(row)
+            });
+        }
+        Item::Part(id, Part::New) => {
+            return side_content(&readable_part(project, asker, id, Part::New)?, |row| {
+                project.overlay.new_content(row)
+            });
+        }
+        Item::Backup(name) => return backup_content(project, asker, name),
         Item::Status => status(project, asker),
         Item::Events => events(project),
         Item::Notice => Ok(NOTICE.as_bytes().to_vec()),
-        Item::Part(id, part) => part_content(project, asker, id, *part),
-        Item::Backup(name) => backup_content(project, asker, name),
+        Item::Part(id, Part::Diff) => diff(project, asker, id),
+        Item::Part(id, Part::Meta) => part_of(project, id, Part::Meta).and_then(|row| meta_json(project, &row)),
         Item::Control => Ok(Vec::new()),
         Item::ShellFile(file) => shell_file(*file, project, asker),
         Item::Root | Item::Held | Item::Change(_) | Item::Backups | Item::Shell => Err(libc::EISDIR),
-    }
+    };
+    text.map(WholeContent::Bytes)
 }
 
 fn status(project: &Project, asker: &Asker) -> Result<Vec<u8>, i32> {
@@ -219,37 +233,41 @@ fn shell_file(file: ShellFile, project: &Project, asker: &Asker) -> Result<Vec<u
     told.map(String::into_bytes).map_err(|err| refused("tell a shell what it has done", &err))
 }
 
-fn part_content(project: &Project, asker: &Asker, id: &ChangeId, part: Part) -> Result<Vec<u8>, i32> {
-    let row = part_of(project, id, part)?;
-    if part != Part::Meta && !rights::may_read(asker, project, row.row()) {
-        return Err(libc::EACCES);
-    }
-    let failed = |err: ErrorBody| refused("read a held change", &err);
-    match part {
-        Part::Old | Part::New => {
-            let sides = project.overlay.sides(row.row()).map_err(failed)?;
-            let side = if part == Part::Old { sides.old } else { sides.new };
-            side.map(|side| side.content).ok_or(libc::ENOENT)
-        }
-        Part::Diff => {
-            let text = answers::diff_text(project, &row).map_err(failed)?;
-            // A look by somebody who may confirm renews (SPEC §8).
-            if rights::may_change(asker, project) {
-                project.overlay.renew(id).map_err(failed)?;
-            }
-            Ok(text)
-        }
-        Part::Meta => json_line(&answers::held(project, &row).map_err(failed)?),
-    }
+fn side_content(
+    row: &HeldRow,
+    content: impl FnOnce(&UpperRow) -> Result<Option<WholeContent>, ErrorBody>,
+) -> Result<WholeContent, i32> {
+    content(row.row()).map_err(|err| refused("read a held change", &err))?.ok_or(libc::ENOENT)
 }
 
-fn backup_content(project: &Project, asker: &Asker, name: &str) -> Result<Vec<u8>, i32> {
+fn diff(project: &Project, asker: &Asker, id: &ChangeId) -> Result<Vec<u8>, i32> {
+    let row = readable_part(project, asker, id, Part::Diff)?;
+    let failed = |err: ErrorBody| refused("read a held change", &err);
+    let text = answers::diff_text(project, &row).map_err(failed)?;
+    // A look by somebody who may confirm renews (SPEC §8).
+    if rights::may_change(asker, project) {
+        project.overlay.renew(id).map_err(failed)?;
+    }
+    Ok(text)
+}
+
+fn meta_json(project: &Project, row: &HeldRow) -> Result<Vec<u8>, i32> {
+    json_line(&answers::held(project, row).map_err(|err| refused("read a held change", &err))?)
+}
+
+fn readable_part(project: &Project, asker: &Asker, id: &ChangeId, part: Part) -> Result<HeldRow, i32> {
+    let row = part_of(project, id, part)?;
+    if rights::may_read(asker, project, row.row()) { Ok(row) } else { Err(libc::EACCES) }
+}
+
+fn backup_content(project: &Project, asker: &Asker, name: &str) -> Result<WholeContent, i32> {
     let backup = backup(project, name)?;
     if !rights::may_read_backup(asker, project, &backup) {
         return Err(libc::EACCES);
     }
-    let content = project.overlay.store().content(backup.digest);
-    content.map_err(|err| failed("read a backup", &err.into()))?.ok_or(libc::ENOENT)
+    let content = project.overlay.store().content_file(backup.digest);
+    let content = content.map_err(|err| failed("read a backup", &err.into()))?.ok_or(libc::ENOENT)?;
+    Ok(WholeContent::File(Arc::new(content)))
 }
 
 fn held(project: &Project, id: &ChangeId) -> Result<HeldRow, i32> {

@@ -2,7 +2,7 @@
 
 use super::hunks::hunks;
 use super::side::{Side, classify};
-use super::unified::{FileDiff, FileSide, unified};
+use super::unified::{FileContent, FileDiff, FileSide, unified};
 use crate::model::RelPath;
 
 /// More pieces than this are harder to put together than the text is to read again (SPEC §16).
@@ -29,7 +29,7 @@ pub fn delta(path: &RelPath, old: &[u8], new: &[u8]) -> Delta {
     if !is_text(old) || !is_text(new) || hunks(old, new).len() > DELTA_HUNKS_MAX {
         return Delta::Whole;
     }
-    let side = |content| Some(FileSide { content, mode: PLAIN });
+    let side = |bytes| Some(FileSide { content: FileContent::Bytes(bytes), mode: PLAIN });
     let text = unified(&FileDiff { path, old: side(old), new: side(new) });
     // Multiplied out, so that nothing is rounded away.
     match text.len() as u128 * 100 <= new.len() as u128 * DELTA_PERCENT_MAX {
@@ -91,8 +91,8 @@ mod tests {
         // Headers, the hunk's line, two lines of a change and three of context: 98 bytes whatever the long line has.
         let diff = unified(&FileDiff {
             path: &path,
-            old: Some(FileSide { content: b"a\n\n\n\n\nx\n", mode: PLAIN }),
-            new: Some(FileSide { content: b"b\n\n\n\n\nx\n", mode: PLAIN }),
+            old: Some(FileSide { content: FileContent::Bytes(b"a\n\n\n\n\nx\n"), mode: PLAIN }),
+            new: Some(FileSide { content: FileContent::Bytes(b"b\n\n\n\n\nx\n"), mode: PLAIN }),
         });
         let least = (diff.len() * 100).div_ceil(40);
         let fixed = length(0).0;

@@ -30,4 +30,4 @@ pub use patch::{Anchored, Unpatched, apply_anchored};
 pub use quote::quote_path;
 pub use script::Edit;
 pub use side::{Side, TEXT_BYTES_MAX, classify, classify_size};
-pub use unified::{FileDiff, FileSide, unified};
+pub use unified::{FileContent, FileDiff, FileSide, unified};

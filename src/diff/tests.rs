@@ -153,7 +153,7 @@ fn names_are_quoted_as_git_quotes_them() {
 type Content<'a> = Option<(&'a [u8], u32)>;
 
 fn patch(path: &RelPath, old: Content, new: Content) -> Vec<u8> {
-    let side = |(content, mode)| FileSide { content, mode };
+    let side = |(bytes, mode)| FileSide { content: FileContent::Bytes(bytes), mode };
     unified(&FileDiff { path, old: old.map(side), new: new.map(side) })
 }
 

@@ -6,7 +6,7 @@ use super::hunks::{Hunk, hunks_of};
 use super::lines::Lines;
 use super::quote::quote_path;
 use super::side::{Side, classify};
-use crate::model::RelPath;
+use crate::model::{Digest, RelPath};
 
 /// One path before and after.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +19,16 @@ pub struct FileDiff<'a> {
 /// A file, or a symlink with its target as content.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSide<'a> {
-    pub content: &'a [u8],
+    pub content: FileContent<'a>,
     /// `st_mode`. git knows three: executable, other file, symlink.
     pub mode: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileContent<'a> {
+    Bytes(&'a [u8]),
+    /// What nobody reads for a diff.
+    Large(Digest),
 }
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -75,16 +82,16 @@ fn mode_lines(file: &FileDiff) -> String {
     }
 }
 
-fn body(file: &FileDiff, names: &Names) -> Vec<u8> {
-    let (old, new) = (file.old.map(|side| side.content), file.new.map(|side| side.content));
-    if old.unwrap_or_default() == new.unwrap_or_default() {
+fn body<'a>(file: &FileDiff<'a>, names: &Names) -> Vec<u8> {
+    let content = |side: Option<FileSide<'a>>| side.map_or(FileContent::Bytes(b""), |side| side.content);
+    let (old, new) = (content(file.old), content(file.new));
+    if old == new {
         return Vec::new();
     }
-    let is_text = |content| matches!(classify(content), Side::Text | Side::Absent);
-    if !(is_text(old) && is_text(new)) {
+    let (Some(old), Some(new)) = (old.text(), new.text()) else {
         return [b"Binary files ", names.old.as_slice(), b" and ", &names.new, b" differ\n"].concat();
-    }
-    let (old, new) = (Lines::of(old.unwrap_or_default()), Lines::of(new.unwrap_or_default()));
+    };
+    let (old, new) = (Lines::of(old), Lines::of(new));
     let mut out = [b"--- ", end_name(&names.old).as_slice(), b"\n+++ ", &end_name(&names.new), b"\n"].concat();
     let hunks = hunks_of(&old, &new);
     for hunk in &hunks {
@@ -125,6 +132,15 @@ fn render_lines<'a>(out: &mut Vec<u8>, sign: u8, lines: impl Iterator<Item = &'a
         out.extend_from_slice(line);
         if !line.ends_with(b"\n") {
             out.extend_from_slice(b"\n\\ No newline at end of file\n");
+        }
+    }
+}
+
+impl<'a> FileContent<'a> {
+    fn text(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes).filter(|bytes| classify(Some(bytes)) == Side::Text),
+            Self::Large(_) => None,
         }
     }
 }

@@ -12,7 +12,7 @@ use super::rename::End;
 use super::settle::Job;
 use super::side::Side;
 use super::{Caller, Error, Overlay, Result};
-use crate::diff::{FileDiff, FileSide, unified};
+use crate::diff::{FileContent, FileDiff, FileSide, unified};
 use crate::hooks::{Answer, Counts, Question, Tier};
 use crate::model::{Digest, Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
@@ -211,5 +211,5 @@ fn file_side(side: &Side) -> Option<FileSide<'_>> {
         FileKind::Symlink => libc::S_IFLNK,
         _ => libc::S_IFREG,
     };
-    Some(FileSide { content: side.text(), mode: kind | side.mode })
+    Some(FileSide { content: FileContent::Bytes(side.text()), mode: kind | side.mode })
 }

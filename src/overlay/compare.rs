@@ -73,10 +73,11 @@ impl Overlay {
 
     fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
         let Some(kept) = kept else { return Ok(Old::known(Side::default())) };
-        Ok(match self.store.content(kept.digest)? {
-            Some(bytes) => Old::known(Side::of_kept(bytes, kept, mode)),
-            None => Old::Lost,
-        })
+        if let Some(bytes) = self.store.content(kept.digest)? {
+            return Ok(Old::known(Side::of_kept(bytes, kept, mode)));
+        }
+        let Some(file) = self.store.content_file(kept.digest)? else { return Ok(Old::Lost) };
+        Ok(Old::known(Side::of_large_kept(file, kept, mode).doing(|| "read kept content".to_owned())?))
     }
 
     /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).

@@ -109,7 +109,7 @@ pub use open::Opened;
 pub use passed::{Passed, Registration};
 pub use patch::{Rewrite, RewriteHow, changed_since};
 pub use reading::Shown;
-pub use review::{Review, SideContent, Sides};
+pub use review::{Review, ShownContent, SideContent, Sides, WholeContent};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use runs::{Run, Runs};

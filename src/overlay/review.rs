@@ -5,6 +5,7 @@
 //! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use super::handles::OpenFile;
 use super::lookup::is_within_reserved;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath};
+use crate::model::{ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::{self, Below, EventDraft, Held, UpperRow, What, Writer};
-use crate::sys::file::FileKind;
+use crate::sys::file::{self, FileKind};
 use crate::sys::process;
 
 pub(super) type Reviewed<T> = std::result::Result<T, ErrorBody>;
@@ -40,9 +41,36 @@ pub struct Sides {
 
 #[derive(Clone, Debug)]
 pub struct SideContent {
-    pub content: Vec<u8>,
+    pub content: ShownContent,
     /// `st_mode`, with the kind.
     pub mode: u32,
+}
+
+#[derive(Clone, Debug)]
+pub enum ShownContent {
+    Bytes(Vec<u8>),
+    /// What nobody reads for a diff.
+    Large(Digest),
+}
+
+/// A content that is read piece by piece, if it is large.
+#[derive(Debug)]
+pub enum WholeContent {
+    Bytes(Vec<u8>),
+    File(Arc<File>),
+}
+
+impl WholeContent {
+    pub fn read(&self, offset: u64, size: usize) -> std::io::Result<Vec<u8>> {
+        match self {
+            Self::Bytes(bytes) => {
+                let start = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
+                let end = start.saturating_add(size).min(bytes.len());
+                Ok(bytes[start..end].to_vec())
+            }
+            Self::File(file) => file::read_at(file, offset, size),
+        }
+    }
 }
 
 /// How long a request waits for writers that were asked to be waited for.
@@ -113,6 +141,15 @@ impl Overlay {
         let old = self.shown_old(row).map_err(|err| failed(&row.names[0], &err))?;
         let new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;
         Ok(Sides { old: content(old)?, new: content(new)? })
+    }
+
+    /// The old side's content, whatever its size; of something that has none nothing.
+    pub fn old_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
+        self.shown_old(row).map(whole_content).map_err(|err| failed(&row.names[0], &err))
+    }
+
+    pub fn new_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
+        self.row_side(row).map(whole_content).map_err(|err| failed(&row.names[0], &err))
     }
 
     /// What a diff compares with: lower as it is, or what the change was based on when lower has moved on.
@@ -297,19 +334,29 @@ impl State {
     }
 }
 
-pub(super) fn content(side: Side) -> Reviewed<Option<SideContent>> {
+fn whole_content(side: Side) -> Option<WholeContent> {
+    match (side.bytes, side.file) {
+        (Some(bytes), _) => Some(WholeContent::Bytes(bytes)),
+        (None, Some(file)) => Some(WholeContent::File(file)),
+        (None, None) => None,
+    }
+}
+
+fn content(mut side: Side) -> Reviewed<Option<SideContent>> {
     let Some(kind) = side.kind.filter(|kind| matches!(kind, FileKind::Regular | FileKind::Symlink)) else {
         // A directory has no content that a diff could show.
         return Ok(None);
     };
     let kind_bits = if kind == FileKind::Symlink { libc::S_IFLNK } else { libc::S_IFREG };
-    let bytes = match (side.bytes, side.file) {
-        (Some(bytes), _) => bytes,
-        (None, Some(file)) => crate::sys::file::read_all(&file)
-            .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("read content: {err}")))?,
-        (None, None) => Vec::new(),
+    let mode = side.mode | kind_bits;
+    let content = match side.bytes.take() {
+        Some(bytes) => ShownContent::Bytes(bytes),
+        None => side
+            .digest()
+            .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("hash content: {err}")))?
+            .map_or(ShownContent::Bytes(Vec::new()), ShownContent::Large),
     };
-    Ok(Some(SideContent { content: bytes, mode: side.mode | kind_bits }))
+    Ok(Some(SideContent { content, mode }))
 }
 
 /// An event of a review: who asked for it, and which programs wrote what was reviewed.

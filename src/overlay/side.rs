@@ -101,6 +101,12 @@ impl Side {
         Self { kind: Some(kind), size, mode, bytes: Some(bytes), digest, ..Self::default() }
     }
 
+    /// The same of what is too large to be read.
+    pub(super) fn of_large_kept(file: File, kept: Kept, mode: u32) -> std::io::Result<Self> {
+        // It has no attributes, as what is read has none.
+        Ok(Self { mode, meta: None, digest: Some(kept.digest), ..Self::of_file(file)? })
+    }
+
     /// A file's bytes where writing them makes the same file: small ones without holes.
     pub(super) fn small_whole(&self) -> Option<&[u8]> {
         let is_so = self.meta.is_some_and(|meta| file::is_small_and_whole(meta.size, meta.blocks));

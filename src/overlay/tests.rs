@@ -263,6 +263,14 @@ const HOW: ConfirmHow = ConfirmHow {
     expiry: Expiry::Guard,
 };
 
+/// What a diff shows of a side that is small enough to be read.
+fn bytes(side: SideContent) -> Vec<u8> {
+    match side.content {
+        ShownContent::Bytes(bytes) => bytes,
+        ShownContent::Large(digest) => panic!("only the hash {digest}"),
+    }
+}
+
 fn lines(count: usize) -> String {
     (0..count).map(|number| format!("line {number}\n")).collect()
 }

@@ -19,7 +19,10 @@ use crate::sys::tree::{self, Place};
 use crate::sys::{Mode, OFlags, RenameFlags, file};
 
 /// Content up to here goes into the database: a commit costs less than a file of its own.
-const INLINE_BYTES_MAX: u64 = 64 * 1024;
+pub(super) const INLINE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Content up to here is given as bytes: more than any text that is compared. A hole makes a file larger than any memory.
+const READ_BYTES_MAX: u64 = 8 << 20;
 
 /// Content that is safe in a file, or ready to be committed with the transaction that needs it.
 #[derive(Clone, Debug)]
@@ -216,14 +219,19 @@ fn check_is(digest: Digest, found: Digest) -> Result<()> {
     }
 }
 
-/// Of a file it is checked that it is what was kept. Small content is not hashed: many a save is compared with some.
+/// None also for what is too large to be read at once. Of a file it is checked that it is what was kept. Small content is not
+/// hashed: many a save is compared with some.
 pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Result<Option<Vec<u8>>> {
     match inline_bytes(database, digest)? {
         None => Ok(None),
         Some(Some(bytes)) => Ok(Some(bytes)),
         Some(None) => {
             let file = open_large(dirs, digest)?;
-            let bytes = file::read_all(&file).doing(|| format!("read kept content {digest}"))?;
+            let doing = || format!("read kept content {digest}");
+            if file.metadata().doing(doing)?.len() > READ_BYTES_MAX {
+                return Ok(None);
+            }
+            let bytes = file::read_all(&file).doing(doing)?;
             check_is(digest, Digest::of(&bytes)).map(|()| Some(bytes))
         }
     }

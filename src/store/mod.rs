@@ -223,8 +223,8 @@ impl Store {
         self.database.lock().next_upper()
     }
 
-    /// Content that was backed up, staged or replaced, by its hash: to be compared with, or shown. What is to land comes
-    /// by [`Self::content_file`].
+    /// Content that was backed up, staged or replaced, by its hash: to be compared with, or shown. None also for what is too
+    /// large to be read at once. What is to land comes by [`Self::content_file`], which has any.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
         self.note_use(digest);
         content::read(&self.database.lock(), &self.dirs, digest)

@@ -4,7 +4,7 @@
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
 //! `looks` what waits beside content, `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
-//! they do at the worst moment, `read`, `patch`, `check` and `review` the commands of these names, `faults` disks that fail, `hooks`
+//! they do at the worst moment, `sparse` files of holes, `read`, `patch`, `check` and `review` the commands of these names, `faults` disks that fail, `hooks`
 //! permission programs, `mcp` agents with tools, `run` commands in a view of their own, `security` what is a boundary,
 //! `damage` what programs do by accident and one command undoes, `mount_helper` and `service` who else starts a mount,
 //! `containers` what those let through, `fuzz` what others may have written.
@@ -44,6 +44,7 @@ mod save_patterns;
 mod security;
 mod semantics;
 mod service;
+mod sparse;
 mod structure;
 mod tidy;
 mod tiers;

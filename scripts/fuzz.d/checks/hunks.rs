@@ -1,7 +1,7 @@
 //! Two or three contents, and hunks by number: parts add up to the whole, a merge with nothing is the other side, and the
 //! diff says what the count says.
 
-use fettlefs::diff::{FileDiff, FileSide, Merge, apply_hunks, hunks, measure, merge, unified};
+use fettlefs::diff::{FileContent, FileDiff, FileSide, Merge, apply_hunks, hunks, measure, merge, unified};
 use fettlefs::model::RelPath;
 
 /// Between the contents, which are text mostly.
@@ -25,6 +25,6 @@ pub fn check(bytes: &[u8]) {
     let measured = measure(old, new);
     assert_eq!(measured.changed() == 0, old == new);
     let path = RelPath::parse(b"a").expect("a path");
-    let [old, new] = [old, new].map(|content| Some(FileSide { content, mode: 0o100_644 }));
+    let [old, new] = [old, new].map(|bytes| Some(FileSide { content: FileContent::Bytes(bytes), mode: 0o100_644 }));
     unified(&FileDiff { path: &path, old, new });
 }

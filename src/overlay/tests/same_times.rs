@@ -65,7 +65,7 @@ fn what_is_held_after_others_in_one_window_is_based_on_what_they_left() {
     bench.chmod_and_link_below("a");
     assert_eq!(bench.view().external_paths().unwrap(), []);
     let sides = bench.view().sides(&bench.held()[0]).unwrap();
-    assert_eq!(String::from_utf8(sides.old.unwrap().content).unwrap(), changed(100, 5));
+    assert_eq!(String::from_utf8(bytes(sides.old.unwrap())).unwrap(), changed(100, 5));
     let outcomes = bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(outcomes[0].action, Action::Applied);
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));

@@ -1233,7 +1233,7 @@ impl Scenario {
         let backups = bench.view().store().backups().unwrap();
         let backups = backups.iter().map(|backup| bench.view().store().content(backup.digest).unwrap().unwrap());
         let held = bench.held();
-        let held = held.iter().filter_map(|row| Some(bench.view().sides(row).unwrap().new?.content));
+        let held = held.iter().filter_map(|row| bench.view().sides(row).unwrap().new.map(bytes));
         let kept: Vec<String> =
             backups.chain(held).map(|content| String::from_utf8_lossy(&content).into_owned()).collect();
         let everywhere = || now.lower.values().chain(now.view.values()).chain(&kept);
