@@ -73,7 +73,7 @@ impl Purging {
     pub fn note_kept(&self, backups: u64, bytes: u64) {
         let mut kept = self.kept.lock();
         let was_much = kept.is_much();
-        (kept.backups, kept.bytes) = (kept.backups + backups, kept.bytes + bytes);
+        (kept.backups, kept.bytes) = (kept.backups + backups, kept.bytes.saturating_add(bytes));
         // Once: who waits for the next purge need not be woken by each landing.
         if !was_much && kept.is_much() {
             self.due.notify_all();
@@ -129,7 +129,7 @@ impl Store {
         let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
         let oldest = super::now_millis().saturating_sub(age_max);
         let backups = self.backups_as(|backup: &Dated| (backup.created, &backup.name))?;
-        let (doomed, mut named) = beyond(&backups, limits, oldest);
+        let (doomed, mut named) = beyond(&backups, limits, oldest, |backup| self.room_taken(backup))?;
         named.extend(self.bases_of_discarded(&named, oldest)?);
         for batch in doomed.chunks(BATCH) {
             let mut database = self.database.lock();
@@ -144,6 +144,16 @@ impl Store {
         orphans.chunks(BATCH).try_for_each(|batch| self.drop_content(batch, begun))?;
         self.purging.used.lock().retain(|_, at| at.elapsed() < USE_MAX);
         Ok(doomed.len())
+    }
+
+    /// What the content of a backup takes on disk: by its holes nobody drives the others out.
+    fn room_taken(&self, backup: &Dated) -> Result<u64> {
+        if backup.size <= content::INLINE_BYTES_MAX {
+            return Ok(backup.size);
+        }
+        let place = self.dirs.content_place(&backup.digest.to_string())?;
+        let kept = place.stat().doing(|| format!("stat kept content {}", backup.digest))?;
+        Ok(kept.map_or(backup.size, |meta| backup.size.min(meta.blocks.saturating_mul(512))))
     }
 
     /// What changes were based on that have been discarded since the time `oldest`, for as long as they can be held again:
@@ -245,8 +255,14 @@ struct Dated {
     created: i64,
 }
 
-/// The names of backups past a limit, and what the others name; `backups` come newest first.
-fn beyond<'a>(backups: &'a [Dated], limits: &BackupLimits, oldest: i64) -> (Vec<&'a str>, HashSet<Digest>) {
+/// The names of backups past a limit, and what the others name; `backups` come newest first, and take the room that
+/// `room` says.
+fn beyond<'a>(
+    backups: &'a [Dated],
+    limits: &BackupLimits,
+    oldest: i64,
+    room: impl Fn(&Dated) -> Result<u64>,
+) -> Result<(Vec<&'a str>, HashSet<Digest>)> {
     let mut per_path: HashMap<&RelPath, usize> = HashMap::new();
     let (mut counted, mut bytes) = (HashSet::new(), 0);
     let (mut doomed, mut named) = (Vec::new(), HashSet::new());
@@ -254,7 +270,7 @@ fn beyond<'a>(backups: &'a [Dated], limits: &BackupLimits, oldest: i64) -> (Vec<
         let number = per_path.entry(&backup.path).or_default();
         *number += 1;
         if counted.insert(backup.digest) {
-            bytes += backup.size;
+            bytes += room(backup)?;
         }
         let is_many = *number > limits.per_path_max as usize || bytes > limits.quota_bytes;
         match backup.created < oldest || is_many {
@@ -262,5 +278,5 @@ fn beyond<'a>(backups: &'a [Dated], limits: &BackupLimits, oldest: i64) -> (Vec<
             false => drop(named.insert(backup.digest)),
         }
     }
-    (doomed, named)
+    Ok((doomed, named))
 }

@@ -57,6 +57,17 @@ fn past_the_quota_the_oldest_go_and_content_counts_once() {
 }
 
 #[test]
+fn what_is_mostly_a_hole_drives_nothing_out() {
+    let bench = Bench::new();
+    bench.put("a", "first\n");
+    save_often(&bench, 1);
+    std::fs::File::create(bench.lower_path("hole")).and_then(|file| file.set_len(1 << 40)).unwrap();
+    bench.save("hole", "filled\n");
+    assert_eq!(bench.purge(&BackupLimits { age_max: None, per_path_max: 100, quota_bytes: 1 << 20 }), 0);
+    assert_eq!(bench.backups().len(), 2);
+}
+
+#[test]
 fn what_is_older_than_its_time_goes() {
     let bench = Bench::new();
     bench.put("a", "first\n");
