@@ -102,6 +102,7 @@ fn name(event: EventName) -> &'static str {
         EventName::Confirmed => "confirmed",
         EventName::ConfirmFailed => "confirm failed",
         EventName::Discarded => "discarded",
+        EventName::HoldEnded => "hold ended",
         EventName::RolledBack => "rolled back",
         EventName::Undone => "undone",
         EventName::Expired => "expired",

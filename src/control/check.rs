@@ -182,6 +182,7 @@ fn told(event: &Event) -> Option<String> {
         EventName::WriteHeld => "written and held",
         EventName::Confirmed => "confirmed",
         EventName::Discarded => "discarded",
+        EventName::HoldEnded => "held no more",
         EventName::RolledBack => "rolled back",
         EventName::Undone => "undone",
         EventName::ExternalModified => "changed outside",

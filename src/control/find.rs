@@ -179,6 +179,12 @@ fn became(verdict: &Verdict, known: &impl Known) -> Result<ErrorBody, ErrorBody>
             body(ErrorCode::AlreadyApplied, message)
         }
         Fate::Discarded => body(ErrorCode::AlreadyDiscarded, format!("{id} ({path}) is already discarded")),
+        Fate::Removed => {
+            let message = format!(
+                "{id} ({path}) was removed in the view; content that it had is a backup: fettlefs rollback {path}"
+            );
+            body(ErrorCode::AlreadyDiscarded, message)
+        }
     })
 }
 
@@ -195,6 +201,7 @@ fn successor(first: &ChangeId, known: &impl Known) -> Result<(ChangeId, Option<&
             Some(Fate::Applied) => return Ok((last, Some("is already applied"))),
             Some(Fate::Discarded) => return Ok((last, Some("is already discarded"))),
             Some(Fate::Ended) => return Ok((last, Some("ended by itself"))),
+            Some(Fate::Removed) => return Ok((last, Some("was removed in the view"))),
         }
     }
     Ok((last, None))

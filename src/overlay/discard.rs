@@ -198,7 +198,8 @@ impl Overlay {
                 staged => staged.map_err(Error::from),
             };
             let content = staged.map_err(fault)?;
-            let effect = discarded(change, &side, content.as_ref().map(|content| content.digest)).map_err(fault)?;
+            let digest = content.as_ref().map(|content| content.digest);
+            let effect = discarded(&change.row, &side, digest).map_err(fault)?;
             if let Some(content) = content {
                 let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
@@ -354,11 +355,10 @@ fn outcome(change: &Taken) -> Outcome {
     outcome
 }
 
-/// What a discard does, for who undoes it.
-fn discarded(change: &Taken, side: &Side, kept: Option<Digest>) -> Result<Effect> {
+/// What it does to a change to go from the view, for who undoes it.
+pub(super) fn discarded(row: &UpperRow, side: &Side, kept: Option<Digest>) -> Result<Effect> {
     let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
     let version = side.meta.map(|meta| Version { group: side.masked_group(), ..Version::of(&meta, content) });
-    let looks = side.looks(&change.row).doing(|| format!("look at {}", change.row.names[0]))?;
-    let row = Box::new(change.row.clone());
-    Ok(Effect::Discarded { row, content: version, xattrs: looks.given_xattrs(), rest: None })
+    let looks = side.looks(row).doing(|| format!("look at {}", row.names[0]))?;
+    Ok(Effect::Discarded { row: Box::new(row.clone()), content: version, xattrs: looks.given_xattrs(), rest: None })
 }

@@ -65,6 +65,8 @@ pub(super) enum Stands {
     Content(Digest),
     /// What was there before: this waits for review.
     Held,
+    /// What was there before: what waited for review is gone.
+    Unheld,
     /// A directory, a symlink, content that was too large to be hashed meanwhile.
     Something,
 }
@@ -81,6 +83,8 @@ pub(super) enum Doing {
     RemoveDir,
     /// Nothing that an undo would reverse below.
     Hold,
+    /// What waits for review goes, and comes back by an undo.
+    Unhold,
 }
 
 /// What a change is part of, until it is recorded.
@@ -127,10 +131,12 @@ impl Go {
     /// Whether what the go and this change do together to the path is one content for another.
     fn takes(&self, path: u64, doing: Doing) -> bool {
         match (self.left.get(&path), doing) {
+            // An undo would find its place taken.
+            (Some(Stands::Unheld), _) => false,
             (_, Doing::Hold) => true,
             (None, _) => self.left.len() < PATHS_MAX,
-            (Some(Stands::Held), Doing::Content { .. }) => true,
-            (Some(Stands::Something), _) | (Some(_), Doing::Make | Doing::RemoveDir) => false,
+            (Some(Stands::Held), Doing::Content { .. } | Doing::Unhold) => true,
+            (Some(Stands::Something), _) | (Some(_), Doing::Make | Doing::RemoveDir | Doing::Unhold) => false,
             (Some(left), Doing::Content { found, .. }) => *left == found,
         }
     }
@@ -172,6 +178,7 @@ impl Known {
             Doing::Content { leaves, .. } => drop(go.left.insert(hash, leaves)),
             Doing::Make | Doing::RemoveDir => drop(go.left.insert(hash, Stands::Something)),
             Doing::Hold => drop(go.left.entry(hash).or_insert(Stands::Held)),
+            Doing::Unhold => drop(go.left.insert(hash, Stands::Unheld)),
         }
         let held = || (part.path.clone(), part.since);
         match (go.operation, part.operation.or(became), go.first.take()) {

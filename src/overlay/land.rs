@@ -331,7 +331,8 @@ impl Overlay {
         let drop = if job.takes_place { Vec::new() } else { vec![job.row.id] };
         let mut epilogue = Epilogue { drop, ..Epilogue::default() };
         if let Some(held) = &job.row.held {
-            epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
+            let fate = if comparison.new.exists() { Fate::Ended } else { Fate::Removed };
+            epilogue.verdicts.push((held.id.clone(), path.clone(), fate));
         }
         let state = self.state.lock();
         let continues = job.row.held.is_none() && state.windows.is_open(&path, setting);

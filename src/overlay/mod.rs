@@ -57,6 +57,7 @@ mod patch;
 mod put_back;
 mod reading;
 mod relocate;
+mod removal;
 mod rename;
 mod rename_over;
 mod restore;

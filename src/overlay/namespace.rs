@@ -18,8 +18,8 @@ use crate::model::{OperationId, Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{
-    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, NewUpper, NodeLooks, PathEffect,
-    Store, UpperId, UpperRow, What, Writer,
+    Anchor, AnchorState, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Fate, Held, NewUpper, NodeLooks,
+    PathEffect, UpperId, UpperRow, What, Writer,
 };
 
 use crate::sys::file::{FileKind, Meta};
@@ -383,7 +383,7 @@ impl Overlay {
                 return self.unlink_special(&path, (parent, name), &was, caller);
             }
             (_, Origin::Lower(meta)) => self.unlink_judged(&path, &meta, caller)?,
-            (_, Origin::Upper(id, meta)) if meta.kind.is_special() => self.end_structure(&path, id)?,
+            (_, Origin::Upper(id, meta)) if meta.kind.is_special() => self.end_structure(&path, id, caller)?,
             (_, Origin::Upper(id, _)) => self.unlink_upper(&path, id, caller)?,
             (_, Origin::Nothing | Origin::Hidden(_)) => return Err(Error::Errno(libc::ENOENT)),
         }
@@ -467,7 +467,10 @@ impl Overlay {
         }
         let existed = row.base.below != Below::Nothing || row.base.content.is_some();
         if !existed {
-            return self.drop_new(path, &row);
+            return match &row.held {
+                Some(held) => self.drop_held(path, &row, held, caller),
+                None => self.drop_new(path, row.id),
+            };
         }
         self.ask_ahead_of_deletion(&row, caller)?;
         self.delete_changed(path, row, caller)
@@ -542,12 +545,25 @@ impl Overlay {
     }
 
     /// A new file goes before anybody judged it: no trace.
-    fn drop_new(&self, path: &RelPath, row: &UpperRow) -> Result<()> {
-        let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
-        if let Some(held) = &row.held {
-            epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
-        }
-        self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
+    fn drop_new(&self, path: &RelPath, id: UpperId) -> Result<()> {
+        let epilogue = Epilogue { drop: vec![id], ..Epilogue::default() };
+        self.orphan(path, id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
+        self.store.drop_upper_file(id);
+        Ok(())
+    }
+
+    /// One that waits for review is kept, and waits again by an undo.
+    fn drop_held(&self, path: &RelPath, row: &UpperRow, held: &Held, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
+        let removal = self.removal(row, &by)?;
+        let part = self.part_of(path, &by, Doing::Unhold);
+        let effect = PathEffect::new(path, removal.effect()?);
+        let event = self.hold_ended(path, held, "[deleted]", &by).doing([effect]);
+        let event = event.with(|event| event.operation = part.operation_told());
+        let verdicts = vec![(held.id.clone(), path.clone(), Fate::Removed)];
+        let epilogue = Epilogue { drop: vec![row.id], verdicts, events: vec![event], ..Epilogue::default() };
+        let became = self.orphan(path, row.id, |state| self.record_removal(state, removal, &epilogue))?;
+        self.recorded(&part, became);
         self.store.drop_upper_file(row.id);
         Ok(())
     }
@@ -557,59 +573,61 @@ impl Overlay {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
         // In the place of a held deletion it would take that along: it stays as it is, made and not written.
         let new = row.filter(|row| row.base.below == Below::Nothing && row.held.is_none());
-        if let Some(Err(err)) = new.map(|row| self.drop_new(path, &row)) {
+        if let Some(Err(err)) = new.map(|row| self.drop_new(path, row.id)) {
             log::error!("take {path} back, which could not be made: {err}");
         }
     }
 
     /// Takes an entry out of the view; who has it open keeps its content. `record` makes the database agree: under the
     /// lock, or a write in between would save the row anew.
-    pub(super) fn orphan(
-        &self,
-        path: &RelPath,
-        id: UpperId,
-        record: impl FnOnce(&Store) -> crate::store::Result<()>,
-    ) -> Result<()> {
+    fn orphan<T>(&self, path: &RelPath, id: UpperId, record: impl FnOnce(&State) -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
-        record(&self.store)?;
+        let recorded = record(&state)?;
         state.take_out(path, id);
-        Ok(())
+        Ok(recorded)
     }
 
     /// The same with a whiteout in its place: at no moment does the path show what lower has.
-    fn orphan_hidden(
+    fn orphan_hidden<T>(
         &self,
         path: &RelPath,
         id: UpperId,
         whiteout: UpperRow,
-        record: impl FnOnce(&Store, &UpperRow) -> crate::store::Result<()>,
-    ) -> Result<()> {
+        record: impl FnOnce(&State) -> Result<T>,
+    ) -> Result<T> {
         let mut state = self.state.lock();
-        record(&self.store, &whiteout)?;
+        let recorded = record(&state)?;
         state.take_out(path, id);
         state.uppers.insert(Upper::written(whiteout));
-        Ok(())
+        Ok(recorded)
     }
 
     /// What took the place of a hidden directory goes; the directory is hidden as before. It may have come below since, in
     /// the place of a file that this was a change of.
     fn hide_dir_again(&self, path: &RelPath, dir: &Meta, row: UpperRow, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
         let whiteout = self.whiteout(path, dir).row;
         let id = whiteout.id;
-        let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
-        let epilogue =
-            Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], verdicts: ended, ..Epilogue::default() };
-        self.orphan_hidden(path, row.id, whiteout, |store, _| store.record_epilogue(&epilogue))?;
+        let removal = self.removal(&row, &by)?;
+        let mut epilogue = Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], ..Epilogue::default() };
+        if let Some(held) = &row.held {
+            epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Removed));
+            epilogue.events.push(self.hold_ended(path, held, "[deleted]", &by));
+        }
+        self.orphan_hidden(path, row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
-        self.hold_structure(id, Reason::Parent, &self.doer(caller))
+        self.hold_structure(id, Reason::Parent, &by)
     }
 
-    /// The deletion of something changed is judged against what the change was based on.
+    /// The deletion of something changed is judged against what the change was based on. What waited is kept.
     fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
         let base = row.base.of_one_name();
         let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
-        self.orphan_hidden(path, row.id, whiteout, |store, whiteout| store.replace_upper(row.id, whiteout))?;
+        let by = self.doer(caller);
+        let removal = self.removal(&row, &by)?;
+        let epilogue = Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], ..Epilogue::default() };
+        self.orphan_hidden(path, row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
         self.settle_what_is_shown(id, caller)
     }
@@ -633,7 +651,7 @@ impl Overlay {
         let was = match self.origin(&path)? {
             Origin::Lower(meta) if meta.is_dir() => meta,
             Origin::Upper(id, meta) if meta.is_dir() => {
-                self.end_structure(&path, id)?;
+                self.end_structure(&path, id, caller)?;
                 self.state.lock().unnamed(parent, name, &meta);
                 return Ok(());
             }
@@ -712,7 +730,7 @@ impl Overlay {
         given.doing(|| format!("give {path} an owner"))?;
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
-        self.orphan(path, row.id, |store| store.record_epilogue(&epilogue))?;
+        self.orphan(path, row.id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
         self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
     }
 

@@ -13,7 +13,10 @@ use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{self, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, UpperId, UpperRow, What, Writer};
+use crate::store::{
+    self, Backup, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, StagedContent, UpperId, UpperRow, What,
+    Writer,
+};
 use crate::sys::cache;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
@@ -40,6 +43,7 @@ impl Overlay {
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
         let taken = self.take_target(to, new.id(), meta.kind)?;
+        let kept = self.keep_replaced_content(taken.replaced, &by)?;
         let hiding = self.whiteout(&from.path, meta);
         let whiteout = hiding.row.id;
         let renamed = {
@@ -50,7 +54,7 @@ impl Overlay {
             let saved = taken.replaced.is_some();
             let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
             let hidden_already = state.uppers.at(&from.path).is_some();
-            if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced)? {
+            if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced, kept.as_slice())? {
                 return Err(Error::Errno(libc::ESTALE));
             }
             state.uppers.insert(hiding);
@@ -125,6 +129,7 @@ impl Overlay {
         }
         let kind = from.kind().unwrap_or(FileKind::Regular);
         let taken = self.take_target(to, copy.id(), kind)?;
+        let kept = self.keep_replaced_content(taken.replaced, &by)?;
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
@@ -132,7 +137,8 @@ impl Overlay {
             let mut state = self.state.lock();
             // Saved, for the name that it comes from may go before it is judged.
             let entry = Upper::written(taken.row);
-            if state.uppers.at(&from.path).is_some() || !self.put_over(&mut state, to, entry, taken.replaced)? {
+            let stands = state.uppers.at(&from.path).is_some();
+            if stands || !self.put_over(&mut state, to, entry, taken.replaced, kept.as_slice())? {
                 return Err(Error::Errno(libc::ESTALE));
             }
             if let Some(hiding) = hiding {
@@ -250,20 +256,24 @@ impl Overlay {
         Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, replaced })
     }
 
-    /// Puts an entry at the target, in the place of the one that it replaces. False, and nothing done, when something
-    /// else stands there: it was opened and written to since.
+    /// Puts an entry at the target, in the place of the one that it replaces, of which something may be `kept`. False, and
+    /// nothing done, when something else stands there: it was opened and written to since.
     pub(super) fn put_over(
         &self,
         state: &mut State,
         to: &End,
         entry: Upper,
         replaced: Option<UpperId>,
+        kept: &[(StagedContent, Backup)],
     ) -> Result<bool> {
         if state.uppers.at(&to.path) != replaced {
             return Ok(false);
         }
         match replaced {
-            Some(old) => self.store.replace_upper(old, &entry.row)?,
+            Some(old) => {
+                let epilogue = Epilogue { drop: vec![old], save: vec![entry.row.clone()], ..Epilogue::default() };
+                self.store.record_keeping(&epilogue, kept)?;
+            }
             None if entry.saved => self.store.save_upper(&entry.row)?,
             None => {}
         }
@@ -439,6 +449,7 @@ impl Overlay {
         let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
         let kind = from.kind().unwrap_or(FileKind::Regular);
         let taken = self.take_target(to, id, kind)?;
+        let kept = self.keep_replaced_content(taken.replaced, &by)?;
         let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
         let ended = ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended));
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
@@ -458,12 +469,13 @@ impl Overlay {
             }
             // Both names at once: a death right after this leaves all of it in the view.
             let saved = std::iter::once(&entry).chain(&hiding).map(|upper| upper.row.clone());
-            self.store.record_epilogue(&Epilogue {
+            let epilogue = Epilogue {
                 drop: taken.replaced.into_iter().collect(),
                 save: saved.collect(),
                 verdicts: ended.into_iter().collect(),
                 ..Epilogue::default()
-            })?;
+            };
+            self.store.record_keeping(&epilogue, kept.as_slice())?;
             state.uppers.remove(id);
             state.enter_over(&to.path, entry, taken.replaced);
             if let Some(hiding) = hiding {

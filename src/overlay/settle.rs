@@ -264,6 +264,7 @@ impl Overlay {
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };
         if let Some(held) = &job.row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
+            epilogue.events.push(self.hold_ended(path, held, "[equal to the project]", actor));
         }
         // Asked and opened before the source of a rename goes: after that nothing but the disk may be in the way.
         if job.synced {

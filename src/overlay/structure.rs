@@ -14,15 +14,20 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
 
 use super::carry::Move;
+use super::discard::discarded;
 use super::error::Context;
+use super::goes::{Doing, Part};
 use super::lookup::Origin;
 use super::rename::End;
+use super::side::Side;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
-use crate::store::{self, Base, Below, Epilogue, Fate, Held, NewUpper, UpperId, UpperRow, What, Writer};
+use crate::store::{
+    self, Base, Below, Epilogue, EventDraft, Fate, Held, NewUpper, PathEffect, UpperId, UpperRow, What, Writer,
+};
 use crate::sys::OFlags;
 use crate::sys::file::FileKind;
 use crate::sys::tree::is_absent;
@@ -211,10 +216,12 @@ impl Overlay {
         event.by(by)
     }
 
-    /// Structure goes before it has landed: no trace of it, and the deletion whose place it took waits as before.
-    pub(super) fn end_structure(&self, path: &RelPath, id: UpperId) -> Result<()> {
+    /// Structure goes before it has landed. The deletion whose place it took waits as before.
+    pub(super) fn end_structure(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
         let (row, _claimed) = self.claim(id)?;
-        {
+        let stands_alone = row.base.below == Below::Nothing;
+        let told = stands_alone.then(|| self.structure_ended(path, &row, caller)).transpose()?;
+        let became = {
             let mut state = self.state.lock();
             let held = row.held.as_ref().filter(|_| state.uppers.at(path) == Some(id));
             let held = held.ok_or(Error::Errno(libc::ESTALE))?;
@@ -226,17 +233,35 @@ impl Overlay {
             let left = self.deletion_left(&state, &row)?;
             let fate = match left.as_ref().and_then(|left| left.held.as_ref()) {
                 Some(deletion) => Fate::Superseded { by: deletion.id.clone() },
-                None => Fate::Ended,
+                None => Fate::Removed,
             };
             let verdicts = vec![(held.id.clone(), path.clone(), fate)];
+            let events = told.iter().map(|(event, _)| event.clone()).collect();
             let save = left.iter().cloned().collect();
-            self.store.record_epilogue(&Epilogue { drop: vec![id], save, verdicts, ..Epilogue::default() })?;
+            let epilogue = Epilogue { drop: vec![id], save, verdicts, events, ..Epilogue::default() };
+            let became = self.store.record_operation(&epilogue)?;
             state.uppers.remove(id);
             state.put_left(left);
             state.epoch += 1;
+            became
+        };
+        if let Some((_, part)) = told {
+            self.recorded(&part, became);
         }
         self.store.drop_upper_file(id);
         self.name_changed(path)
+    }
+
+    /// The event that tells it. A directory waits again by an undo; what comes back of a FIFO would be another one.
+    fn structure_ended(&self, path: &RelPath, row: &UpperRow, caller: &Caller) -> Result<(EventDraft, Part)> {
+        let by = self.doer(caller);
+        let held = row.held.as_ref().ok_or(Error::Errno(libc::ESTALE))?;
+        let meta = self.store.upper_meta(row.id)?;
+        let waits_again = || discarded(row, &Side::of_structure(meta), None);
+        let effect = meta.is_dir().then(waits_again).transpose()?.map(|effect| PathEffect::new(path, effect));
+        let part = self.part_of(path, &by, Doing::Unhold);
+        let event = self.hold_ended(path, held, &format!("[{} removed]", meta.kind.name()), &by).doing(effect);
+        Ok((event.with(|event| event.operation = part.operation_told()), part))
     }
 
     /// The deletion whose place `row` took, as it waits once that gives it up.

@@ -19,6 +19,7 @@ mod patch;
 mod programs;
 mod purge;
 mod releases;
+mod removal;
 mod rotation;
 mod same_times;
 mod scenarios;

@@ -20,6 +20,8 @@ pub enum EventName {
     Confirmed,
     ConfirmFailed,
     Discarded,
+    /// A change waits no more, by what a program did: it is removed, or equal to the project.
+    HoldEnded,
     RolledBack,
     Undone,
     Expired,
@@ -88,7 +90,7 @@ pub struct Event {
 
 impl EventName {
     /// Every name, in the order of the contract.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::SessionStarted,
         Self::WriteLanded,
         Self::WriteHeld,
@@ -98,6 +100,7 @@ impl EventName {
         Self::Confirmed,
         Self::ConfirmFailed,
         Self::Discarded,
+        Self::HoldEnded,
         Self::RolledBack,
         Self::Undone,
         Self::Expired,

@@ -361,7 +361,7 @@ fn event_names_are_those_of_the_contract() {
         EventName::ALL.iter().map(|name| serde_json::to_value(name).unwrap().as_str().unwrap().to_owned()).collect();
     assert_eq!(
         names.join(" "),
-        "session_started write_landed write_held write_denied request_refused review_requested confirmed confirm_failed discarded rolled_back undone \
+        "session_started write_landed write_held write_denied request_refused review_requested confirmed confirm_failed discarded hold_ended rolled_back undone \
          expired external_modified check_started check_passed check_failed promote_started promote_succeeded \
          promote_failed recovered session_ended"
     );

@@ -100,6 +100,8 @@ impl super::Store {
     /// on nobody may write to it.
     pub fn stage_by_name(&self, id: UpperId, digest: Digest, size: u64) -> Result<StagedContent> {
         let doing = || format!("keep {size} bytes of content by name");
+        // Before it has its name: from here on no purge takes the name away.
+        self.note_use(digest);
         let kept = self.dirs.content_place(&digest.to_string())?;
         match self.dirs.stage_place(id)?.link(&kept) {
             // The same bytes are kept already.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::anchors::{self, Anchor, AnchorState};
 use super::backups::{self, Backup};
+use super::content::StagedContent;
 use super::events::{self, EventDraft};
 use super::operations::DirLooks;
 use super::upper::{self, UpperId, UpperRow, to_row};
@@ -31,6 +32,8 @@ pub enum Fate {
     Discarded,
     /// It became small, or equal to lower, and ended by itself.
     Ended,
+    /// A program removed what it was of.
+    Removed,
 }
 
 impl Fate {
@@ -40,6 +43,7 @@ impl Fate {
             Self::Applied => ("applied", None),
             Self::Discarded => ("discarded", None),
             Self::Ended => ("ended", None),
+            Self::Removed => ("removed", None),
         }
     }
 
@@ -49,6 +53,7 @@ impl Fate {
             "applied" => Some(Self::Applied),
             "discarded" => Some(Self::Discarded),
             "ended" => Some(Self::Ended),
+            "removed" => Some(Self::Removed),
             _ => None,
         }
     }
@@ -96,8 +101,21 @@ impl super::Store {
 
     /// The same; gives the operation that it was.
     pub fn record_operation(&self, epilogue: &Epilogue) -> Result<Option<OperationId>> {
+        self.record_keeping(epilogue, &[])
+    }
+
+    /// The same with content that was theirs alone, which is kept.
+    pub fn record_keeping(&self, epilogue: &Epilogue, kept: &[(StagedContent, Backup)]) -> Result<Option<OperationId>> {
+        kept.iter().for_each(|(content, _)| self.note_use(content.digest));
+        let operation = self.database.lock().write(|tx| {
+            kept.iter().try_for_each(|(content, _)| content.commit(tx))?;
+            let names = kept.iter().map(|(_, backup)| backups::put(tx, backup)).collect::<Result<Vec<_>>>()?;
+            let named: Vec<_> = kept.iter().map(|(_, backup)| backup).zip(&names).collect();
+            epilogue.write(tx, &named)
+        })?;
+        self.purging.note_kept(kept.len() as u64, kept.iter().map(|(content, _)| content.size).sum());
         self.purging.note_recorded(epilogue.events.len() as u64);
-        self.database.lock().write(|tx| epilogue.write(tx, &[]))
+        Ok(operation)
     }
 }
 

@@ -75,15 +75,16 @@ const OVER_QUOTA: (&str, &str) = ("EDQUOT", "Disk quota exceeded");
 fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk, (errno, words): (&str, &str)) {
     let mut scratch = mounted_scratch!();
     let _disk = scratch.put_disk_below(mount);
-    for path in ["edited", "rewritten", "discarded", "deleted"] {
+    for path in ["edited", "rewritten", "discarded", "deleted", "removed"] {
         scratch.write(path, lines(200));
     }
     let view = scratch.mount_at("view");
     view.write("rewritten", rewritten());
     // Too large for the database, and so for the room that is kept.
     view.write("discarded", rewritten().repeat(4000));
+    view.write("removed", rewritten().repeat(3000));
     let held = view.held();
-    assert_eq!(held.len(), 2, "{held:?}");
+    assert_eq!(held.len(), 3, "{held:?}");
     let filler = scratch.project().join("filler");
     fill(&filler);
 
@@ -98,13 +99,16 @@ fn on_a_full_disk(mount: impl FnOnce(&Path) -> Disk, (errno, words): (&str, &str
     assert!(!scratch.lower().join("large").exists(), "half a file has landed");
 
     // Looking and letting go need no room.
-    assert_eq!(view.held().len(), 2);
+    assert_eq!(view.held().len(), 3);
     assert!(view.cli(&["diff", "rewritten"]).ok().stdout.contains("+all new"));
     view.cli(&["discard", "discarded"]).ok();
     assert_eq!(view.read("discarded"), lines(200));
+    fs::remove_file(view.path("removed")).expect("what waits for review is removed");
     make_room(&filler);
     view.cli(&["rollback", "discarded"]).ok();
     assert_eq!(scratch.read("discarded"), rewritten().repeat(4000));
+    view.cli(&["rollback", "removed"]).ok();
+    assert_eq!(scratch.read("removed"), rewritten().repeat(3000));
     fill(&filler);
     view.fsck();
 

@@ -64,6 +64,8 @@ impl Known for Past {
             "dead0004" => Fate::Applied,
             "dead0005" => Fate::Discarded,
             "dead0006" => Fate::Ended,
+            "dead0007" => Fate::Superseded { by: id("dead0008") },
+            "dead0008" => Fate::Removed,
             _ => return Ok(None),
         };
         Ok(Some(Verdict { id: prefix.clone(), path: path("src/a.rs"), fate, at: 0 }))
@@ -124,6 +126,17 @@ fn an_id_that_lives_no_more_says_what_became_of_it() {
         ("dead0003", ErrorCode::Superseded, "dead0003 (src/a.rs) became dead0004, which is already applied"),
         ("dead0004", ErrorCode::AlreadyApplied, "dead0004 (src/a.rs) is already applied"),
         ("dead0005", ErrorCode::AlreadyDiscarded, "dead0005 (src/a.rs) is already discarded"),
+        (
+            "dead0006",
+            ErrorCode::AlreadyApplied,
+            "dead0006 (src/a.rs) needs no review any more: it became small, or equal to what is there",
+        ),
+        ("dead0007", ErrorCode::Superseded, "dead0007 (src/a.rs) became dead0008, which was removed in the view"),
+        (
+            "dead0008",
+            ErrorCode::AlreadyDiscarded,
+            "dead0008 (src/a.rs) was removed in the view; content that it had is a backup: fettlefs rollback src/a.rs",
+        ),
     ] {
         check(&[argument], Err((code, message)));
     }

@@ -535,7 +535,31 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             bench.save("a", &lines("new", 100));
         },
         act: |bench| unlink(bench, "a"),
-        precious: &["old 99\n"],
+        precious: &["old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a held file that was made is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.save("AGENTS.md", &lines("made", 3)),
+        act: |bench| unlink(bench, "AGENTS.md"),
+        precious: &["made 2\n"],
+    },
+    Scenario {
+        name: "large held content that was made is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| bench.save("AGENTS.md", &lines("made", 9_000)),
+        act: |bench| unlink(bench, "AGENTS.md"),
+        precious: &["made 8999\n"],
+    },
+    Scenario {
+        name: "the deletion of a held file that was made is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.save("AGENTS.md", &lines("made", 3));
+            bench.unlink("AGENTS.md");
+        },
+        act: undo_latest,
+        precious: &["made 2\n"],
     },
     Scenario {
         name: "a held deletion is made anew as a symlink",
@@ -600,7 +624,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             bench.save("b", &lines("newer", 100));
         },
         act: |bench| rename(bench, "a", "b"),
-        precious: &["old 99\n", "new 99\n", "other 99\n"],
+        precious: &["old 99\n", "new 99\n", "other 99\n", "newer 99\n"],
     },
     Scenario {
         name: "two files change places, and both land",

@@ -45,6 +45,60 @@ fn what_was_written_again_is_superseded_and_names_what_lives_now() {
 }
 
 #[test]
+fn what_a_program_removed_says_so_and_where_its_content_is() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let held = ["migrations/1.sql", "migrations/2.sql"];
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"migrations/**\"\naction = \"hold\"\n");
+    view.cli(&["reload"]).ok();
+    view.sh("mkdir migrations && echo one > migrations/1.sql && echo two > migrations/2.sql").ok();
+    let ids = held.map(|path| id_of(&view, path));
+    let rm = || view.sh("rm -r migrations").ok();
+    rm();
+    for (path, id) in held.iter().zip(&ids) {
+        let message =
+            format!("{id} ({path}) was removed in the view; content that it had is a backup: fettlefs rollback {path}");
+        for command in ["confirm", "discard", "diff", "show"] {
+            refused(&view.cli(&[command, id, "--json"]), "already_discarded", 5, &message);
+        }
+    }
+    let log = view.cli(&["log", "migrations", "--json"]).ok().json();
+    let ended = |id: &String| {
+        let mut events = log["events"].as_array().expect("events").iter();
+        let event = events.find(|event| event["event"] == "hold_ended" && event["id"] == **id);
+        event.unwrap_or_else(|| panic!("nothing tells that {id} ended: {log}")).clone()
+    };
+    let events = ids.each_ref().map(ended);
+    assert!(events.iter().all(|event| event["backup"].is_string() && event["operation"].is_string()), "{log}");
+    // One `rm`, one operation: all of it waits again, under the same ids.
+    view.cli(&["undo", events[1]["operation"].as_str().expect("an operation")]).ok();
+    assert_eq!(held.map(|path| id_of(&view, path)), ids);
+    assert_eq!((view.read(held[1]), scratch.has(held[1])), ("two\n".to_owned(), false));
+    rm();
+    view.cli(&["rollback", "migrations"]).ok();
+    view.assert_landed(held[0], "one\n");
+    view.unmount();
+}
+
+#[test]
+fn what_a_held_file_had_is_a_backup_when_it_is_removed_or_replaced() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    for (path, script) in [("c.txt", "rm c.txt"), ("d.txt", "echo other > t; mv t d.txt")] {
+        view.write(path, NEW);
+        let id = id_of(&view, path);
+        view.sh(script).ok();
+        let now = id_of(&view, path);
+        refused(&view.cli(&["confirm", &id, "--json"]), "superseded", 5, &format!("{id} ({path}) became {now}"));
+        let backup = view.cli(&["backups", path, "--json"]).ok().json()["backups"][0].clone();
+        assert_eq!(backup["kind"], "deleted", "{path}");
+        let name = backup["name"].as_str().expect("a name");
+        assert_eq!(view.read(format!(".fettle/backups/{name}")), NEW, "{path}");
+    }
+    view.unmount();
+}
+
+#[test]
 fn what_is_done_is_done_once_and_told_from_what_never_was() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();

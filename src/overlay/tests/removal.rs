@@ -1,0 +1,210 @@
+//! What waits for review and is removed by a program: it is a backup, an event tells that it waits no more, and what came
+//! alone waits again by an undo.
+
+use super::*;
+use crate::model::BackupKind;
+use crate::protocol::Event;
+use crate::store::{Backup, Fate};
+
+impl Bench {
+    /// Path and content of what was removed and kept, the newest first.
+    fn removed(&self) -> Vec<(String, String)> {
+        let kept = self.view().store().backups().unwrap().into_iter();
+        let kept = kept.filter(|backup| backup.kind == BackupKind::Deleted);
+        kept.map(|backup| (backup.path.to_string(), self.content_of(&backup))).collect()
+    }
+
+    fn content_of(&self, backup: &Backup) -> String {
+        let content = self.view().store().content(backup.digest).unwrap().unwrap();
+        String::from_utf8(content).unwrap()
+    }
+
+    fn ended(&self) -> Vec<Event> {
+        let events = self.view().store().events_since(0).unwrap().into_iter();
+        events.filter(|event| event.event == EventName::HoldEnded).collect()
+    }
+
+    fn fate(&self, id: &ChangeId) -> Fate {
+        self.view().store().verdict(id).unwrap().unwrap().fate
+    }
+}
+
+fn kept(path: &str, content: &str) -> (String, String) {
+    (path.to_owned(), content.to_owned())
+}
+
+#[test]
+fn a_held_new_file_that_is_removed_is_a_backup_and_waits_again_by_an_undo() {
+    let mut bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    scenarios::chmod(&bench, "AGENTS.md", 0o640);
+    let id = bench.only_id();
+    bench.unlink("AGENTS.md");
+    assert_eq!((bench.read("AGENTS.md"), bench.held().len(), bench.stage_files()), (None, 0, 0));
+    assert_eq!(bench.removed(), [kept("AGENTS.md", "made\n")]);
+    assert_eq!(bench.fate(&id), Fate::Removed);
+    let [ended] = bench.ended().try_into().unwrap();
+    assert_eq!((ended.id, ended.message.as_deref()), (Some(id.to_string()), Some("[deleted]")));
+    let backup = &bench.view().store().backups().unwrap()[0];
+    assert_eq!((ended.backup.as_ref(), backup.mode & 0o7777), (Some(&backup.name), 0o640));
+    let removal = bench.latest();
+    bench.undo(&removal).unwrap();
+    assert_eq!((bench.only_id(), bench.read("AGENTS.md")), (id.clone(), Some("made\n".to_owned())));
+    assert_eq!(bench.meta("AGENTS.md").mode, 0o640);
+    assert_eq!(bench.lower("AGENTS.md"), None);
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!((bench.read("AGENTS.md"), bench.held().len()), (None, 0));
+    bench.remount();
+    assert_eq!(bench.read("AGENTS.md"), None);
+    bench.check();
+}
+
+#[test]
+fn the_content_of_a_held_change_whose_file_is_removed_is_a_backup() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let id = bench.only_id();
+    bench.unlink("a");
+    assert_eq!(bench.removed(), [kept("a", &changed(100, 60))]);
+    assert_eq!(bench.fate(&id), Fate::Superseded { by: bench.only_id() });
+    assert_eq!((bench.lower("a"), bench.ended()), (Some(lines(100)), vec![]), "its deletion waits");
+    bench.put("b", &lines(5));
+    bench.save("b", &lines(300));
+    let id = bench.id_of("b");
+    bench.unlink("b");
+    assert_eq!(bench.lower("b"), None, "its deletion is small");
+    assert_eq!(bench.removed()[..2], [kept("b", &lines(5)), kept("b", &lines(300))]);
+    assert_eq!(bench.fate(&id), Fate::Removed);
+    bench.remount();
+    bench.check();
+}
+
+#[test]
+fn what_a_held_file_had_is_a_backup_once_another_is_renamed_over_it() {
+    let bench = Bench::new();
+    for name in ["a", "b", "c"] {
+        bench.put(name, &lines(100));
+        bench.save(name, &changed(100, 60));
+    }
+    bench.save("landed", "landed\n");
+    bench.rename("landed", "a");
+    assert_eq!(bench.removed(), [kept("a", &changed(100, 60))]);
+    // The source waits under its new name, and is not gone.
+    bench.save("b", &changed(100, 70));
+    bench.rename("b", "c");
+    assert_eq!(bench.read("c"), Some(changed(100, 70)));
+    assert_eq!(bench.removed()[..1], [kept("c", &changed(100, 60))]);
+    assert!(!bench.removed().contains(&kept("b", &changed(100, 70))));
+    bench.save("AGENTS.md", "made\n");
+    bench.put("two", "of two names\n");
+    std::fs::hard_link(bench.lower_path("two"), bench.lower_path("names")).unwrap();
+    bench.save("two", &lines(90));
+    bench.rename("two", "AGENTS.md");
+    assert!(bench.removed().contains(&kept("AGENTS.md", "made\n")));
+    bench.check();
+}
+
+#[test]
+fn held_files_that_go_with_their_directory_wait_again_in_it() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"migrations/**\"\naction = \"hold\"\n");
+    bench.remount();
+    bench.mkdir("migrations");
+    bench.mkdir("migrations/deep");
+    ["migrations/1", "migrations/2", "migrations/deep/3"].iter().for_each(|path| bench.save(path, path));
+    let waited = bench.waiting();
+    assert_eq!(waited.len(), 4, "{waited:?}");
+    bench.remount();
+    ["migrations/1", "migrations/2", "migrations/deep/3"].iter().for_each(|path| bench.unlink(path));
+    ["migrations/deep", "migrations"].iter().for_each(|path| bench.rmdir(path).unwrap());
+    assert!(bench.held().is_empty() && bench.lower_names() == [".fettle.toml"]);
+    assert_eq!((bench.removed().len(), bench.ended().len()), (3, 4));
+    let removal = bench.latest();
+    assert_eq!(removal.effects.len(), 5, "{removal:?}");
+    bench.undo(&removal).unwrap();
+    assert_eq!(bench.waiting(), waited);
+    assert_eq!(bench.read("migrations/deep/3"), Some("migrations/deep/3".to_owned()));
+    bench.remount();
+    assert_eq!(bench.waiting(), waited);
+    bench.check();
+}
+
+#[test]
+fn what_is_made_anew_after_its_removal_is_no_part_of_that() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    bench.unlink("AGENTS.md");
+    let removal = bench.latest();
+    bench.save("AGENTS.md", "made anew\n");
+    let anew = bench.only_id();
+    let refusal = bench.undo(&removal).unwrap_err();
+    assert!(refusal.message.contains("something else is held"), "{refusal:?}");
+    bench.discard("AGENTS.md");
+    bench.undo(&removal).unwrap();
+    assert_eq!(bench.read("AGENTS.md"), Some("made\n".to_owned()));
+    assert_ne!(bench.only_id(), anew);
+}
+
+#[test]
+fn what_nobody_judged_and_what_goes_on_under_another_name_is_no_backup() {
+    let bench = Bench::new();
+    let handle = bench.open_for_save("AGENTS.md");
+    bench.view().write(handle, 0, b"half").unwrap();
+    bench.unlink("AGENTS.md");
+    bench.close(handle);
+    bench.save("AGENTS.md", "made\n");
+    bench.rename("AGENTS.md", "agents.txt");
+    let node = bench.node("agents.txt").unwrap();
+    bench.view().link(node, ROOT, OsStr::new("other"), &ME).unwrap();
+    bench.unlink("other");
+    assert_eq!((bench.removed(), bench.ended()), (vec![], vec![]));
+    assert_eq!(bench.read("agents.txt"), Some("made\n".to_owned()));
+    bench.unlink("agents.txt");
+    assert_eq!(bench.removed(), [kept("agents.txt", "made\n")]);
+}
+
+#[test]
+fn a_symlink_and_what_took_the_place_of_a_directory_are_kept_as_what_they_were() {
+    let bench = Bench::new();
+    bench.view().symlink(ROOT, OsStr::new("out"), OsStr::new("/etc"), &ME).unwrap();
+    bench.unlink("out");
+    assert_eq!(bench.removed(), [kept("out", "/etc")]);
+    assert!(bench.view().store().backups().unwrap()[0].symlink);
+    bench.put("d/e/a", &lines(100));
+    bench.put("d/b", &lines(100));
+    remove_tree(&bench);
+    bench.save("d", "once a directory\n");
+    let id = bench.id_of("d");
+    bench.unlink("d");
+    assert_eq!(bench.removed()[..1], [kept("d", "once a directory\n")]);
+    assert_eq!(bench.fate(&id), Fate::Removed);
+    bench.check();
+}
+
+#[test]
+fn an_open_file_that_was_removed_writes_on_without_its_backup() {
+    let bench = Bench::new();
+    let large = lines(20_000);
+    bench.save("AGENTS.md", &large);
+    let handle = bench.view().open(bench.node("AGENTS.md").unwrap(), OpenFlags::from_raw(libc::O_RDWR), &ME);
+    let handle = handle.unwrap().handle;
+    bench.unlink("AGENTS.md");
+    bench.view().write(handle, 0, b"written on").unwrap();
+    bench.close(handle);
+    assert_eq!(bench.removed(), [kept("AGENTS.md", &large)]);
+    bench.check();
+}
+
+#[test]
+fn an_event_tells_of_what_is_equal_to_the_project_again() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let id = bench.only_id();
+    bench.save("a", &lines(100));
+    assert_eq!((bench.fate(&id), bench.removed()), (Fate::Ended, vec![]));
+    let [ended] = bench.ended().try_into().unwrap();
+    assert_eq!((ended.id, ended.message.as_deref()), (Some(id.to_string()), Some("[equal to the project]")));
+    assert_eq!(ended.operation, None);
+}
