@@ -11,7 +11,7 @@ use super::rename::End;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{Reason, RelPath};
+use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
     self, Backup, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, StagedContent, UpperId, UpperRow, What,
@@ -451,7 +451,8 @@ impl Overlay {
         let taken = self.take_target(to, id, kind)?;
         let kept = self.keep_replaced_content(taken.replaced, &by)?;
         let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
-        let ended = ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended));
+        let why = format!("[renamed to {}]", to.path);
+        let told = ended.map(|held| self.hold_ended(&from.path, held, &why, &by));
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
@@ -472,7 +473,8 @@ impl Overlay {
             let epilogue = Epilogue {
                 drop: taken.replaced.into_iter().collect(),
                 save: saved.collect(),
-                verdicts: ended.into_iter().collect(),
+                verdicts: ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended)).into_iter().collect(),
+                events: told.into_iter().collect(),
                 ..Epilogue::default()
             };
             self.store.record_keeping(&epilogue, kept.as_slice())?;
@@ -491,15 +493,28 @@ impl Overlay {
         drop((first, claimed, second));
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
-        match left {
-            Some((meta, whiteout)) if goes_along.is_some() => {
-                let settled = self.settle_moved(id, &by)?;
-                return self.let_source_go(from, whiteout, &meta, (id, settled), &by);
-            }
-            Some((_, whiteout)) => self.settle_moved(whiteout, &by).map(|_| ())?,
-            None => {}
+        if let (Some((_, whiteout)), None) = (left, &goes_along) {
+            self.settle_moved(whiteout, &by)?;
         }
-        self.settle_moved(id, &by).map(|_| ())
+        let settled = self.settle_moved(id, &by)?;
+        if let (Some(held), Settled::Held(now)) = (ended, &settled) {
+            self.note_successor(&held.id, &from.path, now);
+        }
+        match left.filter(|_| goes_along.is_some()) {
+            Some((meta, whiteout)) => self.let_source_go(from, whiteout, &meta, (id, settled), &by),
+            None => Ok(()),
+        }
+    }
+
+    /// What was renamed over something is judged by then, and what it waits as is known. The rename is done whether or not
+    /// that can be recorded.
+    fn note_successor(&self, id: &ChangeId, path: &RelPath, now: &ChangeId) {
+        let verdicts = vec![(id.clone(), path.clone(), Fate::Superseded { by: now.clone() })];
+        let epilogue = Epilogue { verdicts, ..Epilogue::default() };
+        let recorded = self.store.vitally(|| self.store.record_epilogue(&epilogue));
+        if let Err(err) = recorded {
+            log::error!("record that {id} became {now}: {err}");
+        }
     }
 
     /// Whether what landed of an upper entry came in this session and is as it landed: a temporary file that its writer

@@ -92,7 +92,12 @@ fn what_a_held_file_had_is_a_backup_once_another_is_renamed_over_it() {
     assert_eq!(bench.removed(), [kept("a", &changed(100, 60))]);
     // The source waits under its new name, and is not gone.
     bench.save("b", &changed(100, 70));
+    let (b, c) = (bench.id_of("b"), bench.id_of("c"));
     bench.rename("b", "c");
+    let became = Fate::Superseded { by: bench.id_of("c") };
+    assert_eq!((bench.fate(&b), bench.fate(&c)), (became.clone(), became));
+    let [moved] = bench.ended().try_into().unwrap();
+    assert_eq!((moved.id, moved.message.as_deref()), (Some(b.to_string()), Some("[renamed to c]")));
     assert_eq!(bench.read("c"), Some(changed(100, 70)));
     assert_eq!(bench.removed()[..1], [kept("c", &changed(100, 60))]);
     assert!(!bench.removed().contains(&kept("b", &changed(100, 70))));
