@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Asker, Project};
+use super::{Asker, Mounted, Project};
 use crate::diff::{FileContent, FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent};
@@ -267,9 +267,11 @@ pub fn project_file(policy: &Policy, source: &RuleSource) -> Option<ProjectFile>
     })
 }
 
-/// A caller whose working directory was the project before the mount covered it works on lower, unreviewed.
+/// A caller whose working directory was the project before the mount covered it works on lower, unreviewed. Outside
+/// of runs nothing covers it where the view is theirs alone.
 fn standing_below(project: &Project, asker: &Asker) -> Option<String> {
-    let covers = project.mounted.as_ref().is_some_and(|mounted| mounted.mountpoint == project.path);
+    let is_over_it = |mounted: &Mounted| mounted.keeper.is_none() && mounted.mountpoint == project.path;
+    let covers = project.mounted.as_ref().is_some_and(is_over_it);
     let cwd = PathBuf::from(format!("/proc/{}/cwd", asker.pid));
     let below = covers
         && std::fs::read_link(&cwd).is_ok_and(|target| target.starts_with(&project.path))

@@ -414,6 +414,20 @@ fn only_a_shell_that_stands_in_the_project_is_told_to_leave() {
 }
 
 #[test]
+fn status_says_who_asks_it_from_below_the_mount() {
+    let scratch = mounted_scratch!();
+    let told = |script: &str| {
+        let mut shell = scratch.command("sh");
+        shell.current_dir(scratch.project()).args(["-c", script, "sh"]).arg(scratch.fettlefs().get_program());
+        let output = Output::from(shell.output().expect("a shell")).ok();
+        output.stdout.contains("you stand below the mount")
+    };
+    assert!(told("\"$1\" mount . && \"$1\" status"), "covered since the shell came");
+    assert!(!told("\"$1\" status"), "in the view");
+    scratch.cli(&["unmount"]).ok();
+}
+
+#[test]
 fn a_refused_mount_says_only_why() {
     let scratch = mounted_scratch!();
     let mut sleeper = scratch.command("sleep").arg("60").current_dir(scratch.project()).spawn().expect("sleep");

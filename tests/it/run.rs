@@ -133,6 +133,9 @@ fn a_command_works_in_the_view_and_everybody_else_sees_the_project() {
     // Outside, by the project's own path: nothing is mounted there.
     assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("the project"), lines(100));
     assert_eq!(fs::read_to_string(scratch.project().join("new")).expect("the project"), "small\n");
+    let status = scratch.fettlefs().current_dir(scratch.project()).args(["status", "--json"]).output();
+    let status = Output::from(status.expect("the built program runs")).json();
+    assert_eq!(status["notices"], Value::Null, "nobody stands below it");
     let output = going.finish().exits(7);
     assert_eq!(output.stdout, format!("{}\n", scratch.project().display()), "nothing but the command's own");
     for said in ["fettlefs: 1 path landed, 1 held\n", "  landed new (+1 -0) [new file]\n", "  a  +100 -100"] {
