@@ -150,7 +150,9 @@ impl Edits {
             return Self { last: event, insertions: 0, deletions: 0 };
         };
         let (mut insertions, mut deletions) = (earlier.insertions, earlier.deletions);
-        if !event.continues {
+        // What waits is told as a whole each time.
+        let tells_again = event.continues || event.event == EventName::WriteHeld;
+        if !tells_again {
             insertions += earlier.last.insertions.unwrap_or_default();
             deletions += earlier.last.deletions.unwrap_or_default();
         }

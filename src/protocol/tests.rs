@@ -562,7 +562,10 @@ fn lines_of_a_path_add_up_but_for_those_that_are_told_again() {
     assert_eq!(of(&all), (11, 3, is_new), "that goes on");
     let gone = event(WriteLanded, (0, 9), false, "[deleted]");
     assert_eq!(of(&[new.clone(), gone]), (0, 9, Some("[deleted]".into())));
-    assert_eq!(of(&[new, event(WriteHeld, (70, 7), false, "")]), (70, 7, None), "another thing");
+    let held = event(WriteHeld, (70, 7), false, "");
+    assert_eq!(of(&[new, held.clone()]), (70, 7, None), "another thing");
+    let held_anew = event(WriteHeld, (90, 7), false, "");
+    assert_eq!(of(&[held, held_anew]), (90, 7, None), "what waits is told as a whole");
 }
 
 #[test]

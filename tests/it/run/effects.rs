@@ -39,6 +39,14 @@ fn each_path_gets_one_line_and_status_and_output_stay() {
 }
 
 #[test]
+fn what_waits_is_told_with_the_lines_of_the_whole_change() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let output = shell(&scratch, &format!("rm a; {REWRITE}; seq 200 320 > a")).ok();
+    assert!(output.stderr.contains(" a (+121 -100): waits for review; "), "{}", output.stderr);
+}
+
+#[test]
 fn nothing_is_said_where_nothing_was_done() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));
