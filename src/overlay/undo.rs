@@ -80,6 +80,7 @@ impl Overlay {
     fn operation(&self, id: OperationId, held: &[ChangeId]) -> Reviewed<Operation> {
         let found = self.store.operation(id);
         match found.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look up {id}: {err}")))? {
+            Some(operation) if held.is_empty() && operation.effects.is_empty() => Err(waits_no_more(id)),
             Some(operation) => Ok(operation),
             None if held.is_empty() => Err(no_such_operation(&id.to_string())),
             None => Ok(Operation { id, events: Vec::new(), effects: Vec::new() }),
@@ -366,6 +367,13 @@ impl State {
 
 pub fn no_such_operation(id: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::UnknownId, format!("{id}: there is no such operation")).about(id)
+}
+
+/// It only had something held, and what became of that others did.
+fn waits_no_more(id: OperationId) -> ErrorBody {
+    let message =
+        format!("nothing of {id} waits any more, and nothing of it had landed: `fettlefs log` tells what became of it");
+    ErrorBody::new(ErrorCode::AlreadyApplied, message).about(id.to_string())
 }
 
 /// Who asks, as a rule for programs sees it.

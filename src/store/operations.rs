@@ -212,7 +212,7 @@ impl Operation {
 }
 
 impl Store {
-    /// None where no operation has this id, or its events are gone.
+    /// None where no operation has this id, or its events are gone. One that only had something held has no effects.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let rows = {
             let mut database = self.database.lock();
@@ -234,6 +234,6 @@ impl Store {
         }
         // Of one whose first event went with the oldest of the log, others may be gone too: half of it is not undone.
         let is_whole = operation.events.first().is_some_and(|first| first.seq == id.first_event());
-        Ok(Some(operation).filter(|operation| is_whole && !operation.effects.is_empty()))
+        Ok(Some(operation).filter(|_| is_whole))
     }
 }

@@ -82,6 +82,23 @@ fn all_of_it_is_undone_at_once_and_that_is_undone_in_its_turn() {
     assert_eq!((bench.below(&lines(40)).len(), bench.held().len()), (8, 0));
 }
 
+#[test]
+fn what_only_had_something_held_is_undone_once() {
+    let decide: [fn(&Bench, OperationId); 2] = [
+        |bench, operation| drop(bench.undo_operation(operation).unwrap()),
+        |bench, operation| drop(bench.confirm(&bench.view().held_of(operation)).unwrap()),
+    ];
+    for decide in decide {
+        let bench = eight();
+        (0..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 30)));
+        let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+        decide(&bench, operation);
+        let refusal = bench.undo_operation(operation).unwrap_err();
+        let said = format!("nothing of {operation} waits any more");
+        assert!(refusal.code == ErrorCode::AlreadyApplied && refusal.message.starts_with(&said), "{refusal:?}");
+    }
+}
+
 /// What landed of it first is what the rest is held over.
 #[test]
 fn a_file_that_is_held_over_what_landed_of_it_goes_back_whole_and_comes_back_whole() {
