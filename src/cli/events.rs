@@ -1,12 +1,22 @@
 //! `fettlefs events`: what happened as a stream, the oldest first.
+//!
+//! Who follows asks again and again. A daemon that died is waited for, for the watchdog has another soon; of a mount that
+//! has gone the state directory tells the end.
+
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::desk::Readers;
-use super::{Desk, Failure, log};
-use crate::client::Client;
-use crate::protocol::{EventsReply, Exit, Op, Reply, Request};
+use super::{Desk, Failure, log, offline};
+use crate::client::{Client, Reach};
+use crate::protocol::{ErrorBody, ErrorCode, EventsReply, Exit, Op, Reply, Request};
 
 /// Earlier events that `--follow` begins with, as `tail -f` has it.
 const EARLIER_SHOWN: u64 = 10;
+
+/// How long another daemon, or the end of one, is waited for. The watchdog needs 2 s (SPEC §10), on a busy machine more.
+const LOOKS_FOR: Duration = Duration::from_secs(10);
+const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
 /// Print what happened as a stream, the oldest first
 ///
@@ -32,19 +42,94 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         (None, true) => Some(before_latest(&mut client)?),
         (since, _) => since,
     };
+    let mut has_followed = false;
     loop {
-        let Reply::Events(EventsReply { events, seq, over }) = client.ask(&request)? else {
-            return Err(Failure::other_answer());
+        let reply = match ask(&mut client, &request) {
+            Err(Failure::Told(died)) if has_followed && died.code == ErrorCode::NotMounted => {
+                client = after_death(&client, *died)?;
+                match client.reach() {
+                    Reach::Offline => return last_words(client, request, desk),
+                    Reach::View(_) | Reach::Socket(_) | Reach::Stale(_) => continue,
+                }
+            }
+            answered => answered?,
         };
-        if let (Some(since), Some(first), None) = (request.since, events.first(), &request.session) {
-            tell_gap(since, first.seq, desk)?;
+        has_followed = arguments.follow;
+        let readers = tell(&reply, &request, desk)?;
+        let is_all = request.since.unwrap_or_default() == reply.seq;
+        request.since = Some(reply.seq);
+        match (readers, reply.over, arguments.follow) {
+            (Readers::Listening, true, true) => return last_words(client, request, desk),
+            (Readers::Listening, false, _) if arguments.follow || !is_all => {}
+            _ => return Ok(Exit::Done),
         }
-        let readers = desk.stream(&events, log::render)?;
-        let is_all = request.since.unwrap_or_default() == seq;
-        if readers == Readers::Gone || over || (is_all && !arguments.follow) {
-            return Ok(Exit::Done);
+    }
+}
+
+fn ask(client: &mut Client, request: &Request) -> Result<EventsReply, Failure> {
+    match client.ask(request)? {
+        Reply::Events(reply) => Ok(reply),
+        _ => Err(Failure::other_answer()),
+    }
+}
+
+fn tell(reply: &EventsReply, request: &Request, desk: &Desk) -> Result<Readers, Failure> {
+    if let (Some(since), Some(first), None) = (request.since, reply.events.first(), &request.session) {
+        tell_gap(since, first.seq, desk)?;
+    }
+    desk.stream(&reply.events, log::render)
+}
+
+/// The next daemon, or the state directory that one has left which took the mount away without a word. `failure`: what
+/// is said if neither comes.
+fn after_death(client: &Client, failure: ErrorBody) -> Result<Client, Failure> {
+    let began = Instant::now();
+    while began.elapsed() < LOOKS_FOR {
+        thread::sleep(LOOKS_EVERY);
+        match client.again() {
+            Ok(next) if answers(&next)? => return Ok(next),
+            // Not yet: an ordinary user's dead mount goes before the next comes.
+            Ok(_) | Err(_) => {}
         }
-        request.since = Some(seq);
+    }
+    Err(failure.into())
+}
+
+/// What is left to be told of a mount that goes: its end. Who cannot ask from here without it has been told all.
+fn last_words(mut client: Client, mut request: Request, desk: &Desk) -> Result<Exit, Failure> {
+    request.wait = false;
+    let began = Instant::now();
+    while began.elapsed() < LOOKS_FOR {
+        if answers(&client)? {
+            match ask(&mut client, &request) {
+                Ok(reply) => {
+                    let readers = tell(&reply, &request, desk)?;
+                    let is_all = !reply.over && request.since == Some(reply.seq);
+                    request.since = Some(reply.seq);
+                    if readers == Readers::Gone || is_all {
+                        return Ok(Exit::Done);
+                    }
+                }
+                // It has gone under our hands.
+                Err(Failure::Told(error)) if error.code == ErrorCode::NotMounted => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        thread::sleep(LOOKS_EVERY);
+        match client.again() {
+            Ok(next) => client = next,
+            Err(_) => break,
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether somebody answers who knows how it went on: not the state directory while it waits for the next daemon.
+fn answers(client: &Client) -> Result<bool, Failure> {
+    match client.reach() {
+        Reach::View(_) | Reach::Socket(_) => Ok(true),
+        Reach::Offline => Ok(!offline::is_left_by_dead(client.place())?),
+        Reach::Stale(_) => Ok(false),
     }
 }
 

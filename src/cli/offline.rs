@@ -61,6 +61,13 @@ fn lock(lower: &Tree, location: &Location) -> Result<Lock, ErrorBody> {
     }
 }
 
+/// Whether a daemon died here and no other has come in its place: one that ends takes its note away.
+pub fn is_left_by_dead(place: &Place) -> Result<bool, ErrorBody> {
+    let location = sources::location().map_err(told)?;
+    let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
+    Ok(is_daemons(&lower, &location))
+}
+
 fn is_daemons(lower: &Tree, location: &Location) -> bool {
     holder_note(lower, location).is_some_and(|note| note.mountpoint.is_some())
 }

@@ -69,6 +69,11 @@ impl Client {
         (self.place.start.clone(), self.offline)
     }
 
+    /// The way to whoever answers by now, looked for from the same place.
+    pub fn again(&self) -> Result<Self, ClientError> {
+        Self::open(&self.place.start, self.offline)
+    }
+
     pub fn place(&self) -> &Place {
         &self.place
     }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use serde_json::Value;
 
 use super::{small, work};
-use crate::harness::{Scratch, View, mounted_scratch, script, venv};
+use crate::harness::{Scratch, View, eventually, mounted_scratch, script, venv};
 
 /// `fettlefs events --follow --json`, asked from within the view or from outside.
 struct Follower {
@@ -40,8 +40,10 @@ impl Follower {
         }
     }
 
+    /// The end of the mount is the last that it is told.
     fn end(mut self) {
-        while self.next().is_some() {}
+        let last = std::iter::from_fn(|| self.next()).last().expect("an event before the end");
+        assert_eq!(last["event"], "session_ended");
         let status = self.child.wait().expect("it can be waited for");
         assert_eq!(status.code(), Some(0));
     }
@@ -95,6 +97,26 @@ fn a_follower_is_told_what_happens_and_ends_with_the_mount() {
     let refused = scratch.cli(&["events", "--follow", "--json"]).exits(3);
     assert_eq!(refused.error_code(), "not_mounted");
     assert!(scratch.cli(&["events"]).ok().stdout.lines().last().is_some_and(|last| last.contains("session ended")));
+}
+
+#[test]
+fn a_follower_outlives_a_daemon_that_died() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let mut inside = Follower::start(&scratch, view.root(), &["--since", "0"]);
+    let mut outside = Follower::start(&scratch, &scratch.project(), &["--since", "0"]);
+    for follower in [&mut inside, &mut outside] {
+        assert_eq!(follower.next().expect("the first")["event"], "session_started");
+    }
+    let killed = view.kill_daemon();
+    eventually("another daemon answers", || view.is_served_again(killed));
+    view.write("told", "new\n");
+    for follower in [&mut inside, &mut outside] {
+        assert_eq!(follower.next_about("told")["event"], "write_landed");
+    }
+    view.unmount();
+    inside.end();
+    outside.end();
 }
 
 /// Says each line of its input that the schema in its first argument does not describe. Nothing may be there that the
