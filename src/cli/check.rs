@@ -74,10 +74,12 @@ fn nothing_promoted(error: ErrorBody, words: &str) -> Failure {
 
 fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> Result<Exit, Failure> {
     let reply = checked.reply;
+    let lands = check.lands(reply);
+    let has_moved = lands && !reply.moved.is_empty();
     let may_land = reply.held_count > 0 && reply.may_promote && reply.moved.is_empty();
     let wanted = confirm || (may_land && is_wanted(reply, desk)?);
     // Asked for, it is tried though something has moved, so that the refusal is recorded.
-    let outcomes = match wanted && reply.held_count > 0 {
+    let outcomes = match wanted && lands {
         true => Some(check.promote()?),
         false => None,
     };
@@ -86,11 +88,12 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
         render_passed(checked, text);
         match &outcomes {
             Some(outcomes) => render_promoted(outcomes, text),
+            None if has_moved => render_moved(&reply.moved, text),
             None => render_offer(checked, text),
         }
     })?;
     // What is held was not tested: nobody may take this for leave to confirm it.
-    Ok(if reply.held_count > 0 && !reply.moved.is_empty() { Exit::Refused } else { Exit::Done })
+    Ok(if has_moved { Exit::Refused } else { Exit::Done })
 }
 
 /// Whether a person who can be asked wants it; where there is none the answer says how.
@@ -113,15 +116,17 @@ fn render_passed(checked: &Checked<'_>, text: &mut Text) {
     text.put(format!(" ({})\n", seconds(checked.ran.took)));
 }
 
+fn render_moved(moved: &[String], text: &mut Text) {
+    text.put("  What is held was not what it tested any more, so nothing lands:\n");
+    for line in moved {
+        text.put("    ").name(line).put("\n");
+    }
+}
+
 fn render_offer(checked: &Checked<'_>, text: &mut Text) {
-    let CheckReply { held, held_count, may_promote, moved, .. } = checked.reply;
+    let CheckReply { held, held_count, may_promote, .. } = checked.reply;
     if *held_count == 0 {
         text.put("  Nothing is held.\n");
-    } else if !moved.is_empty() {
-        text.put("  What is held was not what it tested any more, so nothing lands:\n");
-        for line in moved {
-            text.put("    ").name(line).put("\n");
-        }
     } else if !may_promote {
         text.put(format!("  {} may land; somebody else must confirm.\n", plural(*held_count, "held change")));
     } else if held.len() <= IDS_TYPED_MAX {

@@ -71,6 +71,11 @@ impl Check {
         })
     }
 
+    /// Whether something is to land, or was to when the command started: what is held no more has moved, too.
+    pub fn lands(&self, ended: &CheckReply) -> bool {
+        self.begun.held_count > 0 || ended.held_count > 0
+    }
+
     /// Has land what was tested, if it is still all there is.
     pub fn promote(&self) -> Result<Vec<Outcome>, ErrorBody> {
         let request = Request { tested: Some(self.begun.tested.clone()), ..asking(CheckPhase::Promote) };

@@ -59,7 +59,7 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
     match (ran.status, check.end(ran.status)) {
         (0, reply) => {
             let reply = reply.map_err(|err| nothing_promoted(err, words))?;
-            let outcomes = match arguments.confirm && reply.held_count > 0 {
+            let outcomes = match arguments.confirm && check.lands(&reply) {
                 // Looking at what it tested may have taken long.
                 true if waiting.is_over() => {
                     let message = format!("{words} passed, and nothing was promoted: {NOBODY_WAITS}");

@@ -106,6 +106,13 @@ fn what_moves_while_the_command_runs_keeps_everything_from_landing() {
     // Seen without the flag too, so that nobody is told to confirm what was not tested.
     let told = view.cli(&["check", "--", "sh", "-c", "echo y > new"]).exits(5);
     assert!(told.stdout.contains("so nothing lands:\n    written: new\n"), "{}", told.stdout);
+    // What is held no more has moved, too.
+    let told = view.cli(&["check", "--", fettlefs, "discard", "--all", "--yes"]).exits(5);
+    assert!(told.stdout.contains("so nothing lands:\n    discarded: "), "{}", told.stdout);
+    view.write("b", with_changed_lines(&lines(100), 96));
+    let told = view.cli(&["check", "--confirm", "--json", "--", fettlefs, "discard", "--all", "--yes"]).exits(5);
+    assert_eq!(told.error_code(), "conflict");
+    view.write("b", with_changed_lines(&lines(100), 96));
     // Bytes that are there already are no change, and a second run finds things as they were.
     view.cli(&["check", "--confirm", "--", "sh", "-c", "echo y > new"]).ok();
     assert_eq!(view.held(), []);
