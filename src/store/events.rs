@@ -105,7 +105,7 @@ impl Store {
 
     /// Events with a number above `after`, oldest first.
     pub fn events_since(&self, after: u64) -> Result<Vec<Event>> {
-        self.read_events(&mut self.database.lock(), "seq > ?1 ORDER BY seq", [after as i64])
+        self.read_events(&mut self.database.lock(), "seq > ?1 ORDER BY seq", [number_of(after)])
     }
 
     /// At most `limit` of them, and no more than an answer has room for: only where there are none, there are no more. Where there is none yet, waits for one: None when none will come, for the mount goes.
@@ -138,7 +138,7 @@ impl Store {
         let mut statement = database
             .reader()
             .prepare_cached("SELECT row FROM event WHERE row != '' AND seq > ?1 ORDER BY seq LIMIT ?2")?;
-        let mut rows = statement.query([after as i64, limit as i64])?;
+        let mut rows = statement.query([number_of(after), limit as i64])?;
         let (mut bytes, mut page) = (0, Vec::new());
         while let Some(row) = rows.next()? {
             let row: String = row.get(0)?;
@@ -294,6 +294,11 @@ impl Store {
         let query = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
         self.in_pieces(query, after, |seq, length: &i64| Ok((*seq, *length as u64)))
     }
+}
+
+/// As the database counts, where no event has a number beyond.
+fn number_of(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
 /// Whether what such an event tells the hash of is in lower.

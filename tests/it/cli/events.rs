@@ -71,7 +71,9 @@ fn events_come_in_order_and_go_on_after_any_of_them() {
     let all = numbers(&view, &[]);
     assert_eq!(all, (1..=all.len() as u64).collect::<Vec<_>>());
     assert_eq!(numbers(&view, &["--since", "2"]), all[2..]);
-    assert_eq!(numbers(&view, &["--since", "1000000"]), [0; 0]);
+    for beyond in [1_000_000, 1 << 63, u64::MAX] {
+        assert_eq!(numbers(&view, &["--since", &beyond.to_string()]), [0; 0]);
+    }
     assert_eq!(numbers(&view, &["--session", "another"]), [0; 0]);
     let words = view.cli(&["events"]).ok().stdout;
     assert_eq!(words.lines().count(), all.len());
