@@ -15,6 +15,7 @@ use super::mount_start::directory;
 use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure};
+use crate::client::DeadMount;
 use crate::protocol::Exit;
 
 /// Find out what keeps a view from working here, down to real trial mounts
@@ -62,7 +63,11 @@ impl Finding {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let project = directory(&desk.directory.join(arguments.project), "project")?;
-    let mut findings = checks::all(&project);
+    let mut findings = checks::of_machine();
+    match DeadMount::found_at(&project) {
+        Some(dead) => findings.push(checks::dead(&dead)),
+        None => findings.extend(checks::of_project(&project)),
+    }
     match faults(&findings)[..] {
         [] => findings.extend(trial::all(&project)),
         [checks::MOUNTING] => try_a_run(&mut findings),

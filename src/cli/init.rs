@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::mount_start::directory;
 use super::{Desk, Failure};
+use crate::client::{ClientError, DeadMount};
 use crate::protocol::{ErrorCode, Exit};
 
 const SETTINGS: (&str, &str) = (".fettle.toml", include_str!("init/settings.toml"));
@@ -52,6 +53,9 @@ struct Planned {
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let project = directory(&desk.directory.join(arguments.project), "project")?;
+    if let Some(dead) = DeadMount::found_at(&project) {
+        return Err(ClientError::Stale(dead).into());
+    }
     // All are looked at before one is written.
     let planned = plan(&project)?;
     if !arguments.dry_run {

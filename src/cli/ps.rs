@@ -1,5 +1,6 @@
 //! `fettlefs ps`: the mounts there are, and who runs what in which project.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::text::Text;
 use super::words::age;
 use super::{Desk, Failure, offline};
-use crate::client::{Client, Reach, fettle_mounts, projects_elsewhere};
+use crate::client::{Client, ClientError, Reach, fettle_mounts, projects_elsewhere};
 use crate::protocol::{ErrorBody, ErrorCode, Exit, Op, Reply, Request, Run};
 use crate::sys::mount::MountEntry;
 
@@ -21,6 +22,20 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 #[derive(clap::Args)]
 pub struct Arguments {}
 
+/// What a daemon tells, or that it is gone and its mount is not.
+enum Told {
+    Runs(Vec<Run>),
+    Dead,
+}
+
+/// What all daemons tell together.
+#[derive(Default)]
+struct Answers {
+    running: Vec<Running>,
+    /// Projects of mounts whose daemon is gone.
+    dead: HashSet<PathBuf>,
+}
+
 /// A run, and where it is.
 struct Running {
     project: PathBuf,
@@ -29,12 +44,14 @@ struct Running {
 
 pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mounts = fettle_mounts()?;
-    let running = running(&mounts, desk)?;
-    let listed: Vec<_> = mounts.iter().map(json_of_mount).collect();
+    let Answers { running, dead } = ask_all(&mounts, desk)?;
+    let is_dead = |mount: &MountEntry| dead.contains(Path::new(&mount.source));
+    let listed: Vec<_> = mounts.iter().map(|mount| json_of_mount(mount, is_dead(mount))).collect();
     let runs = running.iter().map(Running::json).collect::<Result<Vec<_>, _>>()?;
     desk.answer_value(json!({"v": 1, "ok": true, "mounts": listed, "runs": runs}), |text| {
         for mount in &mounts {
-            text.name(mount.source.as_bytes()).put("  on  ").name(mount.mountpoint.as_os_str().as_bytes()).put("\n");
+            text.name(mount.source.as_bytes()).put("  on  ").name(mount.mountpoint.as_os_str().as_bytes());
+            text.put(if is_dead(mount) { "  dead: its daemon is gone\n" } else { "\n" });
         }
         running.iter().for_each(|running| running.render(text));
     })?;
@@ -42,7 +59,7 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 }
 
 /// Asks each daemon once, all at the same time. One that cannot be asked keeps nobody from seeing the others.
-fn running(mounts: &[MountEntry], desk: &Desk) -> Result<Vec<Running>, Failure> {
+fn ask_all(mounts: &[MountEntry], desk: &Desk) -> Result<Answers, Failure> {
     let visible = mounts.iter().map(|mount| (PathBuf::from(&mount.source), mount.mountpoint.clone()));
     let elsewhere = projects_elsewhere()?.into_iter().map(|project| (project.clone(), project));
     let mut asked: Vec<(PathBuf, Receiver<_>)> = Vec::new();
@@ -51,41 +68,46 @@ fn running(mounts: &[MountEntry], desk: &Desk) -> Result<Vec<Running>, Failure> 
             asked.push((project, ask(way)?));
         }
     }
-    let (until, mut running) = (Instant::now() + ANSWER_WAIT, Vec::new());
+    let (until, mut answers) = (Instant::now() + ANSWER_WAIT, Answers::default());
     for (project, answer) in asked {
         let silent = |_| Err(ErrorBody::new(ErrorCode::Busy, "its daemon does not answer"));
         match answer.recv_timeout(until.saturating_duration_since(Instant::now())).unwrap_or_else(silent) {
-            Ok(runs) => running.extend(runs.into_iter().map(|run| Running { project: project.clone(), run })),
+            Ok(Told::Runs(runs)) => {
+                answers.running.extend(runs.into_iter().map(|run| Running { project: project.clone(), run }));
+            }
+            Ok(Told::Dead) => drop(answers.dead.insert(project)),
             Err(err) => desk.remark(|text| {
                 text.put("fettlefs: ").name(project.as_os_str().as_bytes()).put(": ").name(err.message).put("\n");
             })?,
         }
     }
-    Ok(running)
+    Ok(answers)
 }
 
 /// On a thread of its own, which may wait for a daemon that stands still, and ends with the program.
-fn ask(way: PathBuf) -> Result<Receiver<Result<Vec<Run>, ErrorBody>>, Failure> {
+fn ask(way: PathBuf) -> Result<Receiver<Result<Told, ErrorBody>>, Failure> {
     let (tell, answer) = channel();
     // Who listened may have given up.
-    let work = move || drop(tell.send(runs_of(&way)));
+    let work = move || drop(tell.send(told_by(&way)));
     std::thread::Builder::new().name("ps".to_owned()).spawn(work).map_err(Failure::from)?;
     Ok(answer)
 }
 
-/// None where nobody answers: no daemon, or a path that is another one's here.
-fn runs_of(way: &Path) -> Result<Vec<Run>, ErrorBody> {
-    let mut client = match Client::open(way, offline::answer).map_err(ErrorBody::from) {
-        Err(err) if err.code == ErrorCode::NotMounted || !way.exists() => return Ok(Vec::new()),
+/// No runs where nobody answers: no daemon, or a path that is another one's here.
+fn told_by(way: &Path) -> Result<Told, ErrorBody> {
+    let mut client = match Client::open(way, offline::answer) {
+        Err(ClientError::Stale(_)) => return Ok(Told::Dead),
+        Err(err) if err.code() == ErrorCode::NotMounted || !way.exists() => return Ok(Told::Runs(Vec::new())),
         opened => opened?,
     };
     match client.reach() {
-        Reach::Offline | Reach::Stale(_) => return Ok(Vec::new()),
+        Reach::Stale(_) => return Ok(Told::Dead),
+        Reach::Offline => return Ok(Told::Runs(Vec::new())),
         Reach::View(_) | Reach::Socket(_) => {}
     }
     // All runs are in each page.
     match client.ask(&Request { limit: Some(1), ..Request::new(Op::Status) })? {
-        Reply::Status(status) => Ok(status.runs),
+        Reply::Status(status) => Ok(Told::Runs(status.runs)),
         _ => Err(ErrorBody::new(ErrorCode::Io, crate::client::OTHER_ANSWER)),
     }
 }
@@ -104,6 +126,8 @@ impl Running {
     }
 }
 
-fn json_of_mount(mount: &MountEntry) -> Value {
-    json!({"project": mount.source.to_string_lossy(), "mountpoint": mount.mountpoint.to_string_lossy()})
+fn json_of_mount(mount: &MountEntry, is_dead: bool) -> Value {
+    json!({
+        "project": mount.source.to_string_lossy(), "mountpoint": mount.mountpoint.to_string_lossy(), "dead": is_dead
+    })
 }

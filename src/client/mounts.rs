@@ -1,7 +1,8 @@
 //! The mounts of fettlefs that this process can see, and the projects of those that only others can.
 
 use super::{ClientError, place::io_error};
-use crate::sys::mount::{self, FS_TYPE, MountEntry};
+use crate::protocol::STATE_DIRECTORY;
+use crate::sys::mount::{self, FS_TYPE, MountEntry, is_death};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,13 @@ pub struct DeadMount {
 }
 
 impl DeadMount {
+    /// The one that a directory is the root of, or lies in.
+    pub fn found_at(directory: &Path) -> Option<Self> {
+        // Looked for by a name of the view's own, of which no cache knows whether it is there.
+        let looked_at = std::fs::symlink_metadata(directory.join(STATE_DIRECTORY));
+        looked_at.is_err_and(|err| is_death(&err)).then(|| Self::around(directory))
+    }
+
     /// The one that `directory` lies in, as far as the mount table tells; else the directory itself.
     pub(super) fn around(directory: &Path) -> Self {
         let mounts = fettle_mounts().unwrap_or_default();

@@ -1,10 +1,12 @@
 //! The one database: its schema, its pragmas and its counters.
 
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::Condvar;
 use rusqlite::Connection;
+use rustix::fs::StatVfsMountFlags;
 
 use super::fulfilment::{Going, Waiting};
 use super::halt::Halt;
@@ -108,14 +110,18 @@ impl Database {
         if is_empty(dirs) && has_content(dirs)? {
             return Err(damaged(LOST.to_owned()));
         }
+        let opening = || format!("open {}/{FILE}", dirs.describe());
+        let unopened = |err: rusqlite::Error| match is_read_only(dirs) {
+            // The database itself says no more than that it cannot be opened.
+            Ok(true) => Error::Io { doing: opening(), cause: io::Error::from_raw_os_error(libc::EROFS) },
+            Ok(false) | Err(_) => damaged(err.to_string()),
+        };
         let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match err {
-            OpenError::Below(cause) => Error::Io { doing: format!("open {}/{FILE}", dirs.describe()), cause },
+            OpenError::Below(cause) => Error::Io { doing: opening(), cause },
             OpenError::Database(err) if is_disk_full(&err) => Error::Database(err),
-            OpenError::Database(err) => damaged(err.to_string()),
+            OpenError::Database(err) => unopened(err),
         })?;
-        let version: i64 = connection
-            .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(|err| damaged(err.to_string()))?;
+        let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(unopened)?;
         let forgets = version == 0 || (version == SCHEMA_VERSION && knows_nothing(&connection)?);
         // Taken for a new one, it would have all that content swept as left over.
         if forgets && has_content(dirs)? {
@@ -343,6 +349,10 @@ fn failed(connection: &sqlite::Database, error: Error) -> Error {
         }
         None => error,
     }
+}
+
+fn is_read_only(dirs: &StateDirs) -> rustix::io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(dirs.state())?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 pub(super) fn is_disk_full(error: &rusqlite::Error) -> bool {

@@ -637,7 +637,7 @@ fn version_and_ps_tell_of_the_mount() {
     let line = format!("{}  on  {}", scratch.project().display(), view.root().display());
     assert!(listed.lines().any(|listed| listed == line), "{listed}");
     let json = scratch.cli(&["ps", "--json"]).ok().json();
-    let want = serde_json::json!({"project": scratch.project(), "mountpoint": view.root()});
+    let want = serde_json::json!({"project": scratch.project(), "mountpoint": view.root(), "dead": false});
     assert!(json["mounts"].as_array().expect("mounts").contains(&want), "{json}");
     view.unmount();
     let listed = scratch.cli(&["ps"]).ok().stdout;
@@ -728,6 +728,13 @@ fn a_dead_mount_is_named_detached_and_replaced() {
         let json = scratch.cli(&[&arguments[..], &["--json"]].concat()).exits(3);
         assert_eq!(json.error_code(), "not_mounted");
     }
+    assert_eq!(told(&scratch, &scratch.cli(&["init"])), format!("! fettlefs: {dead}\n=> 3\n"));
+    let listed = scratch.normalise(&scratch.cli(&["ps"]).ok().stdout);
+    assert!(listed.contains("[project]  on  [project]  dead: its daemon is gone\n"), "{listed}");
+    let found = scratch.normalise(&scratch.cli(&["doctor"]).exits(1).stdout);
+    let fault = "  fault  project: the mount on [project] is dead (its daemon is gone)
+         `fettlefs mount [project]` recovers it, `fettlefs unmount` detaches it\n";
+    assert!(found.starts_with("fettlefs: it does not work: 1 fault\n") && found.ends_with(fault), "{found}");
     assert_eq!(scratch.cli(&["unmount"]).ok().stdout, "fettlefs: Unmounted\n");
     assert_eq!(scratch.cli(&["status", "--json"]).ok().json()["held"].as_array().map(Vec::len), Some(2));
     drop(view);

@@ -324,6 +324,18 @@ fn a_user_who_may_not_open_dev_fuse_is_told() {
 }
 
 #[test]
+fn state_on_a_read_only_file_system_is_not_called_damaged() {
+    let scratch = mounted_scratch!();
+    scratch.mount().unmount();
+    let script = "mount --bind project project && mount -o remount,bind,ro project
+        for command in status mount; do $FETTLEFS -C $PROJECT $command; echo $?; done";
+    let output = in_own_namespace(&scratch, script);
+    assert_eq!(output.stdout, "1\n6\n", "{}", output.stderr);
+    let said = "fettlefs: open the state database in [project]/.fettle: Read-only file system (os error 30)\n";
+    assert!(scratch.normalise(&output.stderr).starts_with(said), "{}", output.stderr);
+}
+
+#[test]
 fn a_user_mounts_with_fusermount3_and_unmounts() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));

@@ -4,11 +4,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::thread::CapabilitySet;
 
 use super::super::mount::SettingFlags;
 use super::super::sources;
 use super::Finding;
+use crate::client::DeadMount;
 use crate::overlay::Policy;
 use crate::sys::mount::{HELPERS, open_fuse_device};
 use crate::sys::tree::Tree;
@@ -24,11 +26,22 @@ const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
 /// The check of who may mount.
 pub const MOUNTING: &str = "mounting";
 
-pub fn all(project: &Path) -> Vec<Finding> {
-    let mut findings = vec![device(), privilege(), kernel()];
-    findings.extend(settings(project));
-    findings.extend([outsiders(project), watches(), space(project)]);
+pub fn of_machine() -> Vec<Finding> {
+    vec![device(), privilege(), kernel(), watches()]
+}
+
+pub fn of_project(project: &Path) -> Vec<Finding> {
+    let mut findings = settings(project);
+    findings.extend([outsiders(project), space(project)]);
     findings
+}
+
+/// Nothing of the project can be seen through it.
+pub fn dead(mount: &DeadMount) -> Finding {
+    let DeadMount { mountpoint, project } = mount;
+    let message = format!("the mount on {} is dead (its daemon is gone)", mountpoint.display());
+    let remedy = format!("`fettlefs mount {}` recovers it, `fettlefs unmount` detaches it", project.display());
+    Finding::fault("project", message, remedy)
 }
 
 fn device() -> Finding {
@@ -170,6 +183,10 @@ fn space(project: &Path) -> Finding {
         Err(failure) => return Finding::fault(CHECK, failure.message(), "correct the variable"),
     };
     match rustix::fs::statvfs(&state) {
+        Ok(facts) if facts.f_flag.contains(StatVfsMountFlags::RDONLY) => {
+            let message = format!("{} is on a read-only file system", state.display());
+            Finding::fault(CHECK, message, "mount it read-write, or name another place by FETTLE_STATE_DIR")
+        }
         Ok(facts) => match facts.f_bavail.saturating_mul(facts.f_frsize) {
             left if left < SPACE_LEFT_MIN => {
                 let message = format!("{} MiB left at {}", left >> 20, state.display());

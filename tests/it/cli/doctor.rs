@@ -69,6 +69,10 @@ fn each_fault_is_named_with_its_remedy() {
     finds(&scratch, &no_access, "/dev/fuse", "chmod 666 /dev/fuse");
     scratch.write(".fettle.toml", "florr = 3\n");
     finds(&scratch, r#""$FETTLE" doctor --json"#, "settings", "docs/SETTINGS.md");
+    scratch.write(".fettle.toml", "");
+    let read_only =
+        r#"unshare -m sh -ec 'mount --bind . .; mount -o remount,bind,ro .; cd .; exec "$FETTLE" doctor --json'"#;
+    finds(&scratch, read_only, "space", "FETTLE_STATE_DIR");
     assert_eq!(scratch.cli(&["doctor", "nowhere", "--json"]).exits(4).error_code(), "unknown_path");
 }
 
