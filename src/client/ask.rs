@@ -38,6 +38,8 @@ pub enum ClientError {
     #[error("the mount on {} is dead (its daemon is gone); `fettlefs mount {}` recovers it, `fettlefs unmount` detaches it",
         .0.mountpoint.display(), .0.project.display())]
     Stale(DeadMount),
+    #[error("the mount on {} is another user's, who has to ask: without `-o allow_other` nobody else may look into it; root can `umount` it", .0.display())]
+    Shut(PathBuf),
     #[error("you stand in a view that is gone, or in a directory that was removed: cd .")]
     Gone,
     #[error("the state directory {} belongs to {}, not to {}", state.display(), project.display(), asked.display())]
@@ -200,6 +202,7 @@ impl ClientError {
             Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
             Self::Ending(_) | Self::Unanswered(_) => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+            Self::Shut(_) => ErrorCode::NotPermitted,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,

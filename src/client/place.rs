@@ -1,8 +1,8 @@
 //! Which project a directory belongs to, and where its state is.
 
-use super::{ClientError, DeadMount};
+use super::{ClientError, DeadMount, fettle_mounts};
 use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
-use crate::sys::mount::is_death;
+use crate::sys::mount::{MountEntry, is_death};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -65,6 +65,7 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
         match std::fs::metadata(&state) {
             Ok(metadata) if metadata.is_dir() => return Ok(Some(directory.to_owned())),
             Ok(_) => {}
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => check_not_shut(directory)?,
             Err(err) if is_absent(&err) => {}
             Err(err) => return Err(unreachable(directory, &state, err)),
         }
@@ -72,9 +73,18 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
     Ok(None)
 }
 
-/// Directories above that may not be searched cannot be this caller's project.
 fn is_absent(err: &io::Error) -> bool {
-    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied)
+    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Directories that may not be searched cannot be this caller's project, but for a view that somebody else has mounted: into
+/// that the kernel lets nobody, root neither.
+fn check_not_shut(directory: &Path) -> Result<(), ClientError> {
+    let is_shut = |mount: &MountEntry| mount.mountpoint == directory && !mount.is_for_all();
+    match fettle_mounts()?.into_iter().find(is_shut) {
+        Some(mount) => Err(ClientError::Shut(mount.mountpoint)),
+        None => Ok(()),
+    }
 }
 
 /// A state directory outside the project names the project by a link, from its first mount on.

@@ -324,6 +324,25 @@ fn a_user_who_may_not_open_dev_fuse_is_told() {
 }
 
 #[test]
+fn root_at_a_users_mount_is_told_that_it_is_shut() {
+    let scratch = mounted_scratch!();
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    for place in ["project", "home"] {
+        std::os::unix::fs::chown(scratch.root().join(place), Some(65534), Some(65534)).expect("an owner");
+    }
+    let script = "cp $FETTLEFS fettlefs; mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse
+        as() { setpriv --reuid 65534 --regid 65534 --clear-groups -- \"$@\"; }
+        as ./fettlefs mount $PROJECT || exit 1
+        for command in status 'confirm --all --yes' unmount; do ./fettlefs -C $PROJECT $command; echo $?; done
+        ./fettlefs ps | grep -c $PROJECT
+        as ./fettlefs unmount $PROJECT";
+    let output = in_own_namespace(&scratch, script).ok();
+    assert_eq!(output.stdout, "6\n6\n6\n1\nfettlefs: Unmounted\n", "{}", output.stderr);
+    let said = format!("fettlefs: the mount on {} is another user's", scratch.project().display());
+    assert_eq!(output.stderr.matches(&said).count(), 3, "{}", output.stderr);
+}
+
+#[test]
 fn state_on_a_read_only_file_system_is_not_called_damaged() {
     let scratch = mounted_scratch!();
     scratch.mount().unmount();

@@ -37,6 +37,13 @@ pub struct MountEntry {
     pub super_options: OsString,
 }
 
+impl MountEntry {
+    /// Of a FUSE mount: whether the kernel lets others in than who mounted it.
+    pub fn is_for_all(&self) -> bool {
+        self.super_options.as_bytes().split(|byte| *byte == b',').any(|option| option == b"allow_other")
+    }
+}
+
 /// All mounts, parents before children.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     parse(&fs::read("/proc/thread-self/mountinfo")?)
