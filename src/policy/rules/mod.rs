@@ -300,6 +300,9 @@ impl Compiled {
         // A part of a pattern that is none by itself, as of `{a/b,c}/d`: it may be any.
         let above = compile_all(&directories_above(&rule.pattern)).or_else(|_| compile_all(&["**"]));
         let above = above.map_err(|err| fault(format!("match: {err}")))?;
+        if rule.exe.as_deref().is_some_and(|exe| exe.trim().is_empty()) {
+            return Err(fault("exe = \"\": matches nothing: no program is called so".to_owned()));
+        }
         let exe = rule.exe.as_deref().map(ExeGlob::new).transpose().map_err(|err| fault(format!("exe: {err}")))?;
         Ok(Self { patterns, literal: literal_prefix(&rule.pattern), above, exe, action: rule.action.action() })
     }

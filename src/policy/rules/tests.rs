@@ -386,6 +386,7 @@ fn a_rule_that_cannot_work_is_refused_with_its_place() {
         ("a[", None, "match: "),
         ("a{b", None, "match: "),
         ("ok", Some("a["), "exe: "),
+        ("ok", Some(""), "exe = \"\": matches nothing"),
     ] {
         let rule = Rule { exe: exe.map(str::to_owned), ..rule(pattern, RuleAction::Hold) };
         let err = RuleSet::compile(&[], &[rule], Trust::Untrusted).unwrap_err().to_string();
