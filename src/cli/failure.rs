@@ -1,5 +1,6 @@
 //! Failures of a command: what is printed and with which status the program ends.
 
+use super::outcome::render_diff_summary;
 use super::terminal::{Ink, Style};
 use super::text::Text;
 use crate::client::{ClientError, OTHER_ANSWER, OutsideProject};
@@ -81,10 +82,7 @@ pub fn render(body: &ErrorBody, style: &Style) -> Vec<u8> {
     let mut text = Text::new(style);
     text.ink(Ink::Warning, "fettlefs: ").name(&body.message).put("\n");
     if let Some(detail) = &body.detail {
-        text.diff(detail.as_bytes());
-        if !detail.ends_with('\n') {
-            text.put("\n");
-        }
+        render_diff_summary(detail.as_bytes(), &mut text);
     }
     if let Some(hint) = hint(body) {
         text.put("  ").name(hint).put("\n");

@@ -143,7 +143,8 @@ fn render_held(outcome: &Outcome, text: &mut Text) {
     }
 }
 
-fn render_diff_summary(diff: &[u8], text: &mut Text) {
+/// Its first lines, and how many more there are.
+pub fn render_diff_summary(diff: &[u8], text: &mut Text) {
     let lines: Vec<&[u8]> = diff.split_inclusive(|byte| *byte == b'\n').collect();
     let (shown, left_out) = lines.split_at(lines.len().min(SUMMARY_DIFF_LINES_MAX));
     text.diff(&shown.concat());

@@ -251,6 +251,15 @@ fn an_error_comes_with_its_hunks_and_with_what_to_do() {
 }
 
 #[test]
+fn the_hunks_of_an_error_are_cut_as_a_held_diff_is() {
+    let detail = Some("+x\n".repeat(203).into());
+    let conflict = ErrorBody { detail, ..ErrorBody::new(ErrorCode::Conflict, "a was edited") };
+    let shown = String::from_utf8(failure::render(&conflict, &style(Paint::Plain, Bytes::Escaped))).unwrap();
+    assert_eq!(shown.matches("+x\n").count(), 200);
+    assert!(shown.ends_with("... 3 more lines of diff\n"), "{shown}");
+}
+
+#[test]
 fn nothing_a_terminal_would_obey_gets_through() {
     for (bytes, name, content) in [
         (&b"a\tb\nc"[..], "a\\tb\\nc", "a\tb\nc"),
