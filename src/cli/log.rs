@@ -4,8 +4,9 @@ use super::desk::{Length, targets};
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::moment;
-use super::{Desk, Failure};
+use super::{Desk, Failure, completions};
 use crate::protocol::{Event, EventName, Exit, Op, Reply, Request};
+use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Events that are shown when nobody says how many.
@@ -27,7 +28,7 @@ pub struct Arguments {
     #[arg(short = 'n', long, value_name = "N", default_value_t = EVENTS_SHOWN)]
     limit: u64,
     /// Only of this operation
-    #[arg(long, value_name = "OP")]
+    #[arg(long, value_name = "OP", add = ArgValueCompleter::new(completions::operations))]
     operation: Option<String>,
     /// Only of this session
     #[arg(long, value_name = "SESSION")]

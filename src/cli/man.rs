@@ -12,6 +12,38 @@ use crate::protocol::{ErrorCode, Exit};
 /// The section of what an administrator uses, as mount(8).
 const ADMINISTRATION: &str = "8";
 
+/// As docs/COMMANDS.md has them.
+const EXIT_STATUS: &str = "\
+.SH EXIT STATUS
+.TP
+0
+done
+.TP
+1
+failed; or, with \\-\\-exit\\-code, something is held
+.TP
+2
+usage, a setting that is not allowed
+.TP
+3
+no mount and no state here
+.TP
+4
+unknown id, path or backup
+.TP
+5
+refused: conflict, expired, superseded, already done, ambiguous, busy
+.TP
+6
+not permitted
+.TP
+8
+the command of check failed
+.TP
+125, 126, 127
+of run: our own failure, a command that cannot be run, one that is not there; else the command\\(aqs own status
+";
+
 /// Print the manual page, or write all of them into a directory
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -25,9 +57,7 @@ pub fn run(Arguments { into }: Arguments, desk: &Desk) -> Result<Exit, Failure> 
     let program = super::Arguments::command();
     match into {
         None => {
-            let mut page = Vec::new();
-            Man::new(program).render(&mut page)?;
-            desk.print_bytes(&page)?;
+            desk.print_bytes(&page(program)?)?;
         }
         Some(directory) => {
             let written = write_all(program, &directory);
@@ -41,7 +71,16 @@ pub fn run(Arguments { into }: Arguments, desk: &Desk) -> Result<Exit, Failure> 
 
 fn write_all(program: clap::Command, directory: &Path) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(program, directory)?;
+    clap_mangen::generate_to(program.clone(), directory)?;
+    std::fs::write(directory.join("fettlefs.1"), page(program)?)?;
     Man::new(mount_helper::described()).section(ADMINISTRATION).generate_to(directory)?;
     Ok(())
+}
+
+/// The page of the program itself.
+fn page(program: clap::Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    Man::new(program).render(&mut page)?;
+    page.extend_from_slice(EXIT_STATUS.as_bytes());
+    Ok(page)
 }

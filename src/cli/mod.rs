@@ -62,7 +62,13 @@ use desk::{Desk, Format};
 
 /// Reviews what programs write in a project before it lands.
 #[derive(Parser)]
-#[command(name = "fettlefs", version, propagate_version = false, max_term_width = 100)]
+#[command(
+    name = "fettlefs",
+    version,
+    propagate_version = false,
+    max_term_width = 100,
+    subcommand_value_name = "COMMAND"
+)]
 struct Arguments {
     #[command(flatten)]
     global: Global,

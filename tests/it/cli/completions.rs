@@ -35,8 +35,10 @@ fn bash_completes_commands_ids_backups_and_operations() {
     assert_eq!(offered(&view, &scratch, &["diff", "no such"]), [""; 0]);
     let backups = offered(&view, &scratch, &["rollback", "notes"]);
     assert!(backups.len() == 1 && backups[0].starts_with("notes.txt."), "{backups:?}");
-    let operations = offered(&view, &scratch, &["undo", ""]);
-    assert!(operations.iter().any(|operation| operation.starts_with("op")), "{operations:?}");
+    for takes_one in [&["undo", ""][..], &["log", "--operation", ""]] {
+        let operations = offered(&view, &scratch, takes_one);
+        assert!(operations.iter().any(|operation| operation.starts_with("op")), "{takes_one:?}: {operations:?}");
+    }
 
     view.unmount();
     let refused = scratch.cli(&["completions", "tcsh"]).exits(2);
@@ -135,9 +137,11 @@ fn every_manual_page_is_rendered_without_a_warning() {
 fn there_is_a_manual_page_for_every_command() {
     let scratch = Scratch::new();
     let page = scratch.cli(&["man"]).ok().stdout;
-    assert!(page.contains(".TH fettlefs 1"), "{page}");
+    assert!(page.contains(".TH fettlefs 1") && page.contains(".SH EXIT STATUS\n.TP\n0\ndone\n"), "{page}");
+    assert!(!page.contains("subcommands\\fR>"), "{page}");
     let pages = scratch.root().join("man1");
     scratch.cli(&["man", pages.to_str().expect("text")]).ok();
+    assert_eq!(std::fs::read_to_string(pages.join("fettlefs.1")).expect("a page"), page);
     for command in ["confirm", "mount", "events"] {
         let page = std::fs::read_to_string(pages.join(format!("fettlefs-{command}.1"))).expect("a page");
         assert!(page.contains(&format!(".TH fettlefs-{command} 1")), "{page}");
