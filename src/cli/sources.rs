@@ -13,6 +13,9 @@ const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
 const BACKUP_VARIABLE: &str = "FETTLE_BACKUP_DIR";
 const STAGE_VARIABLE: &str = "FETTLE_STAGE_DIR";
 
+/// Letters in which a variable may differ from one that was meant: of more it is another program's.
+const MISSPELT_MAX: usize = 2;
+
 /// A remark on each variable that has our prefix and that nobody reads: it may be another program's, or misspelt.
 pub fn unknown_variables() -> impl Iterator<Item = String> {
     let known: Vec<&str> = known_variables().collect();
@@ -20,7 +23,12 @@ pub fn unknown_variables() -> impl Iterator<Item = String> {
     let unknown = set.filter(|name| name.starts_with("FETTLE_"));
     unknown.filter_map(move |name| {
         let nearest = known.iter().min_by_key(|known| distance(known.as_bytes(), name.as_bytes()))?;
-        (*nearest != name).then(|| format!("no variable is called {}: {nearest} is the nearest", name.escape_debug()))
+        let unknown = format!("no variable is called {}", name.escape_debug());
+        match distance(nearest.as_bytes(), name.as_bytes()) {
+            0 => None,
+            1..=MISSPELT_MAX => Some(format!("{unknown}: {nearest} is the nearest")),
+            _ => Some(unknown),
+        }
     })
 }
 

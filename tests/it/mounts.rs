@@ -236,6 +236,7 @@ fn places_that_cannot_be_a_mountpoint_or_a_project_are_refused_by_name() {
     refused(&run(&["nowhere"]), 4, &["nowhere", "No such file"]);
     refused(&run(&["project", "nowhere"]), 4, &["nowhere", "No such file"]);
     refused(&run(&["project", "-o", "nonsense"]), 2, &["nonsense"]);
+    refused(&run(&["project", "-o", "max_read=x"]), 2, &["not a number of bytes: \"max_read=x\""]);
     assert!(!scratch.has(".fettle"), "a refusal leaves nothing behind");
     let state = scratch.root().join("state");
     fs::create_dir_all(state.join("in")).expect("a directory");

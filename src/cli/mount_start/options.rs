@@ -103,6 +103,11 @@ impl Options {
                 let max = max.parse().map_err(|_| Failure::usage(format!("not a number of directories: {word:?}")))?;
                 self.watching = Watching::AtMost(max);
             }
+            _ if let Some(max) = word.strip_prefix("max_read=")
+                && max.parse::<u32>().is_err() =>
+            {
+                return Err(Failure::usage(format!("not a number of bytes: {word:?}")));
+            }
             _ if kernel_option(word).is_some() => self.extra.push(word.to_owned()),
             _ => return Ok(Meaning::None),
         }
