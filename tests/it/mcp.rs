@@ -131,6 +131,7 @@ fn what_is_no_call_gets_an_error_and_changes_nothing() {
             -32602,
         ),
         (json!({"jsonrpc": "2.0", "id": 7}), -32600),
+        (json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": []}), -32600),
         (json!([1, 2, 3]), -32600),
         (json!("status"), -32600),
     ] {
