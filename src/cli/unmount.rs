@@ -2,6 +2,7 @@
 
 use super::desk::Length;
 use super::outcome::Tense;
+use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure, held, outcome};
 use crate::client::{Client, ClientError, Reach};
@@ -110,6 +111,9 @@ pub fn render(reply: &UnmountReply, text: &mut Text) {
     let tense = if reply.dry_run { Tense::Planned } else { Tense::Done };
     outcome::render_all(&reply.outcomes, tense, text);
     text.put(if reply.dry_run { "fettlefs: Would unmount\n" } else { "fettlefs: Unmounted\n" });
+    for notice in &reply.notices {
+        text.ink(Ink::Warning, "note: ").name(notice).put("\n");
+    }
     if !reply.held.is_empty() {
         text.put("\nHeld for review, also without a mount:\n");
         held::render_table(&reply.held, text);

@@ -242,10 +242,16 @@ fn run(run: overlay::Run) -> Run {
     Run { session: run.session, pid: run.runner, uid: run.uid, command: run.command, started }
 }
 
+/// What there is to be told where somebody has removed the state directory under the view.
+pub fn state_removed(project: &Project) -> Option<String> {
+    let told = "the state directory was removed, and with it what was held and all backups; unmount, and mount again";
+    project.overlay.store().is_removed().then(|| told.to_owned())
+}
+
 fn notices(project: &Project) -> impl Iterator<Item = String> {
     let unread = project.overlay.unread_rules().map(|why| format!("only what is built in is in force: {why}"));
     let ignored = project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice));
-    unread.into_iter().chain(ignored).chain(project.overlay.limit_notices())
+    state_removed(project).into_iter().chain(unread).chain(ignored).chain(project.overlay.limit_notices())
 }
 
 /// A setting without effect, said as `mount` says it.

@@ -548,11 +548,13 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         wait_for_writers(request, project)?;
     }
     let outcomes = held_at_unmount(request, asker, project)?;
-    let held = answers::all_held(project)?;
+    let lost = answers::state_removed(project);
+    let held = if lost.is_none() { answers::all_held(project)? } else { Vec::new() };
     let held_count = held.len() as u64;
     // Nobody is there to be asked for the next page.
     let held = page(held, 0, None).entries;
-    Ok(Reply::Unmount(UnmountReply { outcomes, held, held_count, dry_run: request.dry_run }))
+    let notices = lost.into_iter().collect();
+    Ok(Reply::Unmount(UnmountReply { outcomes, held, held_count, notices, dry_run: request.dry_run }))
 }
 
 /// Their programs would lose the view under their feet. By force it is shut to them, for it lies over the project in

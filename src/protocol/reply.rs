@@ -327,6 +327,9 @@ pub struct UnmountReply {
     pub held: Vec<Held>,
     #[serde(default)]
     pub held_count: u64,
+    /// For people.
+    #[serde(default)]
+    pub notices: Vec<String>,
     #[serde(default)]
     pub dry_run: bool,
 }

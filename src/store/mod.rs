@@ -230,6 +230,11 @@ impl Store {
         content::read(&self.database.lock(), &self.dirs, digest)
     }
 
+    /// Whether somebody has removed the state directory, with all that was in it.
+    pub fn is_removed(&self) -> bool {
+        Meta::of(self.dirs.state()).is_ok_and(|meta| meta.links == 0)
+    }
+
     /// Where the socket and the like stand.
     pub fn dirs(&self) -> &StateDirs {
         &self.dirs

@@ -285,7 +285,8 @@ fn a_state_directory_that_becomes_read_only_stops_writing_and_not_reading() {
 /// What a daemon that was killed leaves is in the log, all of it in a project's first session.
 #[test]
 fn a_state_that_has_lost_its_database_or_its_log_is_refused_and_left_as_it_is() {
-    let damages: [(&str, fn(&Path)); 4] = [
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
         ("fettle.db", |file| fs::remove_file(file).expect("the database")),
         ("fettle.db-wal", |file| fs::remove_file(file).expect("the log")),
         ("fettle.db-wal", |file| fs::write(file, "").expect("the log")),
@@ -332,6 +333,23 @@ fn a_state_that_has_lost_its_database_or_its_log_is_refused_and_left_as_it_is() 
         assert_eq!(scratch.read("kept"), lines(20_000));
         view.unmount();
     }
+}
+
+#[test]
+fn a_state_directory_that_is_removed_is_told_by_status_and_unmount() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(200));
+    let view = scratch.mount_at("view");
+    view.write("a", rewritten());
+    fs::remove_dir_all(scratch.project().join(".fettle")).expect("remove the state");
+    let told = "note: the state directory was removed, and with it what was held";
+    let status = view.cli(&["status"]).ok().stdout;
+    assert!(status.contains(told), "{status}");
+    // Nothing is left that `fsck` could find right.
+    let unmounted = Output::from(scratch.fettlefs().arg("unmount").arg(view.root()).output().expect("it runs")).ok();
+    assert!(unmounted.stdout.contains(told) && !unmounted.stdout.contains("Held"), "{}", unmounted.stdout);
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    assert_eq!(scratch.read("a"), lines(200));
 }
 
 #[test]
