@@ -110,7 +110,7 @@ impl Database {
         if is_empty(dirs) && has_content(dirs)? {
             return Err(damaged(LOST.to_owned()));
         }
-        let opening = || format!("open {}/{FILE}", dirs.describe());
+        let opening = || format!("open the state database in {}", dirs.describe());
         let unopened = |err: rusqlite::Error| match is_read_only(dirs) {
             // The database itself says no more than that it cannot be opened.
             Ok(true) => Error::Io { doing: opening(), cause: io::Error::from_raw_os_error(libc::EROFS) },
