@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -41,6 +41,8 @@ const SIGNALLED_WRITERS_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a detached mount may live on for those who still stand in it or read an answer.
 const DETACHED_SESSION_MAX: Duration = Duration::from_secs(2);
+
+const RUNS_LEFT_TICK: Duration = Duration::from_millis(5);
 
 /// How long the view of runs waits for the first, or for those to come back that had a daemon that died.
 const FIRST_RUN_MAX: Duration = Duration::from_secs(10);
@@ -314,12 +316,17 @@ fn serve_door((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, 
     let (overlay, options) = (Arc::clone(&project.overlay), &plan.options);
     let running = fuse::serve((door, view), overlay, desk, options.passing(), options.watching);
     let running = running.map_err(|err| failure("serve the mount", &err))?;
-    let end = end.clone();
+    let (end, overlay) = (end.clone(), Arc::clone(&project.overlay));
     spawn("session", move || {
         match running.ended.recv() {
             Ok(Ok(())) => {}
             Ok(Err(err)) => log::error!("the session ended: {err}"),
             Err(_) => log::error!("the session ended without a word"),
+        }
+        // A run whose own view was the last one asks yet what has become of it.
+        let over = Instant::now();
+        while !overlay.runs().close_if_none() && over.elapsed() < DETACHED_SESSION_MAX {
+            std::thread::sleep(RUNS_LEFT_TICK);
         }
         // Nobody listens any more when the daemon is at its end.
         if end.send(End::SessionOver).is_err() {
