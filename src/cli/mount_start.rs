@@ -89,8 +89,10 @@ fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> !
     let begun = Termination::block().map_err(|err| told("block signals", &err));
     let begun = begun.and_then(|termination| {
         let daemon = begin(plan, guard, keeper)?;
-        let log = daemon.log_file().map_err(|err| told("open the daemon's log", &err))?;
-        Ok((termination, daemon, log))
+        match daemon.log_file() {
+            Ok(log) => Ok((termination, daemon, log)),
+            Err(failure) => daemon.give_up().and(Err(failure)),
+        }
     });
     let (termination, daemon, log) = match begun {
         Ok(begun) => begun,

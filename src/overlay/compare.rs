@@ -71,8 +71,16 @@ impl Overlay {
         }
     }
 
+    /// What cannot be read any more is lost, and what was written is held: its writer is not stopped (SPEC §5).
     fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
         let Some(kept) = kept else { return Ok(Old::known(Side::default())) };
+        self.read_kept(kept, mode).or_else(|err| {
+            log::error!("{err}");
+            Ok(Old::Lost)
+        })
+    }
+
+    fn read_kept(&self, kept: Kept, mode: u32) -> Result<Old> {
         if let Some(bytes) = self.store.content(kept.digest)? {
             return Ok(Old::known(Side::of_kept(bytes, kept, mode)));
         }
@@ -168,6 +176,12 @@ impl Overlay {
         }
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
+        for name in &job.row.names[1..] {
+            if let Action::Hold(source) = self.action_on_content(name, kind, by) {
+                // By a rule that is younger than the name.
+                comparison.add(source.reason());
+            }
+        }
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.

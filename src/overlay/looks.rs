@@ -65,9 +65,13 @@ impl Overlay {
 
     /// What a held change brings beside content, for people.
     pub fn looks_brought(&self, row: &UpperRow) -> Result<Vec<String>> {
-        match row.held.as_ref().is_some_and(|held| held.looks.is_some()) {
-            true => self.looks_of_row(row),
-            false => Ok(Vec::new()),
+        let Some(held) = row.held.as_ref().filter(|held| held.looks.is_some()) else { return Ok(Vec::new()) };
+        match self.looks_of_row(row) {
+            // It waits no more, or as another entry, since somebody took it for held.
+            Err(err) if err.code() == libc::ENOENT && self.held_as(&held.id).is_none_or(|now| now.id != row.id) => {
+                Ok(Vec::new())
+            }
+            told => told,
         }
     }
 

@@ -257,10 +257,12 @@ impl Overlay {
                 false => self.link_below(source, &path, (parent, name), caller),
             };
         }
+        let judged = used || matches!(new, Action::Hold(_) | Action::GitConfig);
         if let Origin::Upper(id, _) = origin {
             match self.settle(id, &self.doer(caller))? {
-                // A change has one base, and this name another: it is a change of its own, with the same content.
-                Settled::Held(_) | Settled::Postponed if used => {
+                // A change has one base, and this name another, or a rule that the others have not: it is a change of its
+                // own, with the same content.
+                Settled::Held(_) | Settled::Postponed if judged => {
                     let (copy, what) = self.copy_of_upper(id)?;
                     let copy = self.add_upper(copy, &path, what)?;
                     self.settle_what_is_shown(copy, caller)?;
@@ -272,7 +274,6 @@ impl Overlay {
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        let judged = used || matches!(new, Action::Hold(_) | Action::GitConfig);
         if judged && new != Action::Pass {
             // As what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;

@@ -198,7 +198,7 @@ impl Overlay {
         }
         self.take_looks_below(&job.row, &mut new, &present)?;
         let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
-        let is_unchanged = is_same && !leaves_other_names(&job.row.base, &present);
+        let is_unchanged = is_same && !leaves_other_names(&job.row.base, &present) && !self.brings_names(&job.row)?;
         let brings_looks = is_same && self.brings_looks(&job.row, &new, &present)?;
         if is_unchanged && !brings_looks {
             return self.end_unchanged(job, &new, &present, actor);
@@ -241,6 +241,16 @@ impl Overlay {
             return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         self.hold(job, &mut comparison, actor)
+    }
+
+    /// Whether lower lacks a further name of what is judged.
+    fn brings_names(&self, row: &UpperRow) -> Result<bool> {
+        for name in row.names.iter().skip(1) {
+            if !self.lower.exists(name).doing(|| format!("stat {name}"))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Somebody has removed the directory since the look at it.

@@ -470,3 +470,18 @@ fn a_refused_mount_says_only_why() {
     assert_eq!((output.status, output.stderr.lines().count()), (1, 1), "{}", output.stderr);
     assert!(output.stderr.contains("is damaged"), "{}", output.stderr);
 }
+
+#[test]
+fn a_mount_that_cannot_begin_its_log_leaves_nothing_mounted() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "one\n");
+    scratch.mount().unmount();
+    fs::remove_file(scratch.project().join(".fettle/daemon.log")).expect("its log");
+    scratch.write(".fettle/daemon.log/in_its_place", "");
+    let output = scratch.mounting().run();
+    assert_eq!(output.status, 1, "{}", output.stderr);
+    assert!(output.stderr.contains("open the daemon's log"), "{}", output.stderr);
+    assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("the project lies open"), "one\n");
+    fs::remove_dir_all(scratch.project().join(".fettle/daemon.log")).expect("out of the way");
+    scratch.mount().unmount();
+}

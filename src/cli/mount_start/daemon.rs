@@ -127,8 +127,19 @@ impl Daemon {
     }
 
     /// Where standard error goes in the background.
-    pub fn log_file(&self) -> io::Result<OwnedFd> {
-        open_log(self.project.overlay.store().dirs().state())
+    pub fn log_file(&self) -> std::result::Result<OwnedFd, Failure> {
+        let store = self.project.overlay.store();
+        let open = || {
+            let doing = || "open the daemon's log".to_owned();
+            open_log(store.dirs().state()).map_err(|cause| store::Error::Io { doing: doing(), cause })
+        };
+        Ok(store.vitally(open).map_err(store_failure)?)
+    }
+
+    /// Ends a mount of which nobody has been told.
+    pub fn give_up(mut self) -> std::result::Result<(), Failure> {
+        self.detach(Duration::ZERO)?;
+        Ok(self.close()?)
     }
 
     /// Sleeps until the mount is to end, and ends it.

@@ -979,3 +979,40 @@ fn what_is_asked_of_a_file_that_was_just_replaced_is_asked_of_nothing_else() {
         assert_eq!((mode("a"), std::fs::metadata(bench.lower_path("a")).unwrap().mode()), looked);
     }
 }
+
+/// It was a further name of the change, and came to be shown with whatever became of that.
+#[test]
+fn a_name_that_a_rule_has_reviewed_is_a_change_of_its_own_when_it_is_linked_to_what_is_held() {
+    for then in [Bench::make_small, |bench: &Bench| bench.unlink("a")] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.save("a", &changed(100, 60));
+        let (parent, name) = bench.parent("AGENTS.md");
+        bench.view().link(bench.node("a").unwrap(), parent, name, &ME).unwrap();
+        then(&bench);
+        assert_eq!(bench.lower("AGENTS.md"), None);
+        assert_eq!(bench.read("AGENTS.md"), Some(changed(100, 60)));
+        assert!(bench.held().iter().any(|row| row.names == [RelPath::parse(b"AGENTS.md").unwrap()]));
+    }
+}
+
+impl Bench {
+    fn make_small(&self) {
+        self.save("a", &lines(101));
+    }
+}
+
+#[test]
+fn a_further_name_of_what_was_held_stays_when_the_content_is_what_it_was() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let (parent, name) = bench.parent("b");
+    bench.view().link(bench.node("a").unwrap(), parent, name, &ME).unwrap();
+    bench.save("a", &lines(100));
+    assert_eq!(bench.held(), []);
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(lines(100))));
+    assert_eq!(bench.read("b"), Some(lines(100)));
+    let links = |path: &str| std::fs::metadata(bench.lower_path(path)).unwrap().nlink();
+    assert_eq!((links("a"), links("b")), (2, 2));
+}

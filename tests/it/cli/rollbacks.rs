@@ -65,6 +65,25 @@ fn damaged_content_takes_nothings_place() {
     }
 }
 
+/// What it is to be judged against is lost then.
+#[test]
+fn damaged_content_stops_no_writer_of_what_is_held() {
+    let scratch = mounted_scratch!();
+    let (old, new) = (lines(20_000), with_changed_lines(&lines(20_000), 15_000));
+    scratch.write("large", &old);
+    let view = scratch.mount_at("view");
+    view.write("large", &new);
+    view.only_held();
+    let kept = fs::read_dir(scratch.project().join(".fettle/content")).expect("kept content").next();
+    let kept = kept.expect("its base").expect("its name").path();
+    fs::write(&kept, "damaged").expect("damage it");
+    let newer = new.replacen("line", "LINE", 1);
+    view.write("large", &newer);
+    view.only_held();
+    view.cli(&["confirm", "large"]).ok();
+    view.assert_landed("large", &newer);
+}
+
 #[test]
 fn a_glob_of_names_takes_the_newest_of_each_path() {
     let scratch = mounted_scratch!();
