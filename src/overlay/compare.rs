@@ -124,6 +124,14 @@ impl Overlay {
         }
     }
 
+    /// The rules that have names reviewed under which lower does not have the change yet: rules that are younger than these.
+    fn gates_of_further_names(&self, job: &Job, kind: FileKind, by: &Writer) -> impl Iterator<Item = HoldSource> {
+        job.row.further_names().iter().filter_map(move |name| match self.action_on_content(name, kind, by) {
+            Action::Hold(source) => Some(source),
+            Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze => None,
+        })
+    }
+
     /// Whether what passes by its own name shows under a judged one as well. What cannot be looked for is taken to be there.
     fn is_judged_by_other_name(&self, job: &Job, comparison: &Comparison) -> bool {
         let Some(meta) = comparison.present.meta.filter(|_| job.row.base.is_shared()) else { return false };
@@ -176,12 +184,7 @@ impl Overlay {
         }
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
-        for name in &job.row.names[1..] {
-            if let Action::Hold(source) = self.action_on_content(name, kind, by) {
-                // By a rule that is younger than the name.
-                comparison.add(source.reason());
-            }
-        }
+        self.gates_of_further_names(job, kind, by).for_each(|gate| comparison.add(gate.reason()));
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.

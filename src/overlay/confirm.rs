@@ -233,7 +233,7 @@ impl Overlay {
 
     /// Further names are made, never put in the place of something, by force neither: they show nothing that would be lost.
     fn check_further_names(&self, change: &Taken) -> Reviewed<()> {
-        for name in change.row.names.iter().skip(1) {
+        for name in change.row.further_names() {
             if self.lower.exists(name).map_err(|err| failed(name, &err.into()))? {
                 let (first, id) = (&change.row.names[0], &change.held.id);
                 // Without the id as such, by which programs and people would be told that it can be forced.

@@ -213,7 +213,7 @@ impl Overlay {
 
     /// Further names become links of the first.
     pub(super) fn stage_aliases(&self, row: &UpperRow, landing: &mut Landing<'_>) -> Result<()> {
-        let mut aliases = row.names.iter().skip(1);
+        let mut aliases = row.further_names().iter();
         Ok(aliases.try_for_each(|alias| landing.link(&self.lower, alias, &row.names[0]))?)
     }
 
@@ -468,7 +468,7 @@ pub(super) fn content_effect(
 /// Further names of a change are made where it lands.
 pub(super) fn link_effects(row: &UpperRow) -> impl Iterator<Item = PathEffect> {
     let linked = |name| PathEffect::new(name, Effect::Linked { of: row.names[0].clone() });
-    row.names.iter().skip(1).map(linked)
+    row.further_names().iter().map(linked)
 }
 
 /// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.

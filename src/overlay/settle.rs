@@ -245,7 +245,7 @@ impl Overlay {
 
     /// Whether lower lacks a further name of what is judged.
     fn brings_names(&self, row: &UpperRow) -> Result<bool> {
-        for name in row.names.iter().skip(1) {
+        for name in row.further_names() {
             if !self.lower.exists(name).doing(|| format!("stat {name}"))? {
                 return Ok(true);
             }

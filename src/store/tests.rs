@@ -33,6 +33,12 @@ impl Bench {
         self.dir.path().join(name)
     }
 
+    /// As the next look at what was noted of the machine's run has it.
+    fn machine_starts_again(&self) {
+        let another = "UPDATE setting SET value = 'another' WHERE key IN ('boot', 'boot_of_runs')";
+        self.store().database.lock().write(|tx| Ok(tx.execute(another, [])?)).unwrap();
+    }
+
     fn stamp(&self, name: &str) -> Stamp {
         self.lower.stat(&path(name)).unwrap().unwrap().stamp()
     }
@@ -579,12 +585,7 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
     std::fs::write(&temp, "half of something\n").unwrap();
     bench.store().note_boot().unwrap();
     assert_eq!(bench.recover().unwrap().swept, 0, "after a kill the database knows of all names");
-    bench
-        .store()
-        .database
-        .lock()
-        .write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another' WHERE key IN ('boot', 'boot_of_runs')", [])?))
-        .unwrap();
+    bench.machine_starts_again();
     assert_eq!(bench.recover().unwrap().swept, 1);
     assert!(!temp.exists());
     std::fs::write(&temp, "somebody's\n").unwrap();
@@ -602,12 +603,7 @@ fn a_run_is_remembered_until_the_machine_is_started_again() {
     bench.store().forget_run(1).unwrap();
     bench.recover().unwrap();
     assert_eq!(known(&bench), (true, vec![(own, began)]));
-    bench
-        .store()
-        .database
-        .lock()
-        .write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another' WHERE key IN ('boot', 'boot_of_runs')", [])?))
-        .unwrap();
+    bench.machine_starts_again();
     assert_eq!(known(&bench), (false, Vec::new()));
     bench.store().note_run(own).unwrap();
     assert_eq!(known(&bench), (true, vec![(own, began)]));
@@ -626,12 +622,7 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     bench.store().note_boot().unwrap();
     assert!(bench.recover().unwrap().is_nothing());
     assert_eq!(bench.store().load_upper().unwrap(), [row]);
-    bench
-        .store()
-        .database
-        .lock()
-        .write(|tx| Ok(tx.execute("UPDATE setting SET value = 'another' WHERE key IN ('boot', 'boot_of_runs')", [])?))
-        .unwrap();
+    bench.machine_starts_again();
     assert_eq!(bench.recover().unwrap().gone, [path("a")]);
     assert!(bench.store().load_upper().unwrap().is_empty());
 }

@@ -272,6 +272,10 @@ pub struct UpperRow {
 }
 
 impl UpperRow {
+    pub fn further_names(&self) -> &[RelPath] {
+        &self.names[1..]
+    }
+
     /// What it brings beside content, where its file looks like `meta`. Without a descriptor, as of a symlink, no attributes.
     pub fn own_looks(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> std::io::Result<Looks> {
         self.looks.as_ref().map_or(Ok(Looks::default()), |looks| looks.own.values(file, meta))

@@ -129,11 +129,9 @@ impl Daemon {
     /// Where standard error goes in the background.
     pub fn log_file(&self) -> std::result::Result<OwnedFd, Failure> {
         let store = self.project.overlay.store();
-        let open = || {
-            let doing = || "open the daemon's log".to_owned();
-            open_log(store.dirs().state()).map_err(|cause| store::Error::Io { doing: doing(), cause })
-        };
-        Ok(store.vitally(open).map_err(store_failure)?)
+        let failed = |cause| store::Error::Io { doing: "open the daemon's log".to_owned(), cause };
+        let log = store.vitally(|| open_log(store.dirs().state()).map_err(failed));
+        Ok(log.map_err(store_failure)?)
     }
 
     /// Ends a mount of which nobody has been told.
