@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Mode};
 use super::conversation::{Afterwards, afterwards, answer_bytes};
 use super::{Asker, Project};
 use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Response};
-use crate::store::{self, Context};
+use crate::store::{self, Context, Store};
 
 /// Connections at once, each with a thread.
 const CONNECTIONS_MAX: usize = 32;
@@ -20,45 +20,50 @@ const CONNECTIONS_MAX: usize = 32;
 /// How long a connection may be silent, or not read its answer. Longer than a person thinks about `[y/N]`.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// The name of the socket in the file system, which goes with this value. Connections end with the process.
+/// A listener, and its name in the file system, which goes with this value. Connections end with the process.
 pub struct Socket {
     directory: OwnedFd,
+    listener: UnixListener,
 }
 
 impl Socket {
-    /// Serves from now on, on threads of its own.
-    pub fn open(project: Arc<Project>) -> store::Result<Self> {
+    /// Whoever connects waits until [`Self::answer`].
+    pub fn open(store: &Store) -> store::Result<Self> {
         let doing = || "open the control socket".to_owned();
-        let directory = project.overlay.store().dirs().state().try_clone_to_owned().doing(doing)?;
-        let socket = Self { directory };
-        let listener = project.overlay.store().vitally(|| socket.listen().doing(doing))?;
+        let directory = store.dirs().state().try_clone_to_owned().doing(doing)?;
+        let listener = store.vitally(|| listen(&directory).doing(doing))?;
+        Ok(Self { directory, listener })
+    }
+
+    /// From now on, on threads of its own.
+    pub fn answer(&self, project: Arc<Project>) -> io::Result<()> {
+        let listener = self.listener.try_clone()?;
         let thread = std::thread::Builder::new().name("control-socket".to_owned());
-        thread.spawn(move || accept_all(&listener, &project)).doing(doing)?;
-        Ok(socket)
-    }
-
-    fn listen(&self) -> io::Result<UnixListener> {
-        self.remove()?;
-        // The descriptor makes a short name, for a socket's path has 107 bytes, and one that no mount covers.
-        let listener = UnixListener::bind(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", self.directory.as_raw_fd()))?;
-        // Whoever may not change anything may not enter the directory either; nobody else needs to.
-        rustix::fs::chmodat(&self.directory, CONTROL_SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
-        Ok(listener)
-    }
-
-    fn remove(&self) -> io::Result<()> {
-        match rustix::fs::unlinkat(&self.directory, CONTROL_SOCKET, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(err) => Err(err.into()),
-        }
+        thread.spawn(move || accept_all(&listener, &project)).map(|_detached| ())
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Err(err) = self.remove() {
+        if let Err(err) = remove(&self.directory) {
             log::warn!("remove {CONTROL_SOCKET}: {err}");
         }
+    }
+}
+
+fn listen(directory: &OwnedFd) -> io::Result<UnixListener> {
+    remove(directory)?;
+    // The descriptor makes a short name, for a socket's path has 107 bytes, and one that no mount covers.
+    let listener = UnixListener::bind(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", directory.as_raw_fd()))?;
+    // Whoever may not change anything may not enter the directory either; nobody else needs to.
+    rustix::fs::chmodat(directory, CONTROL_SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+    Ok(listener)
+}
+
+fn remove(directory: &OwnedFd) -> io::Result<()> {
+    match rustix::fs::unlinkat(directory, CONTROL_SOCKET, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(err) => Err(err.into()),
     }
 }
 

@@ -310,10 +310,14 @@ fn serve(
     end: &Sender<End>,
     keeper: Option<&Keeper>,
 ) -> Result<(Socket, Standing)> {
-    let socket = Socket::open(Arc::clone(project)).map_err(store_failure)?;
+    let socket = Socket::open(project.overlay.store()).map_err(store_failure)?;
     let door = mount(plan, keeper)?;
     let standing = Standing::of(plan, door.number, keeper);
-    if let Err(err) = serve_door((door, &standing.path), plan, project, end) {
+    let answering = serve_door((door, &standing.path), plan, project, end).and_then(|()| {
+        // Not before: whoever is told that the project is covered goes there.
+        socket.answer(Arc::clone(project)).map_err(|err| failure("answer on the control socket", &err))
+    });
+    if let Err(err) = answering {
         standing.end()?;
         return Err(err);
     }

@@ -167,7 +167,12 @@ impl View<'_> {
 
     /// Runs fettlefs as somebody who stands in the view.
     pub fn cli(&self, args: &[&str]) -> Output {
-        self.scratch.fettlefs().current_dir(&self.point).args(args).output().expect("the built program runs").into()
+        self.cli_if_reached(args).expect("the built program runs")
+    }
+
+    /// An error while a mount is dead or its daemon dies.
+    fn cli_if_reached(&self, args: &[&str]) -> io::Result<Output> {
+        Ok(self.scratch.fettlefs().current_dir(&self.point).args(args).output()?.into())
     }
 
     #[track_caller]
@@ -224,7 +229,7 @@ impl View<'_> {
 
     /// Whether a daemon other than `killed` answers.
     pub fn is_served_again(&self, killed: i32) -> bool {
-        let status = self.cli(&["status", "--json"]);
+        let Ok(status) = self.cli_if_reached(&["status", "--json"]) else { return false };
         let pid = (status.status == 0).then(|| status.json()["pid"].as_i64()).flatten();
         pid.is_some_and(|pid| pid != i64::from(killed))
     }

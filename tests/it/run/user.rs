@@ -88,9 +88,16 @@ fn beside_a_mount(scratch: &Scratch, command: &str, script: &str) -> Output {
         {script}; wait $!; echo $?; $REAL unmount $PROJECT"#
     );
     scratch.write("../script", whole);
-    fs::set_permissions(scratch.root().join("script"), PermissionsExt::from_mode(0o755)).expect("a mode");
-    let project = scratch.project();
-    let prepare = format!("{OPEN_DEVICE}; export PROJECT={} REAL=$FETTLEFS FETTLEFS=$ROOT/script", project.display());
+    // Until it has mounted again, the project lies bare: long enough here that nobody misses it.
+    let slow = r#"#!/bin/sh
+        [ "$1" != -o ] || sleep 0.2; PATH=${PATH#*:} exec fusermount3 "$@""#;
+    scratch.write("../fusermount3", slow);
+    for program in ["script", "fusermount3"] {
+        fs::set_permissions(scratch.root().join(program), PermissionsExt::from_mode(0o755)).expect("a mode");
+    }
+    let project = scratch.project().display().to_string();
+    let names = "PATH=$ROOT:$PATH REAL=$FETTLEFS FETTLEFS=$ROOT/script";
+    let prepare = format!("{OPEN_DEVICE}; export PROJECT={project} {names}");
     as_user(scratch, &prepare, &[]).ok()
 }
 
@@ -105,7 +112,8 @@ fn the_mount_beside_an_ordinary_users_run_stays_until_that_has_ended() {
     assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
 }
 
-/// Whose runner has not come to the other daemon yet. By its namespaces nobody would know.
+/// Whose runner has not come to the other daemon yet. By its namespaces nobody would know. And who is told of that daemon
+/// finds its view.
 #[test]
 fn a_daemon_that_was_started_again_knows_who_is_in_a_run_that_goes_on() {
     let scratch = mounted_scratch!();
