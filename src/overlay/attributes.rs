@@ -61,9 +61,10 @@ impl Overlay {
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
-        let (path, passed) = {
+        let (path, kind, passed) = {
             let state = self.state.lock();
-            (state.nodes.path(node), state.nodes.get(node)?.passed().cloned())
+            let known = state.nodes.get(node)?;
+            (state.nodes.path(node), known.kind, known.passed().cloned())
         };
         if let Some(passed) = passed {
             // The kernel writes past us: only the inode itself knows its size and times.
@@ -87,7 +88,10 @@ impl Overlay {
                     _ => self.meta_of(node),
                 }
             }
-            Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
+            // Who stands in it asks by no name that could be looked up anew.
+            Origin::Nothing | Origin::Hidden(_) if kind == FileKind::Directory => Err(Error::Errno(libc::ENOENT)),
+            // Removed below, or by a program that has not come to take the name from it.
+            Origin::Nothing | Origin::Hidden(_) => self.meta_of_unlinked(node),
         }
     }
 
@@ -107,14 +111,14 @@ impl Overlay {
         }
     }
 
-    /// All that is left of a file is what is open on it, and of another entry what it was.
+    /// All that is left of a file is what is open on it, and of another entry what it was. `ESTALE` when nothing is: who asks
+    /// by a name looks it up anew, and makes it if that was the wish.
     fn meta_of_unlinked(&self, node: NodeId) -> Result<Meta> {
         let (open, removed) = {
             let state = self.state.lock();
             (state.open_file(node), state.nodes.get(node)?.removed().copied())
         };
         let Some(open) = open else {
-            // Or it was reached by a name that another node has now, which the kernel then looks up.
             let meta = removed.ok_or(Error::Errno(libc::ESTALE))?;
             let links = if meta.is_dir() { 0 } else { meta.links.saturating_sub(1) };
             return Ok(Meta { links, ..meta });

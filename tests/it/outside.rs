@@ -154,6 +154,23 @@ fn a_file_renamed_over_below_is_the_new_one_and_the_open_one_stays_what_it_was()
 }
 
 #[test]
+fn a_file_that_is_removed_below_stays_what_it_was_for_whoever_has_it_open() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    for path in ["src/a.txt", "target/a.txt"] {
+        let open = File::open(view.path(path)).expect("open in the view");
+        fs::remove_file(scratch.lower().join(path)).expect("removed below");
+        let looks = open.metadata().expect("fstat");
+        assert_eq!((looks.len(), looks.nlink()), (lines(20).len() as u64, 0), "{path}");
+        let mut bytes = vec![0; 4096];
+        let count = open.read_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes[..count], lines(20).as_bytes());
+        shows("a name that goes", || !view.has(path));
+        assert_eq!(open.metadata().expect("fstat").nlink(), 0, "{path}");
+    }
+}
+
+#[test]
 fn names_that_come_and_go_below_come_and_go_in_the_view() {
     let scratch = mounted_scratch!();
     let view = warm(&scratch);

@@ -185,3 +185,14 @@ fn two_who_write_a_file_whose_directory_is_renamed_below_lose_nothing() {
     moved(&bench, "e", "d");
     assert_eq!(bench.read("d/f"), Some(written));
 }
+
+/// Who opens by a name looks that up anew, and who stands in a directory has no name to look up.
+#[test]
+fn what_is_removed_below_has_no_attributes_and_says_in_which_way() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    let [file, dir] = ["d/f", "d"].map(|path| bench.node(path).unwrap());
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    let code = |node| bench.view().attributes(node).unwrap_err().code();
+    assert_eq!([code(file), code(dir)], [libc::ESTALE, libc::ENOENT]);
+}
