@@ -171,7 +171,7 @@ impl Store {
                 continue;
             };
             contents.insert(digest);
-            let kept = self.unchecked_content(digest).and_then(|file| {
+            let kept = self.unchecked_content_file(digest).and_then(|file| {
                 file.map(|file| Ok((file::digest(&file)?, file.metadata()?.len())))
                     .transpose()
                     .doing(|| format!("read kept content {digest}"))

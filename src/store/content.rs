@@ -176,15 +176,39 @@ impl super::Store {
         Ok(inline_bytes(&self.database.lock(), digest)?.is_some())
     }
 
-    /// Kept content as a file descriptor, whatever its size. What is not what was kept any more is an error, as what
-    /// cannot be read is: it must not take anything's place.
+    /// Kept content, by its hash. None also for what is too large to be read at once. What is not what was kept any more is an
+    /// error, as what cannot be read is: it must not take anything's place.
+    pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
+        let Some(bytes) = self.unchecked_content(digest)? else { return Ok(None) };
+        check_is(digest, Digest::of(&bytes)).map(|()| Some(bytes))
+    }
+
+    /// The same as a file descriptor, whatever its size.
     pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
-        let Some(file) = self.unchecked_content(digest)? else { return Ok(None) };
+        let Some(file) = self.unchecked_content_file(digest)? else { return Ok(None) };
         let found = file::digest(&file).doing(|| format!("read kept content {digest}"))?;
         check_is(digest, found).map(|()| Some(file))
     }
 
-    pub(super) fn unchecked_content(&self, digest: Digest) -> Result<Option<File>> {
+    /// To be compared with, while the writer of the other side waits: no byte of it lands.
+    pub fn unchecked_content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
+        self.note_use(digest);
+        let inline = inline_bytes(&self.database.lock(), digest)?;
+        match inline {
+            None => Ok(None),
+            Some(Some(bytes)) => Ok(Some(bytes)),
+            Some(None) => {
+                let doing = || format!("read kept content {digest}");
+                let file = open_large(&self.dirs, digest)?;
+                match file.metadata().doing(doing)?.len() {
+                    0..=READ_BYTES_MAX => file::read_all(&file).doing(doing).map(Some),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    pub fn unchecked_content_file(&self, digest: Digest) -> Result<Option<File>> {
         self.note_use(digest);
         let inline = inline_bytes(&self.database.lock(), digest)?;
         match inline {
@@ -218,24 +242,6 @@ fn check_is(digest: Digest, found: Digest) -> Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is damaged, and has hash {found}")))
             .doing(|| format!("read kept content {digest}")),
-    }
-}
-
-/// None also for what is too large to be read at once. Of a file it is checked that it is what was kept. Small content is not
-/// hashed: many a save is compared with some.
-pub(super) fn read(database: &Database, dirs: &StateDirs, digest: Digest) -> Result<Option<Vec<u8>>> {
-    match inline_bytes(database, digest)? {
-        None => Ok(None),
-        Some(Some(bytes)) => Ok(Some(bytes)),
-        Some(None) => {
-            let file = open_large(dirs, digest)?;
-            let doing = || format!("read kept content {digest}");
-            if file.metadata().doing(doing)?.len() > READ_BYTES_MAX {
-                return Ok(None);
-            }
-            let bytes = file::read_all(&file).doing(doing)?;
-            check_is(digest, Digest::of(&bytes)).map(|()| Some(bytes))
-        }
     }
 }
 

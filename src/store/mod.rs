@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::model::{Digest, RelPath};
+use crate::model::RelPath;
 use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
@@ -221,13 +221,6 @@ impl Store {
     /// A number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
     pub fn reserve_upper(&self) -> UpperId {
         self.database.lock().next_upper()
-    }
-
-    /// Content that was backed up, staged or replaced, by its hash: to be compared with, or shown. None also for what is too
-    /// large to be read at once. What is to land comes by [`Self::content_file`], which has any.
-    pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
-        self.note_use(digest);
-        content::read(&self.database.lock(), &self.dirs, digest)
     }
 
     /// Whether somebody has removed the state directory, with all that was in it.
