@@ -1,0 +1,279 @@
+//! A file's bytes: read, hashed, compared and copied. What is a hole is taken for one, and neither read nor written.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use rustix::fs;
+
+use crate::model::{ContentHasher, Digest, ZERO_BLOCK_BYTES};
+
+/// How much is read or written at once when no cheaper copy is to be had.
+const COPY_PIECE_BYTES: usize = 64 * ZERO_BLOCK_BYTES;
+
+/// Up to this a file is copied by one read and one write. File systems that share blocks write them out first.
+const SMALL_BYTES_MAX: u64 = 64 << 10;
+
+/// All bytes of a file, from its beginning, whatever its offset.
+pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    read_about(file, file.metadata()?.len())
+}
+
+/// The same of a file that had `size` bytes a moment ago.
+pub fn read_about(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(size).map_err(io::Error::other)?;
+    // With room for more than there should be, so that one look shows that there is not.
+    let mut content = vec![0; size + 1];
+    let mut done = 0;
+    loop {
+        match read_piece(file, &mut content[done..], done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+        match content.len() - done {
+            0 => content.resize(done + COPY_PIECE_BYTES, 0),
+            _ if done == size => break,
+            _ => {}
+        }
+    }
+    content.truncate(done);
+    Ok(content)
+}
+
+fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(piece, offset) {
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+            other => return other,
+        }
+    }
+}
+
+/// As many bytes as there are.
+pub fn read_at(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
+    let mut data = vec![0; size];
+    let count = read_up_to(file, &mut data, offset)?;
+    data.truncate(count);
+    Ok(data)
+}
+
+/// As much of a piece as there is.
+fn read_up_to(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < piece.len() {
+        match read_piece(file, &mut piece[done..], offset + done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
+}
+
+fn piece_length(left: u64) -> usize {
+    usize::try_from(left).unwrap_or(COPY_PIECE_BYTES).min(COPY_PIECE_BYTES)
+}
+
+/// An anonymous file that holds `bytes`.
+pub fn in_memory(bytes: &[u8]) -> io::Result<File> {
+    let file = File::from(fs::memfd_create("fettle-content", fs::MemfdFlags::CLOEXEC)?);
+    file.write_all_at(bytes, 0)?;
+    Ok(file)
+}
+
+/// Of all its bytes; what is a hole is not read.
+pub fn digest(file: &File) -> io::Result<Digest> {
+    let size = file.metadata()?.len();
+    let mut hasher = ContentHasher::default();
+    let mut piece = vec![0; COPY_PIECE_BYTES];
+    let mut offset = 0;
+    while let Some((start, end)) = next_blocks(file, offset, size)? {
+        hasher.zeros(start - offset);
+        offset = start;
+        while offset < end {
+            let want = piece_length(end - offset);
+            let count = read_up_to(file, &mut piece[..want], offset)?;
+            hasher.update(&piece[..count]);
+            offset += count as u64;
+            if count < want {
+                // Somebody has made it shorter.
+                return Ok(hasher.finish());
+            }
+        }
+    }
+    hasher.zeros(size - offset);
+    Ok(hasher.finish())
+}
+
+/// Whether two files hold the same bytes; stops at the first difference. Where both have a hole nothing is read.
+pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
+    let size = a.metadata()?.len();
+    if size != b.metadata()?.len() {
+        return Ok(false);
+    }
+    let mut offset = 0;
+    loop {
+        let (start, end) = match (next_data(a, offset, size)?, next_data(b, offset, size)?) {
+            (None, None) => return Ok(true),
+            (Some(data), None) | (None, Some(data)) => data,
+            (Some(ours), Some(theirs)) => ours.min(theirs),
+        };
+        if !same_range(a, b, start, end)? {
+            return Ok(false);
+        }
+        offset = end;
+    }
+}
+
+fn same_range(a: &File, b: &File, start: u64, end: u64) -> io::Result<bool> {
+    let room = piece_length(end - start);
+    let (mut left, mut right) = (vec![0; room], vec![0; room]);
+    let mut offset = start;
+    while offset < end {
+        let want = piece_length(end - offset);
+        let (ours, theirs) = (&mut left[..want], &mut right[..want]);
+        let counts = (read_up_to(a, ours, offset)?, read_up_to(b, theirs, offset)?);
+        if counts != (want, want) || ours != theirs {
+            return Ok(false);
+        }
+        offset += want as u64;
+    }
+    Ok(true)
+}
+
+/// Whether a file of so many bytes in so many blocks (of 512 bytes) is copied at once: it has no holes.
+pub fn is_small_and_whole(size: u64, blocks: u64) -> bool {
+    size <= SMALL_BYTES_MAX && blocks * 512 >= size
+}
+
+/// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing; a
+/// small file so at once, for sharing its blocks costs more than it saves. Holes stay holes. An error when the sizes
+/// disagree afterwards: somebody wrote meanwhile.
+pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
+    let before = from.metadata()?;
+    let size = before.len();
+    let changed = || Err(io::Error::other("file changed its size while it was copied"));
+    if is_small_and_whole(size, before.blocks()) {
+        let content = read_all(from)?;
+        to.write_all_at(&content, 0)?;
+        return if content.len() as u64 == size { Ok(()) } else { changed() };
+    }
+    if fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let mut offset = 0;
+    while let Some((start, end)) = next_data(from, offset, size)? {
+        copy_range(from, to, start, end)?;
+        offset = end;
+    }
+    if offset < size {
+        // A hole at its end.
+        to.set_len(size)?;
+    }
+    match from.metadata()?.len() == size && to.metadata()?.len() == size {
+        true => Ok(()),
+        false => changed(),
+    }
+}
+
+/// Gives `to` the content of `from` in place of what it has. The room for it is taken first and what is too much goes
+/// last, so that a full disk leaves `to` as it was, and the old content can be written over the new again. What is a hole
+/// in both takes none.
+pub fn overwrite(from: &File, to: &File) -> io::Result<()> {
+    let size = from.metadata()?.len();
+    let mut offset = 0;
+    while let Some((start, end)) = next_data(from, offset, size)? {
+        take_room(to, start, end)?;
+        offset = end;
+    }
+    offset = 0;
+    while let Some((start, end)) = next_data(from, offset, size)? {
+        write_zeros(to, offset, start)?;
+        copy_range_by_hand(from, to, start, end)?;
+        offset = end;
+    }
+    write_zeros(to, offset, size)?;
+    to.set_len(size)?;
+    match from.metadata()?.len() == size {
+        true => Ok(()),
+        false => Err(io::Error::other("file changed its size while it was copied")),
+    }
+}
+
+fn take_room(file: &File, start: u64, end: u64) -> io::Result<()> {
+    match fs::fallocate(file, fs::FallocateFlags::KEEP_SIZE, start, end - start) {
+        // A file system that does not know the call is asked for room by the writing itself.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Over what data a file has there. Its room stays its own.
+fn write_zeros(file: &File, start: u64, end: u64) -> io::Result<()> {
+    let mut offset = start;
+    while let Some((start, end)) = next_data(file, offset, end)? {
+        let zeros = vec![0; piece_length(end - start)];
+        offset = start;
+        while offset < end {
+            let count = piece_length(end - offset);
+            file.write_all_at(&zeros[..count], offset)?;
+            offset += count as u64;
+        }
+    }
+    Ok(())
+}
+
+/// The next stretch of data at or after `offset` and before `size`; file systems without holes give it all at once.
+fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if offset >= size {
+        return Ok(None);
+    }
+    // Seeking moves the descriptor's offset, which nobody uses: all reading here is positioned.
+    let start = match fs::seek(file, fs::SeekFrom::Data(offset)) {
+        Ok(start) if start >= size => return Ok(None),
+        Ok(start) => start,
+        Err(rustix::io::Errno::NXIO) => return Ok(None),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => return Ok(Some((offset, size))),
+        Err(err) => return Err(err.into()),
+    };
+    let end = fs::seek(file, fs::SeekFrom::Hole(start))?;
+    Ok(Some((start, end.min(size))))
+}
+
+/// The same in whole blocks of [`ContentHasher`], for an `offset` at which one begins.
+fn next_blocks(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    const BLOCK: u64 = ZERO_BLOCK_BYTES as u64;
+    let data = next_data(file, offset, size)?;
+    Ok(data.map(|(start, end)| (start - start % BLOCK, end.next_multiple_of(BLOCK).min(size))))
+}
+
+fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let (mut read_at, mut write_at) = (start, start);
+    while read_at < end {
+        let want = usize::try_from(end - read_at).unwrap_or(usize::MAX).min(1 << 30);
+        match fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), want) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => {}
+            // Across file systems, or one that does not know the call.
+            Err(_) => return copy_range_by_hand(from, to, read_at, end),
+        }
+    }
+    Ok(())
+}
+
+fn copy_range_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let mut piece = vec![0; piece_length(end - start)];
+    let mut offset = start;
+    while offset < end {
+        let want = piece_length(end - offset);
+        match read_piece(from, &mut piece[..want], offset)? {
+            0 => break,
+            count => to.write_all_at(&piece[..count], offset)?,
+        }
+        offset += want as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! A file's looks: owner, mode and extended attributes, given to another.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{self, Mode};
+
+use super::{Meta, set_times, to_timespec};
+use crate::model::{Acl, Looks};
+use crate::sys::xattr;
+
+/// Works on `O_PATH` descriptors too, which `fchmod` refuses.
+pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(mode);
+    match fs::fchmod(fd, mode) {
+        Err(rustix::io::Errno::BADF) => Ok(fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)?),
+        other => Ok(other?),
+    }
+}
+
+pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+    Ok(fs::fchown(fd, uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw))?)
+}
+
+/// Gives `to` the owner, mode, extended attributes (ACLs among them) and times of `from`.
+/// What the caller may not give (another owner, a `trusted` attribute) is left out, as `cp -p` does.
+pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    copy_looks(from, meta, to)?;
+    set_times(to, to_timespec(meta.atime), to_timespec(meta.mtime))
+}
+
+/// Which of its looks a file has of its own. They stay when it gets those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct OwnLooks {
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mode: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owner: bool,
+    /// Names of extended attributes, also of such as it is not to have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xattrs: Vec<Vec<u8>>,
+}
+
+impl OwnLooks {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// With the values of a file that looks like `meta`. Without a descriptor, as of a symlink, no attributes.
+    pub fn values(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> io::Result<Looks> {
+        let mut xattrs = Vec::new();
+        for (name, file) in self.xattrs.iter().filter_map(|name| Some((name, file?))) {
+            xattrs.push((name.clone(), xattr::find(file, OsStr::from_bytes(name))?));
+        }
+        xattrs.sort();
+        Ok(Looks { mode: self.mode.then_some(meta.mode), owner: self.owner.then_some((meta.uid, meta.gid)), xattrs })
+    }
+
+    /// These and others.
+    pub fn add(&mut self, other: &Self) {
+        self.mode |= other.mode;
+        self.owner |= other.owner;
+        let more = other.xattrs.iter().filter(|name| !self.xattrs.contains(name));
+        self.xattrs.extend(more.cloned().collect::<Vec<_>>());
+    }
+
+    /// Those of these that are among others.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.mode &= other.mode;
+        self.owner &= other.owner;
+        self.xattrs.retain(|name| other.xattrs.contains(name));
+        self
+    }
+}
+
+/// Owner, attributes and mode. What was made a moment ago mostly has them, and each call that gives them costs a change of
+/// the inode.
+pub fn copy_looks(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    copy_looks_but(&OwnLooks::default(), from, meta, to)
+}
+
+/// The same, but for what `to` has of its own.
+pub fn copy_looks_but(own: &OwnLooks, from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    let now = Meta::of(to)?;
+    let owner = if own.owner { false } else { give_owner(meta, &now, to)? };
+    let changed = owner | xattr::copy(from, to, &own.xattrs)?;
+    let mode = if own.mode { now.mode } else { meta.mode };
+    // Last: an owner takes set-id bits away, and a list changes the bits of the group.
+    if changed || now.mode != mode { set_mode(to, mode) } else { Ok(()) }
+}
+
+/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.
+pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
+    give_owner(meta, &Meta::of(to)?, to).map(|_| ())
+}
+
+/// The same to what is `now` so. Whether there was anything to give.
+fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
+    if (now.uid, now.gid) == (meta.uid, meta.gid) {
+        return Ok(false);
+    }
+    let given = match set_owner(to, Some(meta.uid), Some(meta.gid)) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => match set_owner(to, None, Some(meta.gid)) {
+            Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+            other => other,
+        },
+        other => other,
+    };
+    given.map(|()| true)
+}
+
+/// What an access list lets the owning group of a file do, where it has one, so that the group's bits of its `mode` are
+/// the list's mask.
+pub fn masked_group(file: &File, mode: u32) -> Option<u32> {
+    if mode & 0o070 == 0 {
+        // Nobody gets anything by these.
+        return None;
+    }
+    // Nor has it a list where nobody can be asked for it.
+    let list = xattr::get(file.as_fd(), OsStr::new(xattr::ACCESS_ACL)).ok()?;
+    Acl::parse(&list)?.masked_group()
+}
+
+/// The mode of what had such a list, and that bounded its group so, for what has the list of `like`, if any.
+pub fn mode_beside_list(mode: u32, group: Option<u32>, like: Option<&File>) -> io::Result<u32> {
+    let Some(group) = group else { return Ok(mode) };
+    let list = like.map(|like| xattr::find(like.as_fd(), OsStr::new(xattr::ACCESS_ACL))).transpose()?;
+    Ok(if list.flatten().is_some() { mode } else { mode & !0o070 | group << 3 })
+}
