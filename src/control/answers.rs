@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use super::{Asker, Mounted, Project};
 use crate::diff::{FileContent, FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
-use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent};
+use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent, Sides};
 use crate::protocol::{
-    Also, Backup, ChangeDiff, Counters, Counts, Cut, DiffText, ErrorBody, ErrorCode, External, Held, ProjectFile,
-    ProjectPath, Run, Status, Writer,
+    Also, Backup, Counters, Counts, Cut, ErrorBody, ErrorCode, External, Held, ProjectFile, ProjectPath, Run, Status,
+    Writer,
 };
 use crate::store::{self, UpperRow, What};
 
@@ -152,19 +152,23 @@ fn told_of(
     })
 }
 
-/// A held change with its diff against what lower has.
-pub fn change_diff(project: &Project, row: &HeldRow) -> Result<ChangeDiff, ErrorBody> {
-    Ok(ChangeDiff { held: held(project, row)?, text: DiffText(diff_text(project, row)?) })
+/// A diff, and whether its new side is what the change's id stands for.
+pub struct Diffed {
+    pub text: Vec<u8>,
+    pub is_as_held: bool,
 }
 
-pub fn diff_text(project: &Project, row: &HeldRow) -> Result<Vec<u8>, ErrorBody> {
+/// The diff of a held change against what lower has.
+pub fn diff(project: &Project, row: &HeldRow) -> Result<Diffed, ErrorBody> {
     let path = row.row.names.first().ok_or_else(|| internal("a held change without a name"))?;
-    let sides = project.overlay.sides(&row.row)?;
-    let (old, new) = (sides.old.as_ref().map(file_side), sides.new.as_ref().map(file_side));
-    let looks = project.overlay.looks_brought(&row.row).map_err(failed)?;
+    let Sides { old, new, looks, is_as_held } = project.overlay.sides(&row.row)?;
+    let (old, new) = (old.as_ref().map(file_side), new.as_ref().map(file_side));
+    let written = format!("a program is writing to it: this is not what {} stands for", row.id());
     // Of modes git's header tells no more than whether the file can be run. What stands before a header `git apply` skips.
-    let looks = looks.iter().map(|told| format!("# {path}: {told}\n"));
-    Ok([looks.collect::<String>().into_bytes(), unified(&FileDiff { path, old, new })].concat())
+    let remarks = looks.into_iter().chain((!is_as_held).then_some(written));
+    let remarks = remarks.map(|told| format!("# {path}: {told}\n")).collect::<String>();
+    let text = [remarks.into_bytes(), unified(&FileDiff { path, old, new })].concat();
+    Ok(Diffed { text, is_as_held })
 }
 
 fn file_side(side: &SideContent) -> FileSide<'_> {

@@ -242,13 +242,12 @@ fn side_content(
 
 fn diff(project: &Project, asker: &Asker, id: &ChangeId) -> Result<Vec<u8>, i32> {
     let row = readable_part(project, asker, id, Part::Diff)?;
-    let failed = |err: ErrorBody| refused("read a held change", &err);
-    let text = answers::diff_text(project, &row).map_err(failed)?;
+    let diff = answers::diff(project, &row).map_err(|err| refused("read a held change", &err))?;
     // A look by somebody who may confirm renews (SPEC §8).
-    if rights::may_change(asker, project) {
-        project.overlay.renew(id).map_err(failed)?;
+    if diff.is_as_held && rights::may_change(asker, project) {
+        project.overlay.renew(id).map_err(|err| refused("renew a held change", &err))?;
     }
-    Ok(text)
+    Ok(diff.text)
 }
 
 fn meta_json(project: &Project, row: &HeldRow) -> Result<Vec<u8>, i32> {
@@ -301,6 +300,7 @@ fn refused(what: &str, err: &ErrorBody) -> i32 {
     match err.code {
         ErrorCode::UnknownId | ErrorCode::Superseded => libc::ENOENT,
         ErrorCode::NotPermitted => libc::EACCES,
+        ErrorCode::Busy => libc::EBUSY,
         _ => {
             log::error!("{what}: {}", err.message);
             libc::EIO

@@ -11,9 +11,9 @@ use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow, no_such_operation};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffReply, ErrorBody, ErrorCode, Event, EventName, EventsReply,
-    ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request,
-    Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffReply, DiffText, ErrorBody, ErrorCode, Event, EventName,
+    EventsReply, ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply,
+    Reply, Request, Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
 use crate::store::{Backup, EventDraft, Fault, Verdict};
 
@@ -109,6 +109,11 @@ fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 /// Who may confirm what is shown has had his fresh look with it (SPEC §8).
 fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
+    let changes = looking_again(|| diffs(request, asker, project))?;
+    Ok(Reply::Diff(DiffReply { changes, next: None }.page(request.offset, request.limit)))
+}
+
+fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<ChangeDiff>> {
     let named = !request.targets.is_empty();
     let mut changes = Vec::new();
     for row in chosen(request, project, Unnamed::All)? {
@@ -119,16 +124,21 @@ fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
             return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.id().as_str()));
         }
     }
-    Ok(Reply::Diff(DiffReply { changes, next: None }.page(request.offset, request.limit)))
+    Ok(changes)
 }
 
 fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<ChangeDiff> {
-    let mut change = answers::change_diff(project, row)?;
-    if rights::may_change(asker, project) {
-        project.overlay.renew(row.id())?;
-        change.held.expired = false;
+    let looked = answers::diff(project, row).and_then(|diff| Ok((answers::held(project, row)?, diff)));
+    let is_as_held = matches!(&looked, Ok((_, diff)) if diff.is_as_held);
+    if !is_as_held && answers::held_row(project, row.id()).is_none() {
+        return Err(no_longer_held(row));
     }
-    Ok(change)
+    let (mut held, diff) = looked?;
+    if is_as_held && rights::may_change(asker, project) {
+        project.overlay.renew(row.id())?;
+        held.expired = false;
+    }
+    Ok(ChangeDiff { held, text: DiffText(diff.text) })
 }
 
 fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
@@ -197,24 +207,34 @@ fn discard(request: &Request, asker: &Asker, project: &Project) -> Result<Acted>
     })
 }
 
-/// How often names are looked up again because what they meant became something else meanwhile.
-const LOOKUPS_MAX: usize = 3;
-
-/// A change that was chosen and is gone when its turn comes (a writer that was waited for made another of it) is looked
-/// up again: its path means what it became, its id answers `superseded`.
 fn act_on_chosen(
     request: &Request,
     project: &Project,
     work: impl Fn(&[HeldRow]) -> Result<Vec<Outcome>>,
 ) -> Result<Acted> {
     project.overlay.settle_pending();
+    let outcomes = looking_again(|| work(&chosen(request, project, Unnamed::Refused)?))?;
+    Ok(Acted { outcomes, dry_run: request.dry_run })
+}
+
+/// How often names are looked up because what they meant became something else meanwhile.
+const LOOKUPS_MAX: usize = 8;
+
+/// A change that was chosen and is gone when its turn comes (its writer made another of it) is looked up again: its path
+/// means what it became, its id answers `superseded`.
+fn looking_again<T>(work: impl Fn() -> Result<T>) -> Result<T> {
     let mut lookups = 1;
     loop {
-        match work(&chosen(request, project, Unnamed::Refused)?) {
+        match work() {
             Err(err) if err.code == ErrorCode::UnknownId && lookups < LOOKUPS_MAX => lookups += 1,
-            done => return Ok(Acted { outcomes: done?, dry_run: request.dry_run }),
+            done => return done,
         }
     }
+}
+
+fn no_longer_held(row: &HeldRow) -> ErrorBody {
+    let message = format!("{}: it became another change meanwhile; ask again", row.id());
+    ErrorBody::new(ErrorCode::UnknownId, message).about(row.id().as_str())
 }
 
 fn act(rows: &[HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcome>>) -> Result<Vec<Outcome>> {
@@ -335,14 +355,8 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     })?;
     project.overlay.settle_pending();
     let how = UndoHow { review: review(request, asker, project), force: request.force };
-    let mut lookups = 1;
-    loop {
-        match project.overlay.undo(id, &how) {
-            // Of what is held of it something became another change under our hands.
-            Err(err) if err.code == ErrorCode::UnknownId && lookups < LOOKUPS_MAX => lookups += 1,
-            done => return Ok(Acted { outcomes: done?, dry_run: request.dry_run }),
-        }
-    }
+    let outcomes = looking_again(|| project.overlay.undo(id, &how))?;
+    Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 
 /// All that the readings mean together, each path once.

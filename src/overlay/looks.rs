@@ -15,7 +15,7 @@ use super::side::Side;
 use super::{Overlay, Result};
 use crate::model::{Looks, escape_name};
 use crate::store::{Below, Effect, FileLooks, UpperId, UpperRow};
-use crate::sys::file::{self, Meta, OwnLooks, SET_ID};
+use crate::sys::file::{self, FileKind, Meta, OwnLooks, SET_ID};
 use crate::sys::{OFlags, xattr};
 
 /// The permissions that a new file has as a rule.
@@ -76,15 +76,21 @@ impl Overlay {
     }
 
     fn looks_of_row(&self, row: &UpperRow) -> Result<Vec<String>> {
-        let path = &row.names[0];
-        let doing = || format!("look at {path}");
+        let doing = || format!("look at {}", row.names[0]);
         let fd = self.store.upper_place(row.id)?.open(OFlags::PATH).doing(doing)?;
         let meta = Meta::of(fd.as_fd()).doing(doing)?;
         let looks = row.own_looks(meta.is_file().then_some(fd.as_fd()), &meta).doing(doing)?;
+        self.tell_looks(row, &looks, Some(meta.kind))
+    }
+
+    /// These looks of a held change beside those that lower has of the same kind.
+    pub(super) fn tell_looks(&self, row: &UpperRow, looks: &Looks, kind: Option<FileKind>) -> Result<Vec<String>> {
+        let path = &row.names[0];
+        let doing = || format!("look at {path}");
         let found = self.lower.find(path).doing(doing)?.filter(|_| row.base.below != Below::Nothing);
         let below = found.as_ref().map(|found| Ok((Meta::of(found.as_fd())?, found.as_fd()))).transpose();
-        let below = below.doing(doing)?.filter(|(below, _)| below.kind == meta.kind);
-        looks_told(&looks, below).doing(doing)
+        let below = below.doing(doing)?.filter(|(below, _)| Some(below.kind) == kind);
+        looks_told(looks, below).doing(doing)
     }
 
     /// Whether what has the same bytes as lower's file is to look otherwise.

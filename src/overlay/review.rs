@@ -37,6 +37,10 @@ pub struct Review {
 pub struct Sides {
     pub old: Option<SideContent>,
     pub new: Option<SideContent>,
+    /// What the new one brings beside content, for people.
+    pub looks: Vec<String>,
+    /// Whether the new one is what the change's id stands for: a program may be writing to it.
+    pub is_as_held: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -139,8 +143,20 @@ impl Overlay {
 
     pub fn sides(&self, row: &UpperRow) -> Reviewed<Sides> {
         let old = self.shown_old(row).map_err(|err| failed(&row.names[0], &err))?;
-        let new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;
-        Ok(Sides { old: content(old)?, new: content(new)? })
+        let mut new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;
+        let (looks, is_as_held) = self.compare_with_id(row, &mut new).map_err(|err| failed(&row.names[0], &err))?;
+        Ok(Sides { old: content(old)?, new: content(new)?, looks, is_as_held })
+    }
+
+    /// What a held change brings beside content, and whether that and its content are what its id was made of.
+    fn compare_with_id(&self, row: &UpperRow, new: &mut Side) -> Result<(Vec<String>, bool)> {
+        let Some(held) = &row.held else { return Ok((Vec::new(), false)) };
+        let same_content = new.digest().doing(|| format!("hash {}", row.names[0]))? == held.new;
+        if held.looks.is_none() {
+            return Ok((Vec::new(), same_content));
+        }
+        let looks = new.looks(row).doing(|| format!("look at {}", row.names[0]))?;
+        Ok((self.tell_looks(row, &looks, new.kind)?, same_content && looks.digest() == held.looks))
     }
 
     /// The old side's content, whatever its size; of something that has none nothing.
@@ -148,8 +164,13 @@ impl Overlay {
         self.shown_old(row).map(whole_content).map_err(|err| failed(&row.names[0], &err))
     }
 
+    /// The same of the new side. Refused while that is not what the change's id stands for.
     pub fn new_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
-        self.row_side(row).map(whole_content).map_err(|err| failed(&row.names[0], &err))
+        let mut new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;
+        match self.compare_with_id(row, &mut new).map_err(|err| failed(&row.names[0], &err))? {
+            (_, true) => Ok(whole_content(new)),
+            (_, false) => Err(failed(&row.names[0], &self.state.lock().being_written(&row.names[0]))),
+        }
     }
 
     /// What a diff compares with: lower as it is, or what the change was based on when lower has moved on.
@@ -185,11 +206,11 @@ impl Overlay {
         (over > 0).then(|| format!("expired {minutes} minute{plural} ago"))
     }
 
-    /// Somebody looked at a change.
+    /// Somebody looked at a change, which may have ended since.
     pub fn renew(&self, id: &ChangeId) -> Reviewed<()> {
         let mut state = self.state.lock();
         let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get_mut(upper));
-        let Some(upper) = upper else { return Err(unknown(id)) };
+        let Some(upper) = upper else { return Ok(()) };
         let mut row = upper.row.clone();
         if let Some(held) = &mut row.held {
             held.renewed = store::now_millis();
@@ -329,7 +350,10 @@ impl State {
 
     /// Why a change that is not [as it was taken](Self::is_as_taken) does not land.
     pub(super) fn crossed(&self, taken: &Taken) -> Error {
-        let path = &taken.row.names[0];
+        self.being_written(&taken.row.names[0])
+    }
+
+    pub(super) fn being_written(&self, path: &RelPath) -> Error {
         Error::Busy { path: path.clone(), pid: self.writer_of(path) }
     }
 }

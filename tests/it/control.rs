@@ -379,6 +379,27 @@ fn the_files_beside_tell_the_same_as_the_commands() {
     assert_eq!(kind(view.try_read(format!(".fettle/held/{c}/diff"))), io::ErrorKind::NotFound);
 }
 
+/// Whoever looks is told when it is not what he would confirm.
+#[test]
+fn what_is_being_written_is_not_shown_as_what_its_id_stands_for() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    let id = id_of(&view, "c.txt");
+    let shown = || view.cli(&["diff", "c.txt"]).ok().stdout;
+    let reviewed = shown();
+    assert!(reviewed.starts_with("diff --git "), "{reviewed}");
+    let writer = File::options().write(true).open(view.path("c.txt")).expect("open for writing");
+    writer.write_all_at(b"evil", 0).expect("write");
+    let told = shown();
+    let remark = format!("# c.txt: a program is writing to it: this is not what {id} stands for\n");
+    assert!(told.starts_with(&remark) && told.contains("+evil"), "{told}");
+    let new = |id: &str| view.try_read(format!(".fettle/held/{id}/new"));
+    assert_eq!(new(&id).expect_err("it is another").raw_os_error(), Some(libc::EBUSY));
+    writer.write_all_at(&NEW.as_bytes()[..4], 0).expect("write");
+    assert_eq!((shown(), new(&id).expect("as before")), (reviewed, NEW.into()));
+}
+
 #[test]
 fn events_are_a_json_object_a_line_with_numbers_that_rise_by_one() {
     let scratch = mounted_scratch!();
