@@ -309,6 +309,8 @@ impl Overlay {
 
     fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
         {
+            // Nobody decides about it meanwhile: one that has gone must not come back with another name.
+            let (_, _claimed) = self.claim(id)?;
             let mut state = self.state.lock();
             let mut row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
             row.names.push(path.clone());

@@ -206,11 +206,12 @@ impl Overlay {
         (over > 0).then(|| format!("expired {minutes} minute{plural} ago"))
     }
 
-    /// Somebody looked at a change, which may have ended since.
+    /// Somebody looked at a change, which may have ended since. One that is being decided or judged at this moment is left
+    /// alone: its row may be gone from the store already, and must not come back.
     pub fn renew(&self, id: &ChangeId) -> Reviewed<()> {
         let mut state = self.state.lock();
         let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get_mut(upper));
-        let Some(upper) = upper else { return Ok(()) };
+        let Some(upper) = upper.filter(|upper| !upper.busy) else { return Ok(()) };
         let mut row = upper.row.clone();
         if let Some(held) = &mut row.held {
             held.renewed = store::now_millis();

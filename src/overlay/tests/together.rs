@@ -191,3 +191,41 @@ fn all_are_discarded_and_held_again_together() {
     assert!(!bench.lower_path("gone").exists());
     assert_eq!(bench.view().check().unwrap().0, []);
 }
+
+/// Discards what is held at `g/f` again and again while somebody else does that with its id, and finds nothing left over.
+fn discards_beside(act: impl Fn(&Bench, &ChangeId) + Sync) {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("g/f", &lines(100));
+    for round in 0..30 {
+        bench.save("g/f", &changed(100, 60).replace("new", &format!("round {round}")));
+        let id = bench.only_id();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    act(&bench, &id);
+                }
+            });
+            bench.view().discard(std::slice::from_ref(&id), &Review::default()).unwrap();
+            is_over.store(true, Ordering::SeqCst);
+        });
+        assert_eq!((bench.held(), bench.view().check().unwrap().0), (Vec::new(), Vec::new()), "in round {round}");
+    }
+}
+
+#[test]
+fn a_change_that_somebody_looks_at_as_it_is_discarded_does_not_come_back() {
+    discards_beside(|bench, id| bench.view().renew(id).unwrap());
+}
+
+#[test]
+fn a_change_that_gets_another_name_as_it_is_discarded_does_not_come_back() {
+    discards_beside(|bench, _| {
+        let (dir, name) = bench.parent("g/f");
+        let Ok(node) = bench.view().lookup(dir, name).map(|entry| entry.node) else { return };
+        // Of what is held, or of what lower has; and with the one it goes when that is discarded.
+        if bench.view().link(node, dir, OsStr::new("further"), &ME).is_ok() {
+            bench.view().unlink(dir, OsStr::new("further"), &ME).ok();
+        }
+    });
+}
