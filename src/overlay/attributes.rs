@@ -81,7 +81,8 @@ impl Overlay {
             return Ok(meta);
         }
         match origin? {
-            Origin::Lower(meta) | Origin::Upper(_, meta) => Ok(meta),
+            // The kernel takes a node that becomes something else for broken.
+            Origin::Lower(meta) | Origin::Upper(_, meta) if meta.kind == kind => Ok(meta),
             Origin::Nothing | Origin::Hidden(_) if self.state.lock().nodes.has_several_paths(node) => {
                 match self.drop_lost_name(node, &path)? {
                     next if next == path => Err(Error::Errno(libc::ENOENT)),
@@ -89,9 +90,9 @@ impl Overlay {
                 }
             }
             // Who stands in it asks by no name that could be looked up anew.
-            Origin::Nothing | Origin::Hidden(_) if kind == FileKind::Directory => Err(Error::Errno(libc::ENOENT)),
-            // Removed below, or by a program that has not come to take the name from it.
-            Origin::Nothing | Origin::Hidden(_) => self.meta_of_unlinked(node),
+            _ if kind == FileKind::Directory => Err(Error::Errno(libc::ENOENT)),
+            // Removed or replaced below, or by a program that has not come to take the name from it.
+            _ => self.meta_of_unlinked(node),
         }
     }
 

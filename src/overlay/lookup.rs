@@ -451,7 +451,13 @@ impl Overlay {
         };
         match upper {
             Some(id) => self.store.upper_place(id)?.read_symlink().doing(|| format!("read symlink {path}")),
-            None => self.lower.place(&path)?.read_symlink().doing(|| format!("read symlink {path}")),
+            None => match self.lower.place(&path)?.read_symlink() {
+                // Somebody has put something else there, or nothing: the kernel looks the name up anew.
+                Err(err) if matches!(err.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+                    Err(Error::Errno(libc::ESTALE))
+                }
+                read => read.doing(|| format!("read symlink {path}")),
+            },
         }
     }
 

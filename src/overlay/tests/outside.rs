@@ -186,13 +186,24 @@ fn two_who_write_a_file_whose_directory_is_renamed_below_lose_nothing() {
     assert_eq!(bench.read("d/f"), Some(written));
 }
 
-/// Who opens by a name looks that up anew, and who stands in a directory has no name to look up.
+/// Who opens by a name looks that up anew, and who stands in a directory has no name to look up. The kernel takes a node
+/// that becomes something else for broken (EIO).
 #[test]
-fn what_is_removed_below_has_no_attributes_and_says_in_which_way() {
-    let bench = Bench::new();
-    bench.put("d/f", &lines(100));
-    let [file, dir] = ["d/f", "d"].map(|path| bench.node(path).unwrap());
-    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
-    let code = |node| bench.view().attributes(node).unwrap_err().code();
-    assert_eq!([code(file), code(dir)], [libc::ESTALE, libc::ENOENT]);
+fn what_is_removed_or_becomes_something_else_below_says_in_which_way() {
+    for becomes_another in [false, true] {
+        let bench = Bench::new();
+        bench.put("d/f", &lines(100));
+        bench.put("g", "g");
+        std::os::unix::fs::symlink("g", bench.lower_path("l")).unwrap();
+        let [file, dir, link] = ["d/f", "d", "l"].map(|path| bench.node(path).unwrap());
+        std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+        std::fs::remove_file(bench.lower_path("l")).unwrap();
+        if becomes_another {
+            bench.put("d", "a file");
+            bench.put("l", "a file");
+        }
+        let code = |node| bench.view().attributes(node).unwrap_err().code();
+        assert_eq!([code(file), code(dir), code(link)], [libc::ESTALE, libc::ENOENT, libc::ESTALE]);
+        assert_eq!(bench.view().read_symlink(link).unwrap_err().code(), libc::ESTALE);
+    }
 }
