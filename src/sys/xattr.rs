@@ -11,6 +11,10 @@ use rustix::fs::{self, XattrFlags};
 pub const ACCESS_ACL: &str = "system.posix_acl_access";
 pub const DEFAULT_ACL: &str = "system.posix_acl_default";
 
+/// The same two in the words of xfs, which tells root of each twice. Who gives one file the lists of another by both names
+/// gives it one of them, whichever comes last.
+const XFS_ACLS: [&str; 2] = ["trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"];
+
 /// The largest value and list Linux knows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Nearly all values fit, and the kernel asks for one at each write.
@@ -55,7 +59,7 @@ pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Ok(fs::removexattr(itself(fd), name)?)
 }
 
-/// The names; none on a file system without attributes.
+/// The names, each attribute by one; none on a file system without attributes.
 pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     let ask = |room: usize| {
         let mut names = vec![0u8; room];
@@ -75,6 +79,7 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
         other => other?,
     };
     let split = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let split = split.filter(|name| XFS_ACLS.iter().all(|again| again.as_bytes() != *name));
     Ok(split.map(|name| OsString::from_vec(name.to_vec())).collect())
 }
 

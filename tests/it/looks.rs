@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Scratch, View, lines, mounted_scratch, with_changed_lines};
+use crate::harness::{Disk, Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 const HOOK: &str = ".git/hooks/pre-commit";
 const TEXT: &str = "#!/bin/sh\nexit 0\n";
@@ -220,4 +220,28 @@ fn git_makes_repositories_and_commits_as_before() {
     assert_eq!(view.sh(script).ok().stdout, "text\n");
     let held: Vec<String> = view.held().into_iter().map(|held| held.path).collect();
     assert_eq!(held, ["one/.git/info/exclude", "two/.git/info/exclude"]);
+}
+
+/// Xfs tells root of each list twice, the second time as an attribute of another name.
+#[test]
+fn a_list_that_a_program_gives_or_takes_on_xfs_lands_as_it_was_reviewed() {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(Disk::xfs);
+    let sh = |dir: &Path, script: &str| {
+        let output = scratch.command("sh").current_dir(dir).args(["-c", script]).output().expect("a shell");
+        Output::from(output).ok().stdout
+    };
+    sh(&scratch.lower(), "for f in given taken; do seq 100 > $f; setfacl -m u:33:rw $f; done");
+    let view = scratch.mount_at("view");
+    sh(
+        view.root(),
+        "seq 300 > given; setfacl -m u:44:rwx given; mv given g; seq 300 > taken; setfacl -b taken; mv taken t",
+    );
+    let lists = |dir: &Path| ["g", "t"].map(|file| sh(dir, &format!("getfacl -cp {file}")));
+    let reviewed = lists(view.root());
+    assert!(reviewed[0].contains("user:44:rwx") && !reviewed[1].contains("user:33"), "{reviewed:?}");
+    assert!(!view.cli(&["diff"]).ok().stdout.contains("SGI_ACL"));
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    assert_eq!((lists(&scratch.lower()), lists(view.root())), (reviewed.clone(), reviewed));
+    view.unmount();
 }
