@@ -810,6 +810,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["gone a 99\n", "gone b 99\n", "instead 2\n"],
     },
     Scenario {
+        name: "a file in the place of a directory that had nothing but directories is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("d/one/a", &lines("gone a", 100));
+            bench.put("d/two/deep/b", &lines("gone b", 100));
+            bench.unlink("d/one/a");
+            bench.unlink("d/two/deep/b");
+            ["d/one", "d/two/deep", "d/two", "d"].iter().for_each(|dir| bench.rmdir(dir).unwrap());
+            bench.save("d", &lines("instead", 3));
+        },
+        act: confirm_all,
+        precious: &["gone a 99\n", "gone b 99\n", "instead 2\n"],
+    },
+    Scenario {
         name: "a symlink in the place of a removed directory is confirmed",
         rule: Rule::AllOrNothing,
         ready: |bench| {

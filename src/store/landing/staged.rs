@@ -357,7 +357,8 @@ impl Staged {
             return Ok(());
         }
         let is_known = self.is_made_here(&there) || self.step.expect.is_some_and(|expect| same_entry(&there, &expect));
-        if !is_known {
+        // In a directory may be others that go with it, and what somebody has put there.
+        if there.is_dir() || !is_known {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
