@@ -117,6 +117,21 @@ impl Dropping<'_> {
     }
 }
 
+/// The directories that these names are in, each once: trees may be deep.
+fn dirs_above<'a>(names: impl Iterator<Item = &'a RelPath>) -> BTreeSet<RelPath> {
+    let mut dirs = BTreeSet::new();
+    for name in names {
+        let mut above = name.parent();
+        while let Some(dir) = above {
+            above = dir.parent();
+            if !dirs.insert(dir) {
+                break;
+            }
+        }
+    }
+    dirs
+}
+
 impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
@@ -147,22 +162,15 @@ impl Overlay {
     /// What is there again is in directories that are there again: their removal is not waited for any more.
     fn with_hidden_parents(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let state = self.state.lock();
-        let mut parents = Vec::new();
-        for id in &ids {
-            let upper = state.uppers.by_id(id).and_then(|id| state.uppers.get(id));
-            let mut dir = upper.and_then(|upper| upper.row.names[0].parent());
-            while let Some(path) = dir {
-                let upper = state.uppers.at(&path).and_then(|id| state.uppers.get(id));
-                let hidden = upper.map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
-                let held = hidden.and_then(|row| row.held.as_ref());
-                parents.extend(held.filter(|held| held.kind == ChangeKind::Structure).map(|held| held.id.clone()));
-                dir = path.parent();
-            }
-        }
-        parents.sort();
-        parents.dedup();
-        parents.retain(|id| !ids.contains(id));
-        ids.extend(parents);
+        let given: HashSet<&ChangeId> = ids.iter().collect();
+        let uppers = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?));
+        let hidden = dirs_above(uppers.map(|upper| &upper.row.names[0])).into_iter().filter_map(|dir| {
+            let row = &state.uppers.get(state.uppers.at(&dir)?)?.row;
+            let held = row.held.as_ref().filter(|held| held.kind == ChangeKind::Structure)?;
+            (row.what == What::Whiteout && !given.contains(&held.id)).then(|| held.id.clone())
+        });
+        let hidden: Vec<ChangeId> = hidden.collect();
+        ids.extend(hidden);
         ids
     }
 
@@ -171,8 +179,7 @@ impl Overlay {
         let state = self.state.lock();
         let going: HashSet<UpperId> = ids.iter().filter_map(|id| state.uppers.by_id(id)).collect();
         let names = going.iter().filter_map(|id| state.uppers.get(*id)).flat_map(|upper| &upper.row.names);
-        let dirs: BTreeSet<RelPath> =
-            names.flat_map(|name| std::iter::successors(name.parent(), RelPath::parent)).collect();
+        let dirs = dirs_above(names);
         let stand_ins = dirs.iter().filter_map(|dir| Some((dir, state.uppers.stand_in_at(dir)?)));
         let goes = |upper: &Upper| going.contains(&upper.row.id);
         let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && state.uppers.shown_within(dir).all(goes));

@@ -4,7 +4,7 @@
 //! Several changes are one transaction: either all of them land, durably, or lower and the view are as they were.
 //! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -265,22 +265,26 @@ impl Overlay {
 
     fn with_children(&self, ids: &[ChangeId], takes_along: fn(&UpperRow) -> bool) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();
-        let mut all: Vec<ChangeId> = Vec::new();
+        let (mut all, mut seen) = (Vec::new(), HashSet::new());
         for id in ids {
             let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
-            if upper.row.held.is_none() {
-                return Err(unknown(id));
-            }
-            if !takes_along(&upper.row) {
-                all.push(id.clone());
+            let held = upper.row.held.as_ref().ok_or_else(|| unknown(id))?;
+            if seen.contains(id) {
+                // With all that is in it, if it came with another.
                 continue;
             }
-            let below = state.uppers.within(&upper.row.names[0]).into_iter();
-            let below = below.filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
-            all.extend(below.map(|held| held.id.clone()));
-            all.push(id.clone());
+            let within = match takes_along(&upper.row) {
+                true => state.uppers.within(&upper.row.names[0]),
+                false => Vec::new(),
+            };
+            let within = within.into_iter().filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
+            for held in within.chain([held]) {
+                if seen.insert(held.id.clone()) {
+                    all.push(held.id.clone());
+                }
+            }
         }
-        Ok(each_once(all))
+        Ok(all)
     }
 
     pub(super) fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
