@@ -77,10 +77,13 @@ impl Overlay {
         let is_removal =
             |change: &&Taken| change.row.what == What::Whiteout && change.held.kind == ChangeKind::Structure;
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
-        dirs.iter().try_for_each(|dir| self.check_emptied(dir, taken))?;
+        let check =
+            |dir: &&Taken| self.check_emptied(dir, taken).inspect_err(|err| self.record_failure(dir, &err.message));
+        dirs.iter().try_for_each(check)?;
         let mut landables = Vec::new();
         for change in files {
-            let landable = self.landable(change, how).inspect_err(|err| self.record_failure(change, &err.message))?;
+            let landable =
+                self.landable(change, taken, how).inspect_err(|err| self.record_failure(change, &err.message))?;
             landables.push(landable);
         }
         // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
@@ -152,8 +155,8 @@ impl Overlay {
         }
     }
 
-    /// Checks one change against its id and against lower as it is now; merges where lower has moved on.
-    fn landable(&self, change: &Taken, how: &ConfirmHow) -> Reviewed<Landable> {
+    /// Checks one of `all` changes against its id and against lower as it is now; merges where lower has moved on.
+    fn landable(&self, change: &Taken, all: &[Taken], how: &ConfirmHow) -> Reviewed<Landable> {
         let path = &change.row.names[0];
         let fault = |err: Error| failed(path, &err);
         let mut new = self.row_side(&change.row).map_err(fault)?;
@@ -167,6 +170,10 @@ impl Overlay {
         };
         if new.exists() {
             self.check_way(path)?;
+        }
+        if present.is_dir() && !new.is_dir() {
+            // By force neither: it is not one content that could be kept.
+            self.check_emptied(change, all)?;
         }
         if !how.force {
             check_mode_below(change, &new, &present)?;
@@ -257,9 +264,9 @@ impl Overlay {
             |entry: &RelPath| taken.iter().any(|one| one.row.what == What::Whiteout && one.row.names[0] == *entry);
         match entries.iter().filter_map(|entry| path.join(&entry.name).ok()).find(|entry| !goes(entry)) {
             Some(other) => {
-                let why = format!("{other} has come to be in it below; discard {} to see it", dir.held.id);
-                let refusal = refused_at(path, ErrorCode::Conflict, &why);
-                Err(refusal).inspect_err(|err| self.record_failure(dir, &err.message))
+                let why =
+                    format!("{other} has come to be in it below; move it away, or discard {} to see it", dir.held.id);
+                Err(refused_at(path, ErrorCode::Conflict, &why))
             }
             None => Ok(()),
         }

@@ -229,3 +229,30 @@ fn a_change_that_gets_another_name_as_it_is_discarded_does_not_come_back() {
         }
     });
 }
+
+/// It was said to have changed at that very moment, whenever one tried, and force was no way out.
+#[test]
+fn what_has_become_a_directory_with_something_in_it_is_refused_also_by_force_and_says_so() {
+    let bench = Bench::new();
+    for path in ["deleted", "changed"] {
+        bench.put(path, &lines(100));
+    }
+    bench.unlink("deleted");
+    bench.save("changed", &changed(100, 60));
+    for path in ["deleted", "changed"] {
+        std::fs::remove_file(bench.lower_path(path)).unwrap();
+        bench.put(&format!("{path}/hers"), "hers\n");
+    }
+    for held in bench.held() {
+        let (path, ids) = (&held.names[0], [held.held.unwrap().id]);
+        for force in [false, true] {
+            let refusal =
+                nothing_happens(&bench, || bench.view().confirm(&ids, &ConfirmHow { force, ..HOW }).map(|_| ()));
+            let why = format!(
+                "{path}: {path}/hers has come to be in it below; move it away, or discard {} to see it",
+                ids[0]
+            );
+            assert_eq!((refusal.code, refusal.message), (ErrorCode::Conflict, why));
+        }
+    }
+}
