@@ -199,7 +199,14 @@ impl Overlay {
         for (index, change) in reviewing.taken.iter().enumerate() {
             let path = &change.row.names[0];
             let fault = |err: Error| failed(path, &err);
-            let mut side = self.row_side(&change.row).map_err(fault)?;
+            let mut side = match self.row_side(&change.row) {
+                // Somebody has taken its file away: nothing is left to be kept, and no other way to be rid of the change.
+                Err(err) if err.code() == libc::ENOENT && !change.row.what.is_structure() => {
+                    log::error!("{path}: its content is gone: {err}");
+                    Side::default()
+                }
+                side => side.map_err(fault)?,
+            };
             let staged = match side.stage(&self.store) {
                 Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
                 staged => staged.map_err(Error::from),

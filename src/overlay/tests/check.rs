@@ -211,3 +211,24 @@ fn a_held_rename_that_cannot_be_recorded_keeps_the_content() {
     assert_eq!(bench.lower("a.tmp"), None);
     assert_eq!(kinds(&bench), []);
 }
+
+#[test]
+fn a_held_change_whose_file_has_gone_can_be_discarded_with_all_others() {
+    for is_remounted in [false, true] {
+        let mut bench = bench();
+        bench.put("c", &lines(100));
+        bench.save("c", "rewritten\n");
+        std::fs::remove_file(held_file(&bench)).unwrap();
+        if is_remounted {
+            bench.remount();
+        }
+        assert!(!kinds(&bench).is_empty());
+        let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+        let outcomes = bench.view().discard(&ids, &Review::default()).unwrap();
+        assert_eq!(outcomes.iter().map(|outcome| outcome.backup.is_some()).collect::<Vec<_>>(), [false, true]);
+        assert_eq!((kinds(&bench), bench.held()), (vec![], vec![]));
+        assert_eq!([bench.read("a"), bench.read("c")], [Some(lines(100)), Some(lines(100))]);
+        bench.save("a", &changed(100, 2));
+        assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+    }
+}
