@@ -53,7 +53,7 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
                 }
                 Err(reason) => Err(refusal(&reason).into()),
             },
-            Forked::Child(signal) => be_the_watchdog(&plan, signal),
+            Forked::Child(signal) => be_the_watchdog(plan, signal),
         },
     }
 }
@@ -73,7 +73,7 @@ pub fn rehearse(arguments: &MountArgs) -> Result<(), Failure> {
 }
 
 /// Never returns to what the caller has yet to do.
-fn be_the_watchdog(plan: &Plan, signal: ReadySignal) -> ! {
+fn be_the_watchdog(plan: Plan, signal: ReadySignal) -> ! {
     match watchdog::watch(plan, signal) {
         Ok(()) => std::process::exit(0),
         Err(failure) => {

@@ -56,6 +56,7 @@ pub fn location() -> Result<Location, Failure> {
         state: directory(STATE_VARIABLE)?,
         backups: directory(BACKUP_VARIABLE)?,
         stage: directory(STAGE_VARIABLE)?,
+        known: None,
     })
 }
 

@@ -3,12 +3,15 @@
 use super::{ClientError, DeadMount, Place, place, place::io_error};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
 use crate::sys::mount::is_death;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The longest socket path that fits into `sockaddr_un` with its NUL (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -41,6 +44,8 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
     match connect(&place.state, &socket) {
         Ok(stream) => Ok(Reach::Socket(stream)),
         Err(err) if is_nobody(&err) => Ok(Reach::Offline),
+        // Another user's, who may be dead.
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied && is_unlocked(&place.root) => Ok(Reach::Offline),
         Err(err) => Err(io_error("connect to", &socket, err)),
     }
 }
@@ -48,6 +53,22 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
 /// A socket file that a killed daemon left behind refuses connections.
 fn is_nobody(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// How long a command that works without a daemon, or a dying one, is waited for; the lock is theirs for a moment.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Whether no daemon has the project: each holds its lock.
+fn is_unlocked(project: &Path) -> bool {
+    let Ok(project) = File::open(project) else { return false };
+    let begun = Instant::now();
+    loop {
+        match flock(&project, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_POLL),
+            locked => return locked.is_ok(),
+        }
+    }
 }
 
 fn connect(state: &Path, socket: &Path) -> io::Result<UnixStream> {

@@ -219,6 +219,8 @@ pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status,
     let backups = page.part_made(backups, |kept| Ok::<_, ErrorBody>(backup(kept)))?;
     let writers = page.part(overlay.unjudged());
     let mounted = project.mounted.as_ref();
+    // Asked first: that may find that nothing is written any more.
+    let notices = notices(project).chain(standing_below(project, asker)).collect();
     Ok(Status {
         schema: Status::SCHEMA.to_owned(),
         project: project.path.display().to_string(),
@@ -236,7 +238,7 @@ pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status,
         runs: overlay.runs().live().into_iter().map(run).collect(),
         passthrough: mounted.is_some() && overlay.passes_through(),
         readonly: overlay.fault(),
-        notices: notices(project).chain(standing_below(project, asker)).collect(),
+        notices,
         next: page.next(),
     })
 }
@@ -246,16 +248,33 @@ fn run(run: overlay::Run) -> Run {
     Run { session: run.session, pid: run.runner, uid: run.uid, command: run.command, started }
 }
 
-/// What there is to be told where somebody has removed the state directory under the view.
-pub fn state_removed(project: &Project) -> Option<String> {
-    let told = "the state directory was removed, and with it what was held and all backups; unmount, and mount again";
-    project.overlay.store().is_removed().then(|| told.to_owned())
+/// What somebody has removed under the view.
+#[derive(Default)]
+pub struct Removed {
+    pub told: Option<String>,
+    /// What is held is not for the next session to find.
+    pub is_lost: bool,
+}
+
+pub fn removed(project: &Project) -> Removed {
+    let store = project.overlay.store();
+    if store.is_removed() {
+        let told =
+            "the state directory was removed, and with it what was held and all backups; unmount, and mount again";
+        return Removed { told: Some(told.to_owned()), is_lost: true };
+    }
+    match store.database_removed() {
+        None => Removed::default(),
+        Some(removed) => Removed { told: store.halted(), is_lost: removed == store::Removed::Lost },
+    }
 }
 
 fn notices(project: &Project) -> impl Iterator<Item = String> {
     let unread = project.overlay.unread_rules().map(|why| format!("only what is built in is in force: {why}"));
     let ignored = project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice));
-    state_removed(project).into_iter().chain(unread).chain(ignored).chain(project.overlay.limit_notices())
+    // Why nothing is written is told by itself.
+    let removed = removed(project).told.filter(|told| project.overlay.fault().as_ref() != Some(told));
+    removed.into_iter().chain(unread).chain(ignored).chain(project.overlay.limit_notices())
 }
 
 /// A setting without effect, said as `mount` says it.

@@ -562,12 +562,12 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         wait_for_writers(request, project)?;
     }
     let outcomes = held_at_unmount(request, asker, project)?;
-    let lost = answers::state_removed(project);
-    let held = if lost.is_none() { answers::all_held(project)? } else { Vec::new() };
+    let removed = answers::removed(project);
+    let held = if removed.is_lost { Vec::new() } else { answers::all_held(project)? };
     let held_count = held.len() as u64;
     // Nobody is there to be asked for the next page.
     let held = page(held, 0, None).entries;
-    let notices = lost.into_iter().collect();
+    let notices = removed.told.into_iter().collect();
     Ok(Reply::Unmount(UnmountReply { outcomes, held, held_count, notices, dry_run: request.dry_run }))
 }
 

@@ -106,6 +106,9 @@ impl Store {
     pub fn check(&self, lower: &Tree, scope: &Scope) -> Result<(Vec<Fault>, u64)> {
         self.record_waiting()?;
         let mut found = Findings::default();
+        if self.database_removed().is_some() {
+            found.add(FaultKind::Database, "fettle.db", self.halted().unwrap_or_default());
+        }
         self.check_database(&mut found)?;
         let contents = self.check_contents(&mut found)?;
         let rows = self.rows::<UpperRow>(&mut found, "upper", "SELECT CAST(id AS TEXT), row FROM upper ORDER BY id")?;

@@ -14,6 +14,7 @@ use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result, journal};
 use crate::model::Digest;
+use crate::sys::file::InodeKey;
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
@@ -58,12 +59,22 @@ const FILE: &str = "fettle.db";
 const MADE: &str = "made";
 
 const LOST: &str = "its database fettle.db or the log of that, fettle.db-wal, is gone or damaged, though there is content \
-                    that was held or kept";
+                    that was held or kept; put both back from a copy, or move the directory elsewhere: the next mount \
+                    begins anew, and what was held is in `stage` there";
 
 /// Whether nothing was ever written to the database. Asked before SQLite opens it, which takes away the log of such a one.
 fn is_empty(dirs: &StateDirs) -> bool {
     let stat = rustix::fs::statat(dirs.state(), FILE, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     stat.map_or(true, |stat| stat.st_size == 0)
+}
+
+/// What has become of the files of a database that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// Somebody has removed or replaced them; what was committed is in a file there.
+    WrittenAnew,
+    /// The same, and what was committed ends with this process.
+    Lost,
 }
 
 /// Whom to tell when the log has grown.
@@ -90,6 +101,9 @@ pub struct Database {
     pub(super) halt: Arc<Halt>,
     /// The log stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
+    /// What stood under the names of the database and its log when it was opened.
+    files: [Option<InodeKey>; 2],
+    removed: Option<Removed>,
 }
 
 /// A sync may have failed: what was moved of the log, or the log itself, may then not be on disk. The next start moves all
@@ -107,7 +121,7 @@ impl Drop for Database {
 impl Database {
     pub fn open(dirs: &StateDirs, halt: &Arc<Halt>) -> Result<Self> {
         let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
-        if is_empty(dirs) && has_content(dirs)? {
+        if is_empty(dirs) && (dirs.is_known() || has_content(dirs)?) {
             return Err(damaged(LOST.to_owned()));
         }
         let opening = || format!("open the state database in {}", dirs.describe());
@@ -124,7 +138,7 @@ impl Database {
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(unopened)?;
         let forgets = version == 0 || (version == SCHEMA_VERSION && knows_nothing(&connection)?);
         // Taken for a new one, it would have all that content swept as left over.
-        if forgets && has_content(dirs)? {
+        if forgets && (dirs.is_known() || has_content(dirs)?) {
             // Somebody may still find something in it.
             connection.keep_log()?;
             return Err(damaged(LOST.to_owned()));
@@ -154,7 +168,10 @@ impl Database {
             waiting: Waiting::default(),
             halt: Arc::clone(halt),
             log: None,
+            files: Default::default(),
+            removed: None,
         };
+        database.files = database.connection.files().doing(opening)?;
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
     }
@@ -192,6 +209,7 @@ impl Database {
     /// All that `work` writes is committed together, or nothing of it.
     pub fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let value = self.commit(Going::All, work).map_err(|err| failed(&self.connection, err))?;
+        self.check_kept()?;
         // There may be events.
         self.committed.notify_all();
         Ok(value)
@@ -226,12 +244,16 @@ impl Database {
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;
         let written = self.halt.watch_syncs("sync the state database", written);
         let value = written.map_err(|err| failed(&self.connection, err))?;
+        self.check_kept()?;
         self.committed.notify_all();
         Ok(value)
     }
 
     /// One transaction, with what was left to it.
     fn commit<T>(&mut self, going: Going, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        if self.removed.is_some() {
+            self.halt.check()?;
+        }
         let transaction = Transaction::begin(&mut self.connection)?;
         self.undone.iter().try_for_each(|intent| journal::retract(&transaction, *intent))?;
         self.waiting.record(&transaction, going)?;
@@ -283,11 +305,58 @@ impl Database {
     /// The log by a descriptor of its own, to be synced. Kept: it tells of every failure to write the log out that came
     /// since it was opened, and needs no other descriptor when there are none left.
     pub fn log_file(&mut self) -> Result<Arc<File>> {
+        if self.removed().is_some() {
+            self.halt.check()?;
+        }
         if let Some(log) = &self.log {
             return Ok(Arc::clone(log));
         }
         let log = self.connection.open_log().map(File::from).doing(|| "open the database's log".to_owned())?;
         Ok(Arc::clone(self.log.insert(Arc::new(log))))
+    }
+
+    /// After a commit: whether it is more than this process's own.
+    fn check_kept(&mut self) -> Result<()> {
+        match self.removed() {
+            Some(Removed::Lost) => self.halt.check(),
+            Some(Removed::WrittenAnew) | None => Ok(()),
+        }
+    }
+
+    /// Whether somebody has removed or replaced the files. Then all that was committed is written anew, where that can be, and
+    /// nothing more is: it would end with this process.
+    pub fn removed(&mut self) -> Option<Removed> {
+        if self.removed.is_none() {
+            match self.connection.files() {
+                Ok(found) if found != self.files => self.removed = Some(self.write_anew(found)),
+                Ok(_) => {}
+                // One that cannot be looked at may be there yet.
+                Err(err) => log::warn!("look at the state database: {err}"),
+            }
+        }
+        self.removed
+    }
+
+    fn write_anew(&mut self, [database, log]: [Option<InodeKey>; 2]) -> Removed {
+        let what = "the state database was removed or replaced";
+        let written = match database {
+            None => self.connection.write_anew().map_err(|err| err.to_string()),
+            Some(_) if database == self.files[0] && log.is_none() => {
+                self.connection.empty_log().map_err(|err| err.to_string())
+            }
+            Some(_) => Err("something else stands there".to_owned()),
+        };
+        match written {
+            Ok(()) => {
+                self.halt.halt(&format!("{what}, and is written anew; unmount, and mount again"));
+                Removed::WrittenAnew
+            }
+            Err(err) => {
+                let lost = "and what was held and all backups with it; unmount, and mount again";
+                self.halt.halt(&format!("{what} (written anew: {err}), {lost}"));
+                Removed::Lost
+            }
+        }
     }
 
     /// Who moves the log into the database file while others commit.

@@ -6,7 +6,7 @@
 //!   stage/N                 upper content, FETTLE_STAGE_DIR
 //!   content/HEX             replaced content too large for the database, FETTLE_BACKUP_DIR
 //!   control.sock            the control protocol for callers outside the mount
-//!   instance                a random name, under which stage and content stand in directories given for them
+//!   instance                a random name, under which stage and content stand in directories given for them (`elsewhere.rs`)
 //!   holder.json             who holds the lock, for messages only
 //!   .gitignore .git/        make git ignore the directory, and `git clean -fdx` pass it by
 //! ```
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
 use super::upper::UpperId;
-use super::{Context, Error, Result};
+use super::{Context, Error, Result, elsewhere};
 use crate::model::RelPath;
 use crate::sys::RenameFlags;
 use crate::sys::file::{self, Meta};
@@ -48,6 +48,8 @@ pub struct Location {
     pub state: Option<PathBuf>,
     pub backups: Option<PathBuf>,
     pub stage: Option<PathBuf>,
+    /// The state that was there before, by its instance: another is not taken for it, and none is made in its place.
+    pub known: Option<String>,
 }
 
 impl Location {
@@ -70,33 +72,29 @@ pub struct StateDirs {
     content: Arc<OwnedFd>,
     /// Upper content is within the state directory, not in a place given for it.
     own_stage: bool,
+    /// See [`Location::known`].
+    is_known: bool,
     description: String,
 }
 
 const PRIVATE_DIR: Mode = Mode::RWXU;
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
-const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+pub(super) const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl StateDirs {
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let description = location.describe(lower);
-        let state = match &location.state {
-            Some(path) => {
-                check_free_for_state(path)?;
-                open_outside(path)?
-            }
-            None => open_inside(lower.root(), STATE_DIR_NAME.as_ref(), &description)?,
-        };
-        let instance = instance(&state, &description)?;
+        let state = open_state(lower, location, &description)?;
+        let instance = elsewhere::own_name(&state, instance(&state, location, &description)?, location)?;
         let within = |path: &Option<PathBuf>, name: &str| match path {
-            // Several projects may be given one such directory.
             Some(path) => open_outside(&path.join(&instance)),
             None => open_inside(state.as_fd(), name.as_ref(), &format!("{description}/{name}")),
         };
         let stage = within(&location.stage, STAGE)?;
         let content = within(&location.backups, CONTENT)?;
         let (stage, content) = (Arc::new(stage), Arc::new(content));
-        let dirs = Self { state, stage, content, own_stage: location.stage.is_none(), description };
+        let (own_stage, is_known) = (location.stage.is_none(), location.known.is_some());
+        let dirs = Self { state, stage, content, own_stage, is_known, description };
         dirs.hide_from_git()?;
         Ok(dirs)
     }
@@ -118,6 +116,11 @@ impl StateDirs {
 
     pub fn has_own_stage(&self) -> bool {
         self.own_stage
+    }
+
+    /// Whether there was state before, so that what is missing is lost.
+    pub fn is_known(&self) -> bool {
+        self.is_known
     }
 
     /// All directories of ours, and what each is called in messages.
@@ -200,11 +203,13 @@ impl StateDirs {
         Ok(Place { dir: Arc::clone(&self.stage), name: OsString::from(id.to_string()) })
     }
 
-    /// The names of all files of large content.
+    /// The names of all files of large content. Where both may stand in one directory, upper files are beside them.
     pub fn content_files(&self) -> Result<Vec<String>> {
         let list = crate::sys::tree::list(self.content.as_fd());
         let entries = list.doing(|| format!("list {}/content", self.description))?;
-        Ok(entries.into_iter().filter_map(|entry| entry.name.into_string().ok()).collect())
+        let names = entries.into_iter().filter_map(|entry| entry.name.into_string().ok());
+        let is_other = |name: &String| elsewhere::is_note(name) || UpperId::parse(OsStr::new(name)).is_some();
+        Ok(names.filter(|name| !is_other(name)).collect())
     }
 
     pub fn content_dir(&self) -> Arc<OwnedFd> {
@@ -217,41 +222,92 @@ impl StateDirs {
 
     pub(super) fn write_holder(&self, note: &HolderNote) -> Result<()> {
         let json = serde_json::to_vec(note).map_err(io::Error::other).doing(|| "write holder.json".to_owned())?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = fs::openat(&self.state, HOLDER, flags, PRIVATE_FILE).map_err(io::Error::from);
-        file.and_then(|file| File::from(file).write_all(&json)).doing(|| format!("write {}/{HOLDER}", self.description))
+        let place = self.holder_place()?;
+        // One that root's daemon left may not be written to, but be removed by whoever has the directory.
+        let made = remove(&place).and_then(|()| place.create(OFlags::WRONLY, PRIVATE_FILE));
+        made.and_then(|file| File::from(file).write_all(&json)).doing(|| format!("write {}/{HOLDER}", self.description))
     }
 
     pub fn clear_holder(&self) -> Result<()> {
+        remove(&self.holder_place()?).doing(|| format!("remove {}/{HOLDER}", self.description))
+    }
+
+    fn holder_place(&self) -> Result<Place> {
         let dir = self.state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
-        remove(&Place { dir: dir.into(), name: HOLDER.into() })
-            .doing(|| format!("remove {}/{HOLDER}", self.description))
+        Ok(Place { dir: dir.into(), name: HOLDER.into() })
     }
 }
 
-/// A name for this state, made with it: random, so that it stays right when the project is moved or copied.
-fn instance(state: &OwnedFd, description: &str) -> Result<String> {
-    let doing = || format!("read {description}/{INSTANCE}");
-    let place = Place { dir: state.try_clone().doing(doing)?.into(), name: INSTANCE.into() };
-    match place.open(OFlags::RDONLY) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+fn open_state(lower: &Tree, location: &Location, description: &str) -> Result<OwnedFd> {
+    let opening = || format!("open state directory {description}");
+    match (&location.state, &location.known) {
+        (Some(path), Some(_)) => fs::open(path, DIR_FLAGS, Mode::empty()).map_err(io::Error::from).doing(opening),
+        (Some(path), None) => {
+            check_free_for_state(path)?;
+            open_outside(path)
+        }
+        (None, Some(_)) => {
+            let opened = fs::openat(lower.root(), STATE_DIR_NAME, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty());
+            opened.map_err(io::Error::from).doing(opening)
+        }
+        (None, None) => open_inside(lower.root(), STATE_DIR_NAME.as_ref(), description),
+    }
+}
+
+/// The name of the state that is known to be there, or of any, made where there is none.
+fn instance(state: &OwnedFd, location: &Location, description: &str) -> Result<String> {
+    let found = read_instance(state, description)?;
+    match (found, &location.known) {
+        (Some(name), None) => Ok(name),
+        (Some(name), Some(known)) if name == *known => Ok(name),
+        (Some(_) | None, Some(_)) => Err(io::Error::other("it is not the state that was here before"))
+            .doing(|| format!("open state directory {description}")),
+        (None, None) => {
             let name = super::landing::random_suffix();
-            write_whole(&place, name.as_bytes()).doing(|| format!("make {description}/{INSTANCE}"))?;
+            write_whole(&instance_place(state)?, name.as_bytes()).doing(|| format!("make {description}/{INSTANCE}"))?;
             Ok(name)
         }
+    }
+}
+
+fn instance_place(state: &OwnedFd) -> Result<Place> {
+    let dir = state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
+    Ok(Place { dir: dir.into(), name: INSTANCE.into() })
+}
+
+/// A random name for this state, made with it, by which it is known and has its directories elsewhere. It stays right when
+/// the project is moved; a copy has it, too, until `elsewhere.rs` gives it another.
+pub fn read_instance(state: &OwnedFd, description: &str) -> Result<Option<String>> {
+    let doing = || format!("read {description}/{INSTANCE}");
+    match instance_place(state)?.open(OFlags::RDONLY) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Ok(file) => {
             let mut name = String::new();
             File::from(file).take(64).read_to_string(&mut name).doing(doing)?;
             let sound = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
             let damaged = || Error::Damaged { path: description.to_owned(), what: format!("{INSTANCE} is not a name") };
-            sound.then_some(name).ok_or_else(damaged)
+            sound.then_some(Some(name)).ok_or_else(damaged)
         }
         Err(err) => Err(err).doing(doing),
     }
 }
 
+/// Gives this state another name.
+pub(super) fn write_instance(state: &OwnedFd, name: &str) -> Result<()> {
+    replace_whole(&instance_place(state)?, name.as_bytes()).doing(|| format!("write {INSTANCE}"))
+}
+
 /// A file that is there as a whole or not at all, whenever the power goes.
-fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
+pub(super) fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
+    write_over(place, content, RenameFlags::NOREPLACE)
+}
+
+/// The same in the place of one that is there.
+pub(super) fn replace_whole(place: &Place, content: &[u8]) -> io::Result<()> {
+    write_over(place, content, RenameFlags::empty())
+}
+
+fn write_over(place: &Place, content: &[u8], flags: RenameFlags) -> io::Result<()> {
     let mut name = place.name.clone();
     name.push(".new");
     let new = place.sibling(name);
@@ -260,7 +316,7 @@ fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
     let file = File::from(new.create(OFlags::WRONLY, PRIVATE_FILE)?);
     (&file).write_all(content)?;
     file.sync_all()?;
-    new.rename(place, RenameFlags::NOREPLACE)?;
+    new.rename(place, flags)?;
     place.sync_dir()
 }
 
@@ -309,7 +365,7 @@ fn check_free_for_state(path: &Path) -> Result<()> {
     }
 }
 
-fn open_outside(path: &PathBuf) -> Result<OwnedFd> {
+pub(super) fn open_outside(path: &Path) -> Result<OwnedFd> {
     let describe = || format!("open state directory {}", path.display());
     match std::fs::DirBuilder::new().recursive(true).create(path) {
         // Something else stands there, of which opening says what is wrong with it.

@@ -17,6 +17,7 @@ mod checkpoint;
 mod content;
 mod database;
 mod device;
+mod elsewhere;
 mod events;
 mod followers;
 mod fulfilment;
@@ -53,7 +54,9 @@ pub use content::StagedContent;
 pub use events::{Event, EventDraft, Gathered, LOG_BYTES_MAX};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
-pub use layout::{HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name};
+pub use layout::{
+    HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name, read_instance,
+};
 pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version};
 pub use readings::{Baseline, Counted, MeterRow, Reader};
 pub use recovery::Recovered;
@@ -63,6 +66,8 @@ pub use verdicts::Verdict;
 
 use checkpoint::Checkpointer;
 use content::Unsynced;
+pub use database::Removed;
+
 use database::Database;
 use followers::Followers;
 use halt::Halt;
@@ -226,6 +231,11 @@ impl Store {
     /// Whether somebody has removed the state directory, with all that was in it.
     pub fn is_removed(&self) -> bool {
         Meta::of(self.dirs.state()).is_ok_and(|meta| meta.links == 0)
+    }
+
+    /// Whether somebody has removed the database under us.
+    pub fn database_removed(&self) -> Option<Removed> {
+        self.database.lock().removed()
     }
 
     /// Where the socket and the like stand.

@@ -23,6 +23,7 @@ mod tests;
 mod transaction;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -33,6 +34,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};
 use rustix::fs::{FileType, Mode, OFlags};
+
+use super::RenameFlags;
+use super::file::InodeKey;
+use super::tree::Place;
 
 pub use self::mover::LogMover;
 pub use self::transaction::Transaction;
@@ -79,7 +84,40 @@ impl Database {
     /// The log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
     pub fn open_log(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.dir, format!("{}-wal", self.name), flags, Mode::empty())?)
+        Ok(rustix::fs::openat(&self.dir, self.log_name(), flags, Mode::empty())?)
+    }
+
+    /// What stands under the names of the database and its log. Asked by name: see the head of this file.
+    pub fn files(&self) -> io::Result<[Option<InodeKey>; 2]> {
+        let key = |name: &str| Ok::<_, io::Error>(self.place(name).stat()?.map(|meta| meta.key()));
+        Ok([key(&self.name)?, key(&self.log_name())?])
+    }
+
+    fn log_name(&self) -> String {
+        format!("{}-wal", self.name)
+    }
+
+    fn place(&self, name: &str) -> Place {
+        Place { dir: Arc::clone(&self.dir), name: name.into() }
+    }
+
+    /// Writes all that was committed to a new database of the same name, which must be free, durably. This connection goes
+    /// on with the old one, which nobody else can open. A log of the old one would be taken for the new one's.
+    pub fn write_anew(&self) -> Result<(), OpenError> {
+        let new = format!("{}.new", self.name);
+        let place = self.place(&new);
+        if place.stat()?.is_some() {
+            place.unlink()?;
+        }
+        create_private(&self.dir, &new)?;
+        self.connection.execute("VACUUM INTO ?1", [format!("/proc/self/fd/{}/{new}", self.dir.as_raw_fd())])?;
+        File::from(place.open(OFlags::RDONLY)?).sync_all()?;
+        let log = self.place(&self.log_name());
+        if log.stat()?.is_some() {
+            log.unlink()?;
+        }
+        place.rename(&self.place(&self.name), RenameFlags::NOREPLACE)?;
+        Ok(place.sync_dir()?)
     }
 
     /// Moves all of the log, durably, and leaves its file empty.

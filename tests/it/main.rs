@@ -7,7 +7,7 @@
 //! they do at the worst moment, `sparse` files of holes, `read`, `patch`, `check` and `review` the commands of these names, `faults` disks that fail, `hooks`
 //! permission programs, `mcp` agents with tools, `run` commands in a view of their own, `security` what is a boundary,
 //! `damage` what programs do by accident and one command undoes, `mount_helper` and `service` who else starts a mount,
-//! `containers` what those let through, `fuzz` what others may have written.
+//! `containers` what those let through, `fuzz` what others may have written, `statedirs` state that is shared, copied or gone.
 
 mod around;
 mod attribution;
@@ -45,6 +45,7 @@ mod security;
 mod semantics;
 mod service;
 mod sparse;
+mod statedirs;
 mod structure;
 mod tidy;
 mod tiers;

@@ -47,6 +47,8 @@ const RUNS_LEFT_TICK: Duration = Duration::from_millis(5);
 /// How long the view of runs waits for the first, or for those to come back that had a daemon that died.
 const FIRST_RUN_MAX: Duration = Duration::from_secs(10);
 
+const LOG: &str = "daemon.log";
+
 /// A log above this is begun anew at the next mount.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
@@ -218,7 +220,13 @@ fn hide_from_git(project: &Path) {
 /// The log in a state directory, to append to.
 pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = File::from(rustix::fs::openat(state, "daemon.log", flags, Mode::RUSR | Mode::WUSR)?);
+    let open = || rustix::fs::openat(state, LOG, flags, Mode::RUSR | Mode::WUSR);
+    let opened = match open() {
+        // That of root's daemon, in a directory of this user.
+        Err(Errno::ACCESS) => rustix::fs::unlinkat(state, LOG, AtFlags::empty()).and_then(|()| open()),
+        opened => opened,
+    };
+    let file = File::from(opened?);
     if file.metadata()?.size() > LOG_BYTES_MAX {
         file.set_len(0)?;
     }

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use super::super::mount::{Audience, MountArgs};
+use super::super::offline::store_failure;
 use super::super::{Failure, sources};
 use super::options::Options;
 use super::say;
 use crate::client::{Client, fettle_mounts};
 use crate::overlay::RuleSource;
 use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
-use crate::store::Location;
+use crate::store::{self, Location};
 use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode, is_death};
 use crate::sys::parcel::Parcel;
 
@@ -74,6 +75,36 @@ impl Plan {
             Some(state) => Ok(std::fs::File::open(state)?.into()),
             None => self.open_in_lower(STATE_DIRECTORY),
         }
+    }
+
+    /// From now on no other state is taken for the one that is there.
+    pub fn know_state(&mut self) -> Result<(), Failure> {
+        let instance = self.read_instance(&self.open_state().map_err(|err| self.state_failed(err))?)?;
+        self.location.known = Some(instance);
+        Ok(())
+    }
+
+    /// The state directory, if it is the one that is known.
+    pub fn open_known_state(&self) -> Result<OwnedFd, Failure> {
+        let state = self.open_state().map_err(|err| self.state_failed(err))?;
+        match self.location.known == Some(self.read_instance(&state)?) {
+            true => Ok(state),
+            false => Err(self.state_failed(io::Error::other("it is not the state that was here before"))),
+        }
+    }
+
+    fn read_instance(&self, state: &OwnedFd) -> Result<String, Failure> {
+        let instance = store::read_instance(state, &self.state_name()).map_err(store_failure)?;
+        instance.ok_or_else(|| self.state_failed(io::Error::other("it is no state directory")))
+    }
+
+    fn state_name(&self) -> String {
+        let inside = || self.project.join(STATE_DIRECTORY);
+        self.location.state.clone().unwrap_or_else(inside).display().to_string()
+    }
+
+    fn state_failed(&self, err: io::Error) -> Failure {
+        told(&format!("open state directory {}", self.state_name()), err)
     }
 
     fn open_in_lower(&self, name: &str) -> io::Result<OwnedFd> {

@@ -12,6 +12,9 @@
 //! goes first, for `fusermount3` mounts over none: then there is a moment without a mount.) Of a run the keeper mounts, and
 //! what lies over its project stays.
 //!
+//! Another daemon works with the state that the dead one had, or not at all: where that is gone, with the disk that it is
+//! on, say, none is made in its place.
+//!
 //! It has one thread and holds nothing: neither the lock nor the device nor an open descriptor of the project.
 
 use std::io;
@@ -32,12 +35,15 @@ const DEATHS_MAX: usize = 3;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 
 /// The watchdog's whole life. Whoever called `mount` hears of the first daemon's start; of later ones the log tells.
-pub fn watch(plan: &Plan, caller: ReadySignal) -> Result<(), Failure> {
-    let started = keeper(plan).and_then(|keeper| Ok((start(plan, keeper.as_ref())?, keeper)));
+pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
+    let started = keeper(&plan).and_then(|keeper| Ok((start(&plan, keeper.as_ref())?, keeper)));
     let (mut daemon, keeper) = match started {
         Ok(started) => started,
         Err(reason) => return caller.failed(&reason).map_err(|err| told("tell the waiting process", &err)),
     };
+    if let Err(failure) = plan.know_state() {
+        say(format_args!("no other daemon comes should this one die: {}", failure.message()));
+    }
     if let Err(_gone) = caller.ready(Output::Null) {
         // Interrupted; the mount it asked for stands all the same.
     }
@@ -48,7 +54,7 @@ pub fn watch(plan: &Plan, caller: ReadySignal) -> Result<(), Failure> {
             death @ Ending::Killed(_) => {
                 deaths.retain(|then: &Instant| then.elapsed() < DEATHS_WITHIN);
                 deaths.push(Instant::now());
-                daemon = replace((plan, keeper.as_ref()), death, deaths.len())?;
+                daemon = replace((&plan, keeper.as_ref()), death, deaths.len())?;
             }
         }
     }
@@ -86,8 +92,8 @@ fn start(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, String> {
 
 /// Another in the place of the dead one, or none, and no mount either.
 fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usize) -> Result<Child, Failure> {
-    if let Err(err) = write_to_log(plan) {
-        say(format_args!("open the log: {err}"));
+    if let Err(failure) = write_to_log(plan) {
+        say(format_args!("open the log: {}", failure.message()));
     }
     say(format_args!("the daemon {death}"));
     let another = if deaths > DEATHS_MAX { Err(given_up(plan, deaths)) } else { start_again(plan, keeper) };
@@ -98,6 +104,7 @@ fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usiz
 }
 
 fn start_again(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, Failure> {
+    drop(plan.open_known_state()?);
     plan.check()?;
     start(plan, keeper).map_err(|reason| super::refusal(&reason).into())
 }
@@ -111,7 +118,8 @@ fn given_up(plan: &Plan, deaths: usize) -> Failure {
     Failure::new(ErrorCode::Io, format!("that was the {deaths}th time in {within} s: no further start; {left}"))
 }
 
-fn write_to_log(plan: &Plan) -> io::Result<()> {
-    let log = open_log(plan.open_state()?.as_fd())?;
-    redirect_standard_descriptors(Output::Log(log.as_fd()))
+fn write_to_log(plan: &Plan) -> Result<(), Failure> {
+    let state = plan.open_known_state()?;
+    let log = open_log(state.as_fd()).and_then(|log| redirect_standard_descriptors(Output::Log(log.as_fd())));
+    log.map_err(|err| told("open the daemon's log", &err))
 }
