@@ -23,4 +23,4 @@ pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
 pub use printable::{escape_content, escape_name};
 pub use spelled::{Object, Word};
-pub use stamp::{Stamp, Timestamp};
+pub use stamp::{Births, InodeKey, Stamp, Timestamp};

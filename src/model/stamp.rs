@@ -15,4 +15,50 @@ pub struct Stamp {
     pub size: u64,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
+    /// When the inode was made; all zero where the file system does not tell.
+    #[serde(default)]
+    pub btime: Timestamp,
+}
+
+/// Tells one inode from every other, also from one that has its number later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InodeKey {
+    pub device: u64,
+    pub inode: u64,
+    pub btime: Timestamp,
+}
+
+impl Stamp {
+    pub fn key(&self) -> InodeKey {
+        InodeKey { device: self.device, inode: self.inode, btime: self.btime }
+    }
+}
+
+/// What tells an inode of lower from one that has its number later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Births {
+    /// The time at which it was made, where that is told.
+    #[default]
+    Stay,
+    /// Not that time: file systems that lie on top of others give a file a new one with its first change.
+    Move,
+}
+
+impl Births {
+    /// Whether two are one inode, as far as numbers and births tell.
+    pub fn may_be_one(self, one: InodeKey, other: InodeKey) -> bool {
+        (one.device, one.inode) == (other.device, other.inode) && (!self.tell(one, other) || one.btime == other.btime)
+    }
+
+    /// The same where nothing may be taken for the inode that is not. Where births do not tell, what looks otherwise counts
+    /// as another.
+    pub fn are_one(self, one: &Stamp, other: &Stamp) -> bool {
+        let looks_alike = || (one.size, one.mtime) == (other.size, other.mtime);
+        self.may_be_one(one.key(), other.key()) && (self.tell(one.key(), other.key()) || looks_alike())
+    }
+
+    fn tell(self, one: InodeKey, other: InodeKey) -> bool {
+        let is_told = |key: InodeKey| key.btime != Timestamp::default();
+        self == Self::Stay && is_told(one) && is_told(other)
+    }
 }

@@ -95,7 +95,7 @@ impl Overlay {
             Some(AnchorState::Moved { to, stamp }) => {
                 let side = self.present_side(&to)?;
                 // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
-                let same = |meta: Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+                let same = |meta: Meta| self.births.may_be_one(stamp.key(), meta.key());
                 Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
             }
             Some(AnchorState::Nothing) | None => Ok(Old::known(Side::default())),

@@ -136,7 +136,7 @@ impl Overlay {
         let (names, base, looks) = (vec![path.clone()], Base::of(Below::of(Some(&meta))), Some(FileLooks::of(&meta)));
         let row = UpperRow { id: new.id(), names, what, base, held: None, looks };
         let mut state = self.state.lock();
-        let has_entry = || meta.links > 1 && state.uppers.of_inode(meta.device, meta.inode).is_some();
+        let has_entry = || meta.links > 1 && state.uppers.of_inode(&meta.stamp()).is_some();
         if meta.kind != kind || state.uppers.at(path).is_some() || has_entry() {
             return Ok(None);
         }

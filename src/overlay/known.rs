@@ -92,7 +92,7 @@ mod tests {
     fn what_speaks_of_a_place_is_found_through_all_changes() {
         let path = |number: usize| RelPath::parse(format!("p{number}").as_bytes()).unwrap();
         let time = Timestamp::default();
-        let stamp = Stamp { device: 1, inode: 1, size: 1, mtime: time, ctime: time };
+        let stamp = Stamp { device: 1, inode: 1, size: 1, mtime: time, ctime: time, btime: time };
         let mut anchors = Anchors::default();
         // Every pair of places, of which one or both may be none, in turn at each path; and none at all.
         for turn in 0..1000 {

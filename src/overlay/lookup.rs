@@ -10,9 +10,9 @@ use super::nodes::NodeId;
 use super::uppers::DirsIn;
 use super::watch::{Holds, Watched};
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
-use crate::model::{RelPath, Stamp};
+use crate::model::{InodeKey, RelPath, Stamp};
 use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
-use crate::sys::file::{FileKind, InodeKey, Meta};
+use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::DirEntry;
 
 /// Tries to list a directory while nothing lands; then nothing may land meanwhile.
@@ -249,7 +249,7 @@ impl Overlay {
         if meta.links == 1 {
             return Ok(Origin::Lower(meta));
         }
-        let upper = self.state.lock().uppers.of_inode(meta.device, meta.inode);
+        let upper = self.state.lock().uppers.of_inode(&meta.stamp());
         if let Some(id) = upper {
             match self.upper_meta(path, id) {
                 Err(_) if self.is_let_go(id) => {}
@@ -275,14 +275,14 @@ impl Overlay {
     /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted
     /// or replaced.
     pub(super) fn as_linked(&self, meta: Meta) -> Meta {
-        let taken = self.state.lock().uppers.names_taken(meta.device, meta.inode);
+        let taken = self.state.lock().uppers.names_taken(&meta.stamp());
         Meta { links: meta.links.saturating_sub(taken), ..meta }
     }
 
     /// How many names lower has at most for an inode whose links are counted so: those that are held as deleted or replaced
     /// as well.
     pub(super) fn links_below(&self, meta: &Meta) -> u32 {
-        meta.links.saturating_add(self.state.lock().uppers.names_taken(meta.device, meta.inode))
+        meta.links.saturating_add(self.state.lock().uppers.names_taken(&meta.stamp()))
     }
 
     /// Landed and evicted between two looks, as a release does at any moment: lower has what it was.
@@ -332,16 +332,15 @@ impl Overlay {
     fn shared_inode(&self, state: &State, id: UpperId) -> Result<Option<InodeKey>> {
         let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
-        if let Some(known) = state.nodes.known_inode(stamp.device, stamp.inode) {
-            return Ok(self.is_shared_with(state, id, known)?.then_some(known));
+        if let Some(known) = state.nodes.known_inode(&stamp, self.births) {
+            return Ok(self.is_shared_with(state, (id, &stamp), known)?.then_some(known));
         }
         let below = self.lower.stat(&row.names[0]).doing(|| format!("stat {}", row.names[0]))?;
-        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
-        Ok(below.filter(is_it).map(|meta| meta.key()))
+        Ok(below.filter(|meta| self.births.are_one(&stamp, &meta.stamp())).map(|meta| meta.key()))
     }
 
     /// Whether the node of a lower inode is the entry's, too: not where that is lower's last name, which lower shows.
-    fn is_shared_with(&self, state: &State, id: UpperId, key: InodeKey) -> Result<bool> {
+    fn is_shared_with(&self, state: &State, (id, stamp): (UpperId, &Stamp), key: InodeKey) -> Result<bool> {
         let Some(node) = state.nodes.of_lower(key) else { return Ok(false) };
         let paths = state.nodes.paths(node)?;
         if paths.iter().any(|path| state.uppers.at(path) == Some(id)) {
@@ -349,7 +348,7 @@ impl Overlay {
         }
         for path in paths {
             let below = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
-            if below.is_some_and(|below| below.links > 1) {
+            if below.is_some_and(|below| below.links > 1 && self.births.are_one(stamp, &below.stamp())) {
                 return Ok(true);
             }
         }

@@ -92,12 +92,12 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::hooks::Runner;
-use crate::model::{Digest, RelPath, Stamp};
+use crate::model::{Births, Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::{EventName, Program};
 use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Went, Writer};
-use crate::sys::process;
 use crate::sys::tree::Tree;
+use crate::sys::{file, process};
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
@@ -180,6 +180,7 @@ impl Grants {
 
 pub struct Overlay {
     lower: Tree,
+    births: Births,
     store: Store,
     grants: Grants,
     session: String,
@@ -277,9 +278,11 @@ impl Overlay {
         let recovered = store.recover(&lower)?;
         let session = format!("{:x}-{}", crate::store::now_millis(), std::process::id());
         let runs = Runs::after_others(&store)?;
+        let births = file::births(lower.root())?;
         let overlay = Self {
-            state: Mutex::new(State::new(&lower)?),
+            state: Mutex::new(State::new(&lower, births)?),
             lower,
+            births,
             store,
             grants,
             session,
@@ -501,10 +504,10 @@ impl Overlay {
 }
 
 impl State {
-    fn new(lower: &Tree) -> Result<Self> {
+    fn new(lower: &Tree, births: Births) -> Result<Self> {
         Ok(Self {
             nodes: Nodes::new(lower)?,
-            uppers: Uppers::default(),
+            uppers: Uppers::new(births),
             handles: HashMap::new(),
             handle_last: 0,
             windows: Windows::default(),

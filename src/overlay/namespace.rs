@@ -506,7 +506,7 @@ impl Overlay {
             let state = self.state.lock();
             state.nodes.file_at(path).map(|node| state.nodes.paths(node)).transpose()?.unwrap_or_default()
         };
-        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+        let is_it = |meta: &Meta| self.births.are_one(&stamp, &meta.stamp());
         for name in names.into_iter().filter(|name| name != path) {
             let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
             if meta.as_ref().is_some_and(is_it) {
@@ -752,7 +752,11 @@ impl State {
         let Some(upper) = self.uppers.at(source).and_then(|id| self.uppers.get(id)) else { return };
         let Below::Entry { stamp, mode, .. } = upper.row.base.below else { return };
         if (stamp.device, stamp.inode) == (meta.device, meta.inode) {
-            let below = Below::Entry { stamp: Stamp { ctime: meta.ctime, ..stamp }, mode, links: meta.links };
+            let below = Below::Entry {
+                stamp: Stamp { ctime: meta.ctime, btime: meta.btime, ..stamp },
+                mode,
+                links: meta.links,
+            };
             let base = Base { below, ..upper.row.base };
             self.uppers.set_row(UpperRow { base, ..upper.row.clone() });
         }

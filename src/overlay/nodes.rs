@@ -20,8 +20,8 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{RelPath, Stamp, Timestamp};
-use crate::sys::file::{FileKind, InodeKey, Meta};
+use crate::model::{Births, InodeKey, RelPath, Stamp, Timestamp};
+use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{Watch, WatchId};
 
@@ -572,9 +572,9 @@ impl Nodes {
         }
     }
 
-    /// The full key of a lower inode that some node stands for. Looks at all of them: for hard links only.
-    pub fn known_inode(&self, device: u64, inode: u64) -> Option<InodeKey> {
-        self.nodes.lower_keys().find(|key| (key.device, key.inode) == (device, inode))
+    /// The key by which some node stands for the lower inode that has this stamp. Looks at all of them: for hard links only.
+    pub fn known_inode(&self, stamp: &Stamp, births: Births) -> Option<InodeKey> {
+        self.nodes.lower_keys().find(|key| births.may_be_one(stamp.key(), *key))
     }
 
     /// Whether a node stands for this lower inode. One that stood for an upper entry, which has landed or is given up,

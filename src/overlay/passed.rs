@@ -26,11 +26,11 @@ use super::error::Context;
 use super::handles::{Access, Backing, OpenFile, OpenFlags};
 use super::nodes::{Left, NodeId};
 use super::{Error, Overlay, Policy, Result, State};
-use crate::model::RelPath;
+use crate::model::{InodeKey, RelPath};
 use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Durability, Epilogue, Landing, NewContent};
 use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind, InodeKey, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::lease;
 
 /// What all handles on one node share that nobody judges.

@@ -35,7 +35,7 @@ impl Overlay {
             return Ok(());
         }
         // The inode tells, and not its times, as in what it was judged against.
-        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode) && meta.is_file();
+        let is_it = |meta: &Meta| meta.is_file() && self.births.may_be_one(stamp.key(), meta.key());
         let moved = match self.origin(&to)? {
             Origin::Lower(meta) if is_it(&meta) => meta,
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
@@ -74,7 +74,7 @@ impl Overlay {
         let below = self.lower.stat(&covered.to).doing(|| format!("stat {}", covered.to))?;
         // What covers it was based on it: nobody else has changed it since.
         let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
-        let is_it = |meta: &Meta| (meta.device, meta.inode) == (covered.stamp.device, covered.stamp.inode);
+        let is_it = |meta: &Meta| self.births.may_be_one(covered.stamp.key(), meta.key());
         let Some(meta) = below.filter(|meta| as_it_was && is_it(meta) && is_base(meta)) else { return Ok(None) };
         let (ours, theirs) = exchange_bases(ours, theirs, &meta);
         let mut landing = Landing::new(&self.store, Durability::Cached);

@@ -348,7 +348,7 @@ impl Overlay {
             (Origin::Lower(a), Origin::Lower(b)) => a.key() == b.key(),
             (Origin::Upper(a, _), Origin::Upper(b, _)) => a == b,
             (Origin::Upper(id, _), Origin::Lower(meta)) | (Origin::Lower(meta), Origin::Upper(id, _)) => {
-                self.state.lock().uppers.of_inode(meta.device, meta.inode) == Some(*id)
+                self.state.lock().uppers.of_inode(&meta.stamp()) == Some(*id)
             }
             _ => false,
         }
@@ -356,8 +356,7 @@ impl Overlay {
 
     /// The change of this inode that is held or being written under another of its names.
     pub(super) fn changed_by_other_name(&self, meta: &Meta) -> Option<UpperId> {
-        let several = (meta.links > 1).then_some((meta.device, meta.inode));
-        several.and_then(|(device, inode)| self.state.lock().uppers.of_inode(device, inode))
+        if meta.links > 1 { self.state.lock().uppers.of_inode(&meta.stamp()) } else { None }
     }
 
     /// Between or into paths that nobody judges: the kernel's own rename. In lower and in the nodes at once: who looks sees

@@ -123,7 +123,7 @@ impl Overlay {
         let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(None) };
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
         // The inode tells, and not its times, which anybody sets.
-        let is_it = |meta: &Meta| (meta.device, meta.inode) == (stamp.device, stamp.inode);
+        let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         Ok(meta.filter(is_it).map(|meta| (to, meta)))
     }
 }
@@ -162,7 +162,7 @@ mod tests {
 
     fn stamp(inode: u64) -> Stamp {
         let time = Timestamp::default();
-        Stamp { device: 1, inode, size: 1, mtime: time, ctime: time }
+        Stamp { device: 1, inode, size: 1, mtime: time, ctime: time, btime: time }
     }
 
     fn path(text: &str) -> RelPath {

@@ -9,6 +9,7 @@ mod faults;
 mod findings;
 mod goes;
 mod hunks;
+mod inodes;
 mod links;
 mod looks;
 mod looks_held;

@@ -98,7 +98,7 @@ impl Overlay {
     fn dress_held(&self, path: &RelPath, found: &Meta) -> Result<()> {
         let held = {
             let state = self.state.lock();
-            state.uppers.at(path).or_else(|| state.uppers.of_inode(found.device, found.inode))
+            state.uppers.at(path).or_else(|| state.uppers.of_inode(&found.stamp()))
         };
         let Some(id) = held else { return Ok(()) };
         let (row, claimed) = match self.claim(id) {

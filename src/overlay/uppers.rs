@@ -1,15 +1,16 @@
 //! What the view takes from upper: each entry once, found by its id and by each of its names.
 //!
 //! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
-//! further names, under which the view must show the same content; `by_taken` those that stand for one name alone.
-//! `based_on` says under which inode an entry is found in either. `by_change` has those whose row says that they are held.
+//! further names, under which the view must show the same content; `by_taken` those that stand for one name alone. Numbers
+//! come again: what is found by one counts if [`Births`] says that it is of the inode. `based_on` says under which number an
+//! entry is found in either. `by_change` has those whose row says that they are held.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
 use super::copy_up::same_content_stamp;
 use super::nodes::NodeId;
-use crate::model::{ChangeId, ChangeKind, Reason, RelPath, Stamp};
+use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp};
 use crate::store::{Below, Held, Kept, UpperId, UpperRow, What};
 
 #[derive(Debug)]
@@ -61,9 +62,12 @@ impl Upper {
         Some(row)
     }
 
-    fn takes_one_name_of(&self, device: u64, inode: u64) -> bool {
-        matches!(self.row.base.below, Below::Entry { stamp, links: 0 | 1, .. }
-            if (stamp.device, stamp.inode) == (device, inode))
+    fn takes_one_name_of(&self, inode: &Stamp, births: Births) -> bool {
+        matches!(self.row.base.below, Below::Entry { stamp, links: 0 | 1, .. } if births.may_be_one(stamp.key(), inode.key()))
+    }
+
+    fn is_of(&self, inode: &Stamp, births: Births) -> bool {
+        matches!(self.row.base.below, Below::Entry { stamp, .. } if births.are_one(&stamp, inode))
     }
 }
 
@@ -83,15 +87,20 @@ pub(super) struct Uppers {
     entries: HashMap<UpperId, Upper>,
     /// Directory, then name: a directory's entries are read and moved together.
     by_name: BTreeMap<RelPath, BTreeMap<OsString, UpperId>>,
-    by_inode: HashMap<(u64, u64), UpperId>,
+    by_inode: HashMap<(u64, u64), Vec<UpperId>>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
     by_change: HashMap<ChangeId, UpperId>,
     /// How many directories there are among them: mostly none, and then nobody need look for one.
     dirs: usize,
+    births: Births,
 }
 
 impl Uppers {
+    pub fn new(births: Births) -> Self {
+        Self { births, ..Self::default() }
+    }
+
     pub fn get(&self, id: UpperId) -> Option<&Upper> {
         self.entries.get(&id)
     }
@@ -119,15 +128,16 @@ impl Uppers {
     }
 
     /// The entry that stands for a lower inode with several names.
-    pub fn of_inode(&self, device: u64, inode: u64) -> Option<UpperId> {
-        self.by_inode.get(&(device, inode)).copied()
+    pub fn of_inode(&self, inode: &Stamp) -> Option<UpperId> {
+        let mut ids = self.by_inode.get(&number(inode))?.iter().rev();
+        ids.find(|id| self.get(**id).is_some_and(|upper| upper.is_of(inode, self.births))).copied()
     }
 
     /// How many names of a lower inode stand for something else in the view, or for nothing.
-    pub fn names_taken(&self, device: u64, inode: u64) -> u32 {
-        let ids = self.by_taken.get(&(device, inode)).into_iter().flatten();
+    pub fn names_taken(&self, inode: &Stamp) -> u32 {
+        let ids = self.by_taken.get(&number(inode)).into_iter().flatten();
         // What has landed since is based on another inode.
-        let taken = ids.filter(|id| self.get(**id).is_some_and(|upper| upper.takes_one_name_of(device, inode)));
+        let taken = ids.filter(|id| self.get(**id).is_some_and(|upper| upper.takes_one_name_of(inode, self.births)));
         u32::try_from(taken.count()).unwrap_or(u32::MAX)
     }
 
@@ -135,8 +145,7 @@ impl Uppers {
     /// content: it takes that name as it is, whatever the file has become by our own doing. Gives what the database shall
     /// know of it.
     pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp, content: Option<Kept>) -> Vec<UpperRow> {
-        let inode = (before.device, before.inode);
-        let takers = self.by_taken.get(&inode).filter(|_| inode == (after.device, after.inode));
+        let takers = self.by_taken.get(&number(before)).filter(|_| self.births.may_be_one(before.key(), after.key()));
         let mut rows = Vec::new();
         for id in takers.into_iter().flatten() {
             if let Some(upper) = self.entries.get_mut(id)
@@ -280,12 +289,13 @@ impl Uppers {
 
     fn note_base(&mut self, id: UpperId, below: Below) {
         let Below::Entry { stamp, links, .. } = below else { return };
-        let inode = (stamp.device, stamp.inode);
+        let inode = number(&stamp);
         self.based_on.insert(id, inode);
-        match links {
-            0 | 1 => self.by_taken.entry(inode).or_default().push(id),
-            _ => drop(self.by_inode.insert(inode, id)),
-        }
+        let found_by = match links {
+            0 | 1 => &mut self.by_taken,
+            _ => &mut self.by_inode,
+        };
+        found_by.entry(inode).or_default().push(id);
     }
 
     pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
@@ -319,13 +329,11 @@ impl Uppers {
     }
 
     fn forget_inode(&mut self, inode: (u64, u64), id: UpperId) {
-        if self.by_inode.get(&inode) == Some(&id) {
-            self.by_inode.remove(&inode);
-        }
-        if let Some(takers) = self.by_taken.get_mut(&inode) {
-            takers.retain(|taker| *taker != id);
-            if takers.is_empty() {
-                self.by_taken.remove(&inode);
+        for found_by in [&mut self.by_inode, &mut self.by_taken] {
+            let Some(ids) = found_by.get_mut(&inode) else { continue };
+            ids.retain(|found| *found != id);
+            if ids.is_empty() {
+                found_by.remove(&inode);
             }
         }
     }
@@ -367,4 +375,8 @@ impl Uppers {
             }
         }
     }
+}
+
+fn number(inode: &Stamp) -> (u64, u64) {
+    (inode.device, inode.inode)
 }

@@ -410,7 +410,7 @@ impl State {
             _ => false,
         };
         let by_itself = !meta.is_dir() || is_seen(node, watched.itself);
-        let elsewhere = !meta.is_dir() && (meta.links > 1 || self.uppers.names_taken(meta.device, meta.inode) > 0);
+        let elsewhere = !meta.is_dir() && (meta.links > 1 || self.uppers.names_taken(&meta.stamp()) > 0);
         match by_name && by_itself && !elsewhere && !found.written_past {
             true => Holds::UntilTold,
             false => Holds::Briefly,

@@ -18,7 +18,7 @@ pub use looks::{
     set_owner,
 };
 
-use crate::model::{Stamp, Timestamp};
+use crate::model::{Births, InodeKey, Stamp, Timestamp};
 
 /// Of a mode: the bits that lend the owner's or the group's rights to who runs the file.
 pub const SET_UID: u32 = 0o4000;
@@ -110,14 +110,6 @@ pub struct Meta {
     pub btime: Timestamp,
 }
 
-/// Tells one lower inode from every other, also from one that has its number later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct InodeKey {
-    pub device: u64,
-    pub inode: u64,
-    pub btime: Timestamp,
-}
-
 impl Meta {
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
         Self::ask(fd, c"", AtFlags::EMPTY_PATH)
@@ -151,11 +143,12 @@ impl Meta {
     }
 
     pub fn stamp(&self) -> Stamp {
-        Stamp { device: self.device, inode: self.inode, size: self.size, mtime: self.mtime, ctime: self.ctime }
+        let Self { device, inode, size, mtime, ctime, btime, .. } = *self;
+        Stamp { device, inode, size, mtime, ctime, btime }
     }
 
     pub fn key(&self) -> InodeKey {
-        InodeKey { device: self.device, inode: self.inode, btime: self.btime }
+        self.stamp().key()
     }
 
     pub fn is_file(&self) -> bool {
@@ -202,6 +195,11 @@ pub fn is_stacked(fd: BorrowedFd<'_>) -> io::Result<bool> {
     const FUSE: u64 = 0x6573_5546;
     let magic = u64::try_from(fs::fstatfs(fd)?.f_type).unwrap_or_default();
     Ok(matches!(magic, OVERLAYFS | FUSE))
+}
+
+/// What tells inodes apart on the file system of `fd`.
+pub fn births(fd: BorrowedFd<'_>) -> io::Result<Births> {
+    Ok(if is_stacked(fd)? { Births::Move } else { Births::Stay })
 }
 
 /// Opens the file behind a descriptor for reading. That leaves the access time as it is, as [`keep_access_time`] does.

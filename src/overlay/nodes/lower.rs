@@ -2,8 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::model::Timestamp;
-use crate::sys::file::InodeKey;
+use crate::model::{InodeKey, Timestamp};
 
 /// Invariant: what [`Lower::of`] made of a key gives that key again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 use super::lower::Lower;
 use super::names::{Name, Names};
 use super::{Node, NodeId};
-use crate::sys::file::InodeKey;
+use crate::model::InodeKey;
 
 /// Where a node lies.
 type Slot = u32;

@@ -313,8 +313,8 @@ impl Staged {
     fn as_made(&self, there: Meta) -> Meta {
         match self.placed {
             Some(made) if !there.is_dir() && !same_entry(&there, &made) => {
-                let Stamp { device, inode, size, mtime, ctime } = made;
-                Meta { device, inode, size, mtime, ctime, ..there }
+                let Stamp { device, inode, size, mtime, ctime, btime } = made;
+                Meta { device, inode, size, mtime, ctime, btime, ..there }
             }
             _ => there,
         }
