@@ -2,14 +2,15 @@
 //!
 //! A file system may have another number when the machine starts again, and on btrfs nearly always has. Rows name inodes by
 //! device and number: what they say of lower's device is brought up to date before anything is recovered. That it is the
-//! same file system, and no copy of the project on another, is told by the project's own inode.
+//! same file system, and no copy of the project, is told by the project's own inode.
 
 use serde::{Deserialize, Serialize};
 
+use super::copied::Project;
 use super::upper::{parse_row, to_row};
 use super::{Context, Result, Store};
-use crate::model::Timestamp;
-use crate::sys::file::Meta;
+use crate::model::{Births, Timestamp};
+use crate::sys::file::{self, Meta};
 use crate::sys::sqlite::Transaction;
 use crate::sys::tree::Tree;
 
@@ -28,28 +29,44 @@ struct Root {
 
 impl Root {
     fn of(lower: &Tree) -> Result<Self> {
-        let meta = Meta::of(lower.root()).doing(|| "stat the project".to_owned())?;
-        Ok(Self { device: meta.device, inode: meta.inode, btime: meta.btime })
+        let doing = || "stat the project".to_owned();
+        let meta = Meta::of(lower.root()).doing(doing)?;
+        let btime = match file::births(lower.root()).doing(doing)? {
+            Births::Stay => meta.btime,
+            Births::Move => Timestamp::default(),
+        };
+        Ok(Self { device: meta.device, inode: meta.inode, btime })
     }
 }
 
 impl Store {
-    pub(super) fn follow_device(&self, lower: &Tree) -> Result<()> {
+    /// What is said of a copy is that of another project until all rows name its inodes.
+    pub(super) fn follow_device(&self, lower: &Tree) -> Result<Project> {
         let now = Root::of(lower)?;
         let noted = self.setting(LOWER)?;
         let before: Option<Root> = noted.map(|json| parse_row(&json, self.dirs.describe())).transpose()?;
         if before == Some(now) {
-            return Ok(());
+            return Ok(Project::Itself);
         }
         let renumbered = before.filter(|before| Root { device: now.device, ..*before } == now);
+        if before.is_some() && renumbered.is_none() {
+            return Ok(Project::Copy);
+        }
         self.database.lock().write(|tx| {
             if let Some(before) = renumbered {
                 renumber(tx, before.device, now.device)?;
             }
-            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (LOWER, to_row(&now)?))?;
-            Ok(())
-        })
+            note(tx, lower)
+        })?;
+        Ok(Project::Itself)
     }
+}
+
+/// From now on the rows are those of this project.
+pub(super) fn note(tx: &Transaction<'_>, lower: &Tree) -> Result<()> {
+    let root = to_row(&Root::of(lower)?)?;
+    tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (LOWER, root))?;
+    Ok(())
 }
 
 /// Texts in a row have their quotes escaped: these words are a stamp's.

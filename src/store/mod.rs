@@ -15,6 +15,7 @@ mod boot;
 mod check;
 mod checkpoint;
 mod content;
+mod copied;
 mod database;
 mod device;
 mod elsewhere;

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use super::backups::{self, Backup};
+use super::copied::Project;
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
 use super::landing::{Progress, Staged, is_swept_early, keep_within, remove_if_empty, sweep_notes};
@@ -74,11 +75,14 @@ impl Store {
 
     fn recover_once(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
-        self.follow_device(lower)?;
+        let project = self.follow_device(lower)?;
         self.record_done()?;
         for (id, intent) in self.load_intents()? {
-            let mut waiting = self.decide_intent(lower, id, intent, &mut recovered)?;
+            let mut waiting = self.decide_intent((lower, project), id, intent, &mut recovered)?;
             waiting.try_for_each(|staged| staged.remove_waiting(self))?;
+        }
+        if project == Project::Copy {
+            self.adopt(lower)?;
         }
         recovered.swept += self.sweep_noted(lower)?;
         recovered.swept += self.sweep_strays(lower)?;
@@ -133,12 +137,12 @@ impl Store {
     /// waits in a directory goes before that directory.
     pub(super) fn decide_intent(
         &self,
-        lower: &Tree,
+        (lower, project): (&Tree, Project),
         id: i64,
         intent: Intent,
         recovered: &mut Recovered,
     ) -> Result<impl Iterator<Item = Staged>> {
-        let Reopened { staged, unreachable, gone } = reopen_all(lower, &intent.steps)?;
+        let Reopened { staged, unreachable, gone } = reopen_all((lower, project), &intent.steps)?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);
@@ -329,12 +333,15 @@ struct Reopened {
     gone: Vec<RelPath>,
 }
 
-fn reopen_all(lower: &Tree, steps: &[Step]) -> Result<Reopened> {
+fn reopen_all((lower, project): (&Tree, Project), steps: &[Step]) -> Result<Reopened> {
     let (plausible, planted): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| step.is_plausible());
     let mut unreachable: Vec<RelPath> = planted.iter().map(|step| step.path.clone()).collect();
     let (mut dirs, mut among, mut gone) = (Dirs::default(), Vec::new(), Vec::new());
-    let mut reopen = |step: &Step, among: &mut Vec<Staged>| match Staged::reopen(lower, step.clone(), among, &mut dirs)
-    {
+    let staged = |step: &Step, among: &[Staged], dirs: &mut Dirs| {
+        let staged = Staged::reopen(lower, step.clone(), among, dirs)?;
+        if project == Project::Copy { staged.adopted() } else { Ok(staged) }
+    };
+    let mut reopen = |step: &Step, among: &mut Vec<Staged>| match staged(step, among, &mut dirs) {
         Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(false),
         other => other.map(|staged| among.push(staged)).map(|()| true),
     };

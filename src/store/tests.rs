@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use super::copied::Project;
 use super::*;
 use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
@@ -408,7 +409,12 @@ fn what_somebody_wrote_in_a_directory_is_kept_by_its_path_though_nobody_came_to_
     std::fs::write(waiting.join("sub/theirs"), "somebody's\n").unwrap();
     // As if killed right after what decides: the notes are all that is left.
     for (id, intent) in bench.store().load_intents().unwrap() {
-        drop(bench.store().decide_intent(&bench.lower, id, intent, &mut Recovered::default()).unwrap());
+        drop(
+            bench
+                .store()
+                .decide_intent((&bench.lower, Project::Itself), id, intent, &mut Recovered::default())
+                .unwrap(),
+        );
     }
     assert_eq!(kept(&bench), ["old\n"]);
     bench.recover().unwrap();

@@ -85,16 +85,6 @@ fn all_names_show_what_is_held_when_the_file_system_has_another_device_number() 
 }
 
 #[test]
-fn what_was_held_of_a_project_that_was_copied_elsewhere_is_of_no_inode_there() {
-    let mut bench = hard_linked();
-    let lower = Tree::open(&bench.dir).unwrap();
-    bench.view().store().was_on_device(&lower, 4242, 4242);
-    bench.remount();
-    assert_eq!(bench.read("b"), Some(lines(100)));
-    assert_eq!(bench.read("a"), Some(changed(100, 60)));
-}
-
-#[test]
 fn a_write_through_the_other_name_of_a_hard_link_is_not_lost_when_the_first_is_closed() {
     let bench = Bench::new();
     bench.put("a", &lines(100));

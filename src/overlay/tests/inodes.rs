@@ -112,3 +112,32 @@ fn what_is_made_where_a_file_was_is_no_change_of_one_that_has_its_number_later()
     assert_eq!(bench.lower("a"), None, "what it was is not known any more: it waits");
     assert_eq!((bench.lower("b"), bench.read("a")), (Some(lines(40)), Some(changed(40, 2))));
 }
+
+/// A copy of a project in which a change of a file with the names `a` and `b` waits.
+fn copied(change: impl FnOnce(&std::path::Path)) -> Bench {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &changed(100, 60));
+    let copy = tempfile::tempdir().unwrap();
+    crash::copy_project(&bench.dir, copy.path());
+    change(copy.path());
+    Bench::within(copy, &[])
+}
+
+#[test]
+fn what_waits_is_shown_under_all_names_in_a_copy_of_the_project_too() {
+    let mut bench = copied(|_| ());
+    for _ in 0..2 {
+        assert_eq!((bench.read("a"), bench.read("b")), (Some(changed(100, 60)), Some(changed(100, 60))));
+        bench.remount();
+    }
+    assert_eq!(bench.confirm(&[bench.only_id()]).unwrap().len(), 1);
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(changed(100, 60)), Some(changed(100, 60))));
+}
+
+#[test]
+fn what_somebody_has_written_in_a_copy_shows_under_the_names_that_nobody_has_changed() {
+    let bench = copied(|copy| std::fs::write(copy.join("b"), lines(40)).unwrap());
+    assert_eq!((bench.read("a"), bench.read("b")), (Some(changed(100, 60)), Some(lines(40))));
+}

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::StepOutcome;
 use super::foreign::{keep_foreign, keep_within};
 use crate::model::{Digest, RelPath, Stamp};
+use crate::store::copied::{looks_like, name_inode};
 use crate::store::journal::{Act, Looks, Step};
 use crate::store::operations::DirLooks;
 use crate::store::recovery::SweepNote;
@@ -51,6 +52,61 @@ impl Staged {
             _ => None,
         };
         Ok(Self { step, place, waiting, nameless: None, other, new: None, placed })
+    }
+
+    /// The step in a copy of the project. Its inodes are others: which of the two places of a step has what was expected is
+    /// told by looks, and of what anybody may write to meanwhile by what is there and what is not.
+    pub fn adopted(mut self) -> Result<Self> {
+        let doing = || self.doing("examine");
+        let here = self.place.stat().doing(doing)?;
+        let beside = self.waiting.as_ref().or(self.other.as_ref());
+        let beside = beside.map(Place::stat).transpose().doing(doing)?.flatten();
+        let (old, new) = match self.has_moved(&here, &beside) {
+            true => (beside, here),
+            false => (here, beside),
+        };
+        if let (Some(expect), Some(old)) = (&mut self.step.expect, old) {
+            name_inode(expect, &old);
+        }
+        if let Some(new) = new {
+            self.name_new(&new);
+        }
+        Ok(self)
+    }
+
+    /// Whether what was expected at the path is at the step's other place, or what is new came to where nothing was.
+    fn has_moved(&self, here: &Option<Meta>, beside: &Option<Meta>) -> bool {
+        let Some(expect) = self.step.expect else { return here.is_some() && beside.is_none() };
+        let is = |meta: &Option<Meta>, stamp: &Stamp| meta.is_some_and(|meta| looks_like(&meta, stamp));
+        match &self.step.act {
+            Act::Rewrite { .. } => false,
+            Act::Supplant { .. } => here.is_none_or(|meta| !meta.is_dir()),
+            Act::Relocate { .. } if here.is_none() => beside.is_some(),
+            // One of the two may have been written to since.
+            Act::Take { new, .. } | Act::Exchange { with: new, .. } => {
+                (is(beside, &expect) || is(here, new)) && !is(here, &expect) && !is(beside, new)
+            }
+            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Link { .. } => {
+                is(beside, &expect) && !is(here, &expect)
+            }
+        }
+    }
+
+    fn name_new(&mut self, meta: &Meta) {
+        match &mut self.step.act {
+            Act::Place { inode, nameless, .. } => {
+                *inode = meta.inode;
+                nameless.iter_mut().chain(&mut self.placed).for_each(|made| name_inode(made, meta));
+            }
+            Act::Supplant { inode, .. } => *inode = meta.inode,
+            Act::Take { new, .. } => {
+                name_inode(new, meta);
+                self.placed = Some(*new);
+            }
+            Act::Exchange { with, .. } => name_inode(with, meta),
+            Act::Remove { .. } | Act::Rewrite { .. } | Act::Move { .. } => {}
+            Act::Relocate { .. } | Act::Link { .. } => {}
+        }
     }
 
     pub fn apply(&self, store: &Store) -> Result<()> {
