@@ -13,8 +13,7 @@ use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
 use super::{Context, Error, Result, journal};
-use crate::model::Digest;
-use crate::sys::file::InodeKey;
+use crate::model::{Digest, InodeKey};
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and

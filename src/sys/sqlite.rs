@@ -36,8 +36,8 @@ use rusqlite::{Connection, OpenFlags, ffi};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::RenameFlags;
-use super::file::InodeKey;
 use super::tree::Place;
+use crate::model::InodeKey;
 
 pub use self::mover::LogMover;
 pub use self::transaction::Transaction;
