@@ -152,10 +152,18 @@ impl Overlay {
     }
 
     /// Whether a symlink of lower would lead out of the project by being renamed: an absolute one leads where it led.
-    pub(super) fn leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
+    fn leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
         let target = self.lower.place(path)?.read_symlink().doing(|| format!("read symlink {path}"))?;
         let is_absolute = OsStr::as_bytes(&target).first() == Some(&b'/');
         Ok(!is_absolute && leaves_project(moved, target.as_bytes()))
+    }
+
+    /// The same of what lower has at a path, whatever the view has in its place.
+    pub(super) fn base_leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
+        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+            Some(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(path, moved),
+            Some(_) | None => Ok(false),
+        }
     }
 
     /// Whether something else than what comes from `path`, and is of `kind`, used to be at `moved` in this session: for a

@@ -115,6 +115,7 @@ impl Overlay {
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
+        self.settle_parted(at_from.parted.into_iter().chain(at_to.parted), &by)?;
         self.settle_moved(for_from, &by)?;
         self.settle_moved(for_to, &by).map(|_| ())
     }

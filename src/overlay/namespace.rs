@@ -10,7 +10,8 @@ use super::error::Context;
 use super::goes::{Doing, Part};
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
-use super::settle::Settled;
+use super::rename::End;
+use super::settle::{Claim, Settled};
 use super::structure::{Creation, Made};
 use super::uppers::Upper;
 use super::{Caller, Entry, Error, Known, Overlay, Result, State};
@@ -25,6 +26,20 @@ use crate::store::{
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
 use crate::sys::{Mode, OFlags};
+
+/// How a change goes on without a name that is about to go.
+enum Parting {
+    /// It has no other.
+    Never,
+    /// Lower has it not by that name, which was to be made.
+    Unmade,
+    /// Under another name that lower has for its inode.
+    Other(RelPath),
+    /// Lower's file takes along what was to be made as its further name.
+    Moves(RelPath),
+    /// Lower's file stays, for the going of its name is judged by itself; under its other names the change is new.
+    Leaves,
+}
 
 /// What takes a file system longer to free than to name: kept open while its last name goes.
 const LARGE_BYTES: u64 = 1 << 20;
@@ -274,7 +289,8 @@ impl Overlay {
                 Settled::Landed | Settled::Unchanged => {}
             }
         }
-        if judged && new != Action::Pass {
+        let leads_out = new != Action::Pass && self.base_leads_out_there(&source, &path)?;
+        if (judged && new != Action::Pass) || leads_out {
             // As what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;
             return self.look_up(parent, name);
@@ -419,8 +435,12 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         self.learn_other_name(path, meta)?;
-        let by = self.doer(caller);
-        let id = self.hide(path, meta)?;
+        self.unlink_hidden(self.whiteout(path, meta), caller)
+    }
+
+    fn unlink_hidden(&self, whiteout: Upper, caller: &Caller) -> Result<()> {
+        let (by, id) = (self.doer(caller), whiteout.row.id);
+        self.hide_by(Upper { saved: false, ..whiteout })?;
         match self.settle_or_deny(id, &by, Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
@@ -434,24 +454,27 @@ impl Overlay {
     pub(super) fn hide(&self, path: &RelPath, meta: &Meta) -> Result<UpperId> {
         let whiteout = self.whiteout(path, meta);
         let id = whiteout.row.id;
+        self.hide_by(whiteout).map(|()| id)
+    }
+
+    fn hide_by(&self, whiteout: Upper) -> Result<()> {
         let mut state = self.state.lock();
-        if state.uppers.at(path).is_some() {
+        if state.uppers.at(&whiteout.row.names[0]).is_some() {
             return Err(Error::Errno(libc::ESTALE));
         }
         state.uppers.insert(whiteout);
-        Ok(id)
+        Ok(())
     }
 
     /// What hides a path of lower, once it is put there.
     pub(super) fn whiteout(&self, path: &RelPath, meta: &Meta) -> Upper {
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-        let (id, base) = (self.store.reserve_upper(), Base::of(below));
-        let row = UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None, looks: None };
+        let row = deleted(self.store.reserve_upper(), path, Base::of(below));
         Upper { saved: false, ..Upper::written(row) }
     }
 
     fn unlink_upper(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
-        let (row, _claimed) = match self.claim(id) {
+        let (row, claimed) = match self.claim(id) {
             Err(err) if err.code() == libc::ESTALE => return self.unlink_again(path, caller),
             other => other?,
         };
@@ -459,11 +482,17 @@ impl Overlay {
             // A name below of an inode that was changed through another: only the name goes.
             return self.unlink_again(path, caller);
         }
-        if self.part_with_name(path, id, &row)? {
-            return match self.lower.exists(path).doing(|| format!("stat {path}"))? {
-                true => self.unlink_again(path, caller),
-                false => Ok(()),
-            };
+        match self.parting(path, &row)? {
+            Parting::Never => {}
+            Parting::Leaves => return self.unlink_base(path, &row, claimed, caller),
+            parting @ (Parting::Unmade | Parting::Other(_) | Parting::Moves(_)) => {
+                self.part(path, id, parting)?;
+                let (whiteout, base) = (self.store.reserve_upper(), self.base_of_name(path, &row)?);
+                return match self.lower.exists(path).doing(|| format!("stat {path}"))? {
+                    true => self.unlink_hidden(Upper::written(deleted(whiteout, path, base)), caller),
+                    false => Ok(()),
+                };
+            }
         }
         if let Some(dir) = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir) {
             return self.hide_dir_again(path, &dir, row, caller);
@@ -479,23 +508,73 @@ impl Overlay {
         self.delete_changed(path, row, caller)
     }
 
-    /// A change goes on without a name that is about to go: under another that lower has for its inode, or one that is to be
-    /// made when it lands. False where there is none.
+    /// What a change is based on goes, and that is judged by itself; the change goes on under its other names.
+    fn unlink_base(&self, path: &RelPath, row: &UpperRow, claimed: Claim<'_>, caller: &Caller) -> Result<()> {
+        let id = self.store.reserve_upper();
+        let whiteout = deleted(id, path, Base::of(row.base.of_one_name().below));
+        self.ask_ahead_of_deletion(&whiteout, caller)?;
+        self.leave_base(row.id, path, Some(whiteout))?;
+        drop(claimed);
+        self.settle_what_is_shown(id, caller)?;
+        self.settle_parted([row.id], &self.doer(caller))
+    }
+
+    /// Judges changes that wait for review, where they have left what they were based on. Not under a claim on them.
+    pub(super) fn settle_parted(&self, ids: impl IntoIterator<Item = UpperId>, by: &Writer) -> Result<()> {
+        let has_left = |id: &UpperId| self.state.lock().uppers.get(*id).is_some_and(|upper| upper.left);
+        ids.into_iter().filter(has_left).try_for_each(|id| self.settle_moved(id, by).map(|_| ()))
+    }
+
+    /// A change goes on without a name that is about to go. False where it has no other.
     pub(super) fn part_with_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
-        let further = row.names.iter().find(|name| *name != path);
-        if further.is_some() && !self.lower.exists(path).doing(|| format!("stat {path}"))? {
-            self.drop_change_name(id, path)?;
-        } else if let Some(other) = self.other_name_below(path, row)? {
-            self.rename_change(id, path, &other)?;
-        } else if let Some(further) = further {
-            // What it is based on goes on below as the name that was to be made.
-            let (from, to) = (self.end_of(path)?, self.end_of(further)?);
-            let (renamed, _) = self.move_claimed(&from, &to, id, Vec::new())?;
-            self.tell_renamed(&to, renamed);
-        } else {
-            return Ok(false);
+        match self.parting(path, row)? {
+            Parting::Never => Ok(false),
+            parting => self.part(path, id, parting).map(|()| true),
         }
-        Ok(true)
+    }
+
+    /// What one name of a change is based on by itself. That is nothing for one that was to be made, whatever somebody has put
+    /// there since: what takes its place is judged as one who has not seen that.
+    pub(super) fn base_of_name(&self, path: &RelPath, row: &UpperRow) -> Result<Base> {
+        let meta = match row.further_names().contains(path) {
+            true => None,
+            false => self.lower.stat(path).doing(|| format!("stat {path}"))?,
+        };
+        Ok(Base::of(Below::of(meta.as_ref())).of_one_name())
+    }
+
+    fn parting(&self, path: &RelPath, row: &UpperRow) -> Result<Parting> {
+        let further = row.names.iter().find(|name| *name != path);
+        let is_base = || -> Result<bool> {
+            Ok(*path == row.names[0] && self.lower.exists(path).doing(|| format!("stat {path}"))?)
+        };
+        if further.is_some() && !is_base()? {
+            return Ok(Parting::Unmade);
+        }
+        if let Some(other) = self.other_name_below(path, row)? {
+            return Ok(Parting::Other(other));
+        }
+        let Some(further) = further else { return Ok(Parting::Never) };
+        let free = End { origin: Origin::Nothing, ..self.end_of(further)? };
+        Ok(match self.is_judged_there(&self.end_of(path)?, &free)? {
+            true => Parting::Leaves,
+            false => Parting::Moves(further.clone()),
+        })
+    }
+
+    fn part(&self, path: &RelPath, id: UpperId, parting: Parting) -> Result<()> {
+        match parting {
+            Parting::Never => Ok(()),
+            Parting::Unmade => self.drop_change_name(id, path),
+            Parting::Other(other) => self.rename_change(id, path, &other),
+            Parting::Leaves => self.leave_base(id, path, None),
+            Parting::Moves(further) => {
+                let (from, to) = (self.end_of(path)?, self.end_of(&further)?);
+                let (renamed, _) = self.move_claimed(&from, &to, id, Vec::new())?;
+                self.tell_renamed(&to, renamed);
+                Ok(())
+            }
+        }
     }
 
     /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
@@ -780,6 +859,11 @@ impl State {
         }
         self.nodes.unname(parent, name);
     }
+}
+
+/// What hides a path, and is not judged yet.
+fn deleted(id: UpperId, path: &RelPath, base: Base) -> UpperRow {
+    UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None, looks: None }
 }
 
 /// Takes away what was made a moment ago and could not be recorded: who asked for it is told that it was not made.

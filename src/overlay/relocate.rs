@@ -13,10 +13,11 @@ use super::rename::End;
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, NodeId, Overlay, Result, State};
-use crate::model::{ChangeId, OperationId, RelPath};
+use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Landing, PathEffect, UpperId, UpperRow,
+    self, Anchor, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Held, Landing, PathEffect,
+    UpperId, UpperRow,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -407,10 +408,25 @@ impl Overlay {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id) else { return Ok(()) };
         let (mut rows, mut epilogue) = (Vec::new(), Epilogue::default());
-        let names = upper.row.names.iter().filter(|name| *name != gone).cloned().collect();
-        state.call(upper, names, &mut rows, &mut epilogue)?;
+        state.call(upper, upper.row.without_name(gone), &mut rows, &mut epilogue)?;
         self.store.record_epilogue(&epilogue)?;
         state.rows_changed(rows);
+        Ok(())
+    }
+
+    /// The same without the name that it is based on, which stays below: under the others it is something new. `whiteout`
+    /// hides that name from then on.
+    pub(super) fn leave_base(&self, id: UpperId, base: &RelPath, whiteout: Option<UpperRow>) -> Result<()> {
+        let mut state = self.state.lock();
+        let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ESTALE))?;
+        let held = upper.row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
+        let row = UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..upper.row.without_name(base) };
+        let (mut rows, mut epilogue) = (Vec::new(), Epilogue::default());
+        state.call(upper, row, &mut rows, &mut epilogue)?;
+        epilogue.save.extend(whiteout.clone());
+        self.store.record_epilogue(&epilogue)?;
+        state.based_on_nothing(rows);
+        whiteout.into_iter().for_each(|row| state.uppers.insert(Upper::written(row)));
         Ok(())
     }
 
@@ -439,20 +455,13 @@ impl State {
                     names.push(name);
                 }
             }
-            self.call(upper, names, &mut rows, &mut epilogue)?;
+            self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut rows, &mut epilogue)?;
         }
         Ok((rows, epilogue))
     }
 
-    /// The same for one entry.
-    fn call(
-        &self,
-        upper: &Upper,
-        names: Vec<RelPath>,
-        rows: &mut Vec<UpperRow>,
-        epilogue: &mut Epilogue,
-    ) -> Result<()> {
-        let mut row = UpperRow { names, ..upper.row.clone() };
+    /// The same for one entry, which is to be `row`.
+    fn call(&self, upper: &Upper, mut row: UpperRow, rows: &mut Vec<UpperRow>, epilogue: &mut Epilogue) -> Result<()> {
         let was = &upper.row.names[0];
         if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
             let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
@@ -471,6 +480,20 @@ impl State {
 
     pub(super) fn rows_changed(&mut self, rows: Vec<UpperRow>) {
         rows.into_iter().for_each(|row| self.uppers.set_row(row));
+    }
+
+    /// The same of changes of what stays behind. What waits for review is to be judged anew, as something new.
+    fn based_on_nothing(&mut self, rows: Vec<UpperRow>) {
+        self.epoch += 1;
+        for row in rows {
+            if let Some(node) = self.nodes.at(&row.names[0]) {
+                self.nodes.set_lower(node, None);
+            }
+            if let Some(upper) = self.uppers.get_mut(row.id) {
+                (upper.left, upper.moved_on) = (row.held.is_some(), false);
+            }
+            self.uppers.set_row(row);
+        }
     }
 
     /// `gone`: what does not come along in lower.

@@ -256,18 +256,15 @@ impl Overlay {
     /// Whether a file is judged by being renamed: what comes is a change of something, or what goes is reviewed. What
     /// comes from where nobody judges comes as a copy: somebody may have it open there, or by another name, and go on
     /// writing.
-    fn is_judged_there(&self, from: &End, to: &End) -> Result<bool> {
+    pub(super) fn is_judged_there(&self, from: &End, to: &End) -> Result<bool> {
         if !matches!(to.origin, Origin::Nothing) || is_gated(to.action) || from.action == Action::Pass {
             return Ok(true);
         }
         let waits = matches!(from.action, Action::Hold(_)) || self.is_in_held_dir(&to.path);
         let kind = from.kind().unwrap_or(FileKind::Regular);
         let is_below = || self.lower.exists(&from.path).doing(|| format!("stat {}", from.path));
-        let leads_out = || match &from.origin {
-            Origin::Lower(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(&from.path, &to.path),
-            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => Ok(false),
-        };
-        Ok((waits && is_below()?) || self.is_used_by_another(&from.path, &to.path, kind)? || leads_out()?)
+        let is_used = || self.is_used_by_another(&from.path, &to.path, kind);
+        Ok((waits && is_below()?) || is_used()? || self.base_leads_out_there(&from.path, &to.path)?)
     }
 
     /// To where nobody judges goes only what nobody would miss here, and what has no other name here: else the caller
@@ -275,6 +272,8 @@ impl Overlay {
     fn move_to_passing(&self, from: &End, to: &End) -> Result<()> {
         let may = match &from.origin {
             Origin::Lower(_) if from.action == Action::Pass => true,
+            // Its going is reviewed.
+            Origin::Lower(_) if is_gated(from.action) => false,
             Origin::Lower(_) => self.is_fresh(&from.path) && !self.has_other_names(&from.path)?,
             Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => false,
         };

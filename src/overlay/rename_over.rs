@@ -29,6 +29,8 @@ pub(super) struct Taken {
     pub row: UpperRow,
     /// What stands there now, and goes.
     pub replaced: Option<UpperId>,
+    /// What stood there and goes on under its other names.
+    pub parted: Option<UpperId>,
 }
 
 impl Overlay {
@@ -65,6 +67,7 @@ impl Overlay {
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
+        self.settle_parted(taken.parted, &by)?;
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
         let settled = match self.settle_as(upper, &by, Vec::new(), denied) {
@@ -150,6 +153,7 @@ impl Overlay {
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, copy);
+        self.settle_parted([id].into_iter().chain(taken.parted), &by)?;
         if let Some(whiteout) = whiteout {
             self.settle(whiteout, &by)?;
         }
@@ -227,7 +231,7 @@ impl Overlay {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
         let free = Base::of(Below::Nothing);
-        let mut replaced = None;
+        let (mut replaced, mut parted) = (None, None);
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
             // Takes the place of this one name; the file's other names keep their content.
@@ -240,20 +244,15 @@ impl Overlay {
                 let row = row.ok_or(Error::Errno(libc::ESTALE))?;
                 if !row.names.contains(&to.path) || self.part_with_name(&to.path, *old, &row)? {
                     // One of several names: the change stays with the others.
-                    let meta = self.lower.stat(&to.path).doing(|| format!("stat {}", to.path))?;
-                    let below = meta.map_or(Below::Nothing, |meta| Below::Entry {
-                        stamp: meta.stamp(),
-                        mode: meta.mode,
-                        links: 1,
-                    });
-                    (Base::of(below), None)
+                    parted = Some(*old);
+                    (self.base_of_name(&to.path, &row)?, None)
                 } else {
                     replaced = Some(*old);
                     (row.base.of_one_name(), row.held)
                 }
             }
         };
-        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, replaced })
+        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, replaced, parted })
     }
 
     /// Puts an entry at the target, in the place of the one that it replaces, of which something may be `kept`. False, and
@@ -493,6 +492,7 @@ impl Overlay {
         drop((first, claimed, second));
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
+        self.settle_parted(taken.parted, &by)?;
         if let (Some((_, whiteout)), None) = (left, &goes_along) {
             self.settle_moved(whiteout, &by)?;
         }

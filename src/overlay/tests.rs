@@ -21,6 +21,7 @@ mod programs;
 mod purge;
 mod releases;
 mod removal;
+mod reviewed_names;
 mod rotation;
 mod same_times;
 mod scenarios;

@@ -276,6 +276,12 @@ impl UpperRow {
         &self.names[1..]
     }
 
+    /// The same without one of several names.
+    pub fn without_name(&self, gone: &RelPath) -> Self {
+        let names = self.names.iter().filter(|name| *name != gone).cloned().collect();
+        Self { names, ..self.clone() }
+    }
+
     /// What it brings beside content, where its file looks like `meta`. Without a descriptor, as of a symlink, no attributes.
     pub fn own_looks(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> std::io::Result<Looks> {
         self.looks.as_ref().map_or(Ok(Looks::default()), |looks| looks.own.values(file, meta))

@@ -207,6 +207,32 @@ assert os.pread(g, 9, 0) == get("other-name") == b"old\n"
     assert_eq!(events(&view, "write_denied").len(), 2);
 }
 
+/// The going of one is judged by itself where a rule has it reviewed.
+#[test]
+fn one_of_several_names_of_a_change_stays_one_when_its_going_is_denied() {
+    let scratch = mounted_scratch!();
+    let (old, new) = (lines(200), with_changed_lines(&lines(200), 1));
+    scratch.write("gated", &old);
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"gated\"\naction = \"hold\"\n");
+    let no = scratch.root().join("no");
+    let decide = format!("if [ -e {no:?} ]; then d=deny; else d=land; fi; echo \"{{\\\"decision\\\":\\\"$d\\\"}}\"");
+    let hook = program(&scratch, "hook", &format!("#!/bin/sh\ncat > /dev/null\n{decide}\n"));
+    let view = mounting(&scratch, &[&hook]).start();
+    view.write("gated", &new);
+    script(&scratch, &view, "os.link('gated', 'z')");
+    let held = view.assert_held("gated", &new, &old);
+    fs::write(&no, "").expect("a file");
+    let denied = "raises('EACCES', os.unlink, 'gated')\nassert os.stat('gated').st_ino == os.stat('z').st_ino";
+    script(&scratch, &view, denied);
+    assert_eq!(view.assert_held("gated", &new, &old).id, held.id);
+    fs::remove_file(&no).expect("removed");
+    script(&scratch, &view, "os.unlink('gated')\nassert not os.path.exists('gated') and os.path.exists('z')");
+    assert_eq!((scratch.read("gated"), scratch.has("z")), (old, false));
+    let mut waiting: Vec<String> = view.held().into_iter().map(|held| held.path).collect();
+    waiting.sort();
+    assert_eq!(waiting, ["gated", "z"]);
+}
+
 /// What waits for review, or is being written, is asked about before it goes: denied, it is as it was.
 #[test]
 fn what_is_held_or_being_written_stays_when_its_end_is_denied() {

@@ -186,6 +186,36 @@ assert os.readlink('link') == 'free' and get('free') == b'changed\\n'
     assert_eq!(std::fs::read_link(scratch.lower().join("link")).expect("still a link"), Path::new("free"));
 }
 
+/// The first step makes a change of it, which goes on under the further name; its own name waits.
+#[test]
+fn what_waits_for_review_does_not_go_by_having_a_further_name() {
+    let firsts = ["open(P, 'a').write('x\\n')", "os.chmod(P, 0o600)", "f = open(P, 'r+'); f.write('x'); f.flush()"];
+    let goes = ["os.unlink(P)", "os.rename(P, 'y')", "os.rename('free', P)", "renameat2(P, 'free', 2)"];
+    for path in [".fettle.toml", "CLAUDE.md", "gated/file", ".git/hooks/pre-commit"] {
+        let scratch = mounted_scratch!();
+        scratch.write(path, "# what it says\n");
+        if path != ".fettle.toml" {
+            scratch.write(".fettle.toml", "[[rule]]\nmatch = \"gated/**\"\naction = \"hold\"\n");
+        }
+        let before = scratch.read(path);
+        for (first, going) in firsts.iter().flat_map(|first| goes.map(|going| (first, going))) {
+            scratch.write("free", "free\n");
+            let view = scratch.mount_at("view");
+            let script = format!("P = '{path}'\n{first}\nos.link(P, 'z')\n{going}");
+            python(&scratch, view.root(), &format!("{PRELUDE}\n{script}")).ok();
+            assert_eq!(scratch.read(path), before, "{script}");
+            assert!(view.held().iter().any(|held| held.path == path), "{script}: {:?}", view.held());
+            view.cli(&["discard", "--all", "--yes"]).ok();
+            assert_eq!(view.read(path), before, "{script}");
+            view.fsck();
+            drop(view);
+            for left in ["y", "z"].into_iter().filter(|left| scratch.has(left)) {
+                std::fs::remove_file(scratch.project().join(left)).expect("removed");
+            }
+        }
+    }
+}
+
 /// What is written through one name shows under all: each of them has its say.
 #[test]
 fn what_waits_for_review_waits_under_every_name_of_the_file() {
