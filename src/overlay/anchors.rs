@@ -19,6 +19,12 @@ use crate::sys::file::Meta;
 /// Begins as temporary names of ours do: nothing in the view can have it.
 const BETWEEN: &[u8] = b".fettle-tmp-exchanged";
 
+/// The same for what lies where nobody judges: whoever writes there must not make an anchor by it.
+const UNJUDGED: &[u8] = b".fettle-tmp-unjudged";
+
+/// Of a directory: from where, to where.
+type Renaming = (RelPath, RelPath);
+
 impl Overlay {
     /// What used to be at a path in this session, also by way of a directory that was renamed.
     pub(super) fn anchor_of(&self, path: &RelPath) -> Result<Option<AnchorState>> {
@@ -27,8 +33,8 @@ impl Overlay {
             if let Some(known) = state.anchors.get(path) {
                 return Ok(Some(known.anchor.clone()));
             }
-            // Whatever has happened to it there since has made it known by its own. What was made there was never here.
-            let Some(to) = state.moved_with_dir(path).filter(|to| !state.is_fresh(to)) else { return Ok(None) };
+            // Whatever has happened to it there since has made it known by its own.
+            let Some(to) = state.came_along(path) else { return Ok(None) };
             to
         };
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
@@ -42,7 +48,9 @@ impl Overlay {
             if state.anchors.get(path).is_some_and(|known| known.had_dir) {
                 return Ok(true);
             }
-            let Some(to) = state.moved_with_dir(path).filter(|to| !state.is_fresh(to)) else { return Ok(false) };
+            let Some(to) = moved_with_dir(dirs_moved(&state.moved_dirs), path).filter(|to| !state.is_fresh(to)) else {
+                return Ok(false);
+            };
             to
         };
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
@@ -172,7 +180,7 @@ impl State {
 
     /// Anchors of paths whose content was moved to `path`, where it is replaced and kept as `kept`.
     pub(super) fn anchors_moved_to(&self, path: &RelPath, kept: Kept) -> Vec<Anchor> {
-        let with_dir = came_with_dir(&self.anchors, &self.moved_dirs, path);
+        let with_dir = self.came_with_dir(path);
         let with_dir = with_dir.map(|from| Known::of(AnchorState::Content(kept)).as_anchor(&from));
         let pinned = |(from, known): (&RelPath, &Known)| Some(known.replaced_at(path, kept)?.as_anchor(from));
         self.anchors.of_place(path).filter_map(pinned).chain(with_dir).collect()
@@ -284,7 +292,7 @@ impl State {
     fn places_of_dir(&self, path: &RelPath) -> Vec<RelPath> {
         match self.is_fresh(path) {
             true => Vec::new(),
-            false => self.left_in_moved_dir(path).into_iter().chain([path.clone()]).collect(),
+            false => left_in_moved_dir(dirs_moved(&self.moved_dirs), path).into_iter().chain([path.clone()]).collect(),
         }
     }
 
@@ -319,8 +327,7 @@ impl State {
         let left = Known { fresh: false, from: None, went: Some(Went { to: to.clone(), stamp }), ..known };
         let others = self.anchors.of_place(source).filter(|(path, _)| *path != source);
         let others = others.filter_map(|(path, known)| Some(followed(known)?.as_anchor(path)));
-        let came_from = came_with_dir(&self.anchors, &self.moved_dirs, source);
-        let came_from = came_from.map(|path| moved().as_anchor(&path));
+        let came_from = self.came_with_dir(source).map(|path| moved().as_anchor(&path));
         others.chain(came_from).chain([left.as_anchor(source)]).collect()
     }
 
@@ -332,14 +339,19 @@ impl State {
         Some(Known { from: Some(came_from), ..known }.as_anchor(to))
     }
 
-    /// Where what lay at a path is now, if a directory above it was renamed.
-    pub(super) fn moved_with_dir(&self, path: &RelPath) -> Option<RelPath> {
-        moved_with_dir(&self.moved_dirs, path)
+    /// Where the file that lay at a path is now, if a directory above it was renamed.
+    pub(super) fn came_along(&self, path: &RelPath) -> Option<RelPath> {
+        came_along(&self.anchors, &self.moved_dirs, path)
+    }
+
+    /// The path at which what is at `path` came along with a directory, where nothing else is known of that.
+    pub(super) fn came_with_dir(&self, path: &RelPath) -> Option<RelPath> {
+        came_with_dir(&self.anchors, &self.moved_dirs, path)
     }
 
     /// Where what lies at `path` was before a directory above it was renamed.
     pub(super) fn left_in_moved_dir(&self, path: &RelPath) -> Option<RelPath> {
-        left_in_moved_dir(&self.moved_dirs, path)
+        left_in_moved_dir(self.moved_dirs.iter(), path)
     }
 
     /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
@@ -486,6 +498,16 @@ fn between() -> RelPath {
     RelPath::parse(BETWEEN).expect("a plain name")
 }
 
+fn unjudged() -> RelPath {
+    RelPath::parse(UNJUDGED).expect("a plain name")
+}
+
+/// What lies in a directory that has come to where nobody judges is no anchor any more: as if it had gone on to a name
+/// that nobody can use.
+pub(super) fn forgotten(dir: &RelPath) -> Renaming {
+    (dir.clone(), unjudged())
+}
+
 /// What is known anew once what was at `from`, which is `meta`, is at `to`.
 fn moved_file(
     anchors: &Anchors,
@@ -501,7 +523,7 @@ fn moved_file(
     (source.fresh, source.went) = (false, Some(Went { to: to.clone(), stamp: meta.stamp() }));
     let came_from = source.from.take().or(Some(from.clone())).filter(|came| !made_here && came != to);
     // Back where it was before a directory was renamed: it is its own anchor.
-    let is_home = moved_with_dir(moved_dirs, to).as_ref() == Some(from);
+    let is_home = came_along(anchors, moved_dirs, to).as_ref() == Some(from);
     let mut target = known(to, if is_home { moved.clone() } else { AnchorState::Nothing });
     let came_from = came_from.filter(|_| target.anchor == AnchorState::Nothing);
     (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
@@ -542,8 +564,8 @@ fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath)
 }
 
 /// Where what lay at a path is now, if a directory above it was renamed.
-fn moved_with_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
-    let moved = |at: RelPath, (from, to): &(RelPath, RelPath)| match at.rebase(from, to) {
+fn moved_with_dir<'a>(mut moved_dirs: impl Iterator<Item = &'a Renaming>, path: &RelPath) -> Option<RelPath> {
+    let moved = |at: RelPath, (from, to): &Renaming| match at.rebase(from, to) {
         // The directory itself was there, and no content that anything could be a change of.
         Some(_) if at == *from => None,
         Some(moved) => Some(moved),
@@ -551,18 +573,36 @@ fn moved_with_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<R
         None if at.is_within(to) => None,
         None => Some(at),
     };
-    moved_dirs.iter().try_fold(path.clone(), moved).filter(|to| to != path)
+    moved_dirs.try_fold(path.clone(), moved).filter(|to| to != path)
+}
+
+/// The same of a file. What was made or renamed to that place since was never at the path, nor what was put back to it.
+fn came_along(anchors: &Anchors, moved_dirs: &[Renaming], path: &RelPath) -> Option<RelPath> {
+    moved_with_dir(moved_dirs.iter(), path).filter(|to| is_of(anchors, to, path))
+}
+
+/// Whether what is at a path, in a directory that was renamed, lay at `was` in it before.
+fn is_of(anchors: &Anchors, path: &RelPath, was: &RelPath) -> bool {
+    anchors.get(path).is_none_or(|known| known.fresh && known.from.as_ref() == Some(was))
 }
 
 /// Where what lies at `path` was before a directory above it was renamed.
-fn left_in_moved_dir(moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
-    let back = |at: RelPath, (from, to): &(RelPath, RelPath)| at.rebase(to, from).unwrap_or(at);
-    let was = moved_dirs.iter().rev().fold(path.clone(), back);
+fn left_in_moved_dir<'a>(
+    moved_dirs: impl DoubleEndedIterator<Item = &'a Renaming> + Clone,
+    path: &RelPath,
+) -> Option<RelPath> {
+    let back = |at: RelPath, (from, to): &Renaming| at.rebase(to, from).unwrap_or(at);
+    let was = moved_dirs.clone().rev().fold(path.clone(), back);
     (moved_with_dir(moved_dirs, &was).as_ref() == Some(path)).then_some(was)
 }
 
 /// The same, where nothing else is known of that path: what happens to the file now must be known of it.
-fn came_with_dir(anchors: &Anchors, moved_dirs: &[(RelPath, RelPath)], path: &RelPath) -> Option<RelPath> {
-    let made_here = anchors.get(path).is_some_and(Known::is_fresh);
-    left_in_moved_dir(moved_dirs, path).filter(|was| !made_here && !anchors.contains(was))
+fn came_with_dir(anchors: &Anchors, moved_dirs: &[Renaming], path: &RelPath) -> Option<RelPath> {
+    left_in_moved_dir(moved_dirs.iter(), path).filter(|was| is_of(anchors, path, was) && !anchors.contains(was))
+}
+
+/// The renames of directories, without where nobody remembers what lies in one.
+fn dirs_moved(moved_dirs: &[Renaming]) -> impl DoubleEndedIterator<Item = &Renaming> + Clone {
+    let unjudged = unjudged();
+    moved_dirs.iter().filter(move |(_, to)| *to != unjudged)
 }

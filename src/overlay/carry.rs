@@ -43,6 +43,8 @@ struct Passenger<'a> {
 #[derive(Default)]
 pub(super) struct Survey {
     lifted: Vec<RelPath>,
+    /// Directories that come to where nobody judges, by their new paths.
+    unjudged: Vec<RelPath>,
     /// Inodes that cross between judged and passing paths: how many names each has, and how many come along.
     crossing: HashMap<(u64, u64), (u32, u32)>,
 }
@@ -51,6 +53,12 @@ impl Survey {
     /// Whether everything simply moves along.
     pub fn is_empty(&self) -> bool {
         self.lifted.is_empty()
+    }
+
+    fn note_dir(&mut self, moved: RelPath, after: Action) {
+        if after == Action::Pass && !self.unjudged.iter().any(|dir| moved.is_within(dir)) {
+            self.unjudged.push(moved);
+        }
     }
 }
 
@@ -63,6 +71,7 @@ impl Overlay {
         let by = self.doer(caller);
         let mut survey = Survey::default();
         for one in moves {
+            survey.note_dir(one.to.clone(), self.action_by(one.to, FileKind::Directory, &by));
             let mut dirs = vec![one.from.clone()];
             while let Some(dir) = dirs.pop() {
                 for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
@@ -91,6 +100,10 @@ impl Overlay {
             return Err(self.denied(&moved, by));
         }
         let passenger = Passenger { path, moved, kind, before, after };
+        if kind == FileKind::Directory && before != Action::Pass {
+            survey.note_dir(passenger.moved, after);
+            return Ok(());
+        }
         if kind == FileKind::Directory || (before == Action::Pass && after == Action::Pass) {
             return Ok(());
         }
@@ -172,7 +185,7 @@ impl Overlay {
         if kind == FileKind::Symlink && self.had_dir(moved)? {
             return Ok(true);
         }
-        let comes_back = self.state.lock().moved_with_dir(moved).as_ref() == Some(path);
+        let comes_back = self.state.lock().came_along(moved).as_ref() == Some(path);
         Ok(!comes_back
             && match self.anchor_of(moved)? {
                 Some(AnchorState::Moved { to, .. }) => to != *path,
@@ -195,6 +208,13 @@ impl Overlay {
     }
 }
 
+/// What a survey has found, ready to be renamed.
+#[derive(Default)]
+pub(super) struct Cargo<'a> {
+    pub lifted: Vec<Lifted<'a>>,
+    pub unjudged: Vec<RelPath>,
+}
+
 /// A file of lower that a rename takes back into upper.
 pub(super) struct Lifted<'a> {
     pub path: RelPath,
@@ -210,8 +230,9 @@ pub(super) struct Lifted<'a> {
 
 impl Overlay {
     /// Copies what the survey found. Nothing has changed by that.
-    pub(super) fn lift(&self, survey: &Survey, by: &Writer) -> Result<Vec<Lifted<'_>>> {
-        survey.lifted.iter().map(|path| self.lift_one(path, by)).collect()
+    pub(super) fn lift(&self, survey: Survey, by: &Writer) -> Result<Cargo<'_>> {
+        let lifted = survey.lifted.iter().map(|path| self.lift_one(path, by)).collect::<Result<_>>()?;
+        Ok(Cargo { lifted, unjudged: survey.unjudged })
     }
 
     fn lift_one(&self, path: &RelPath, by: &Writer) -> Result<Lifted<'_>> {

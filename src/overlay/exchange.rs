@@ -61,8 +61,8 @@ impl Overlay {
     /// Directories with all that is in them.
     fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
-        let lifted = self.lift(&self.survey(&moves, caller)?, &self.doer(caller))?;
-        self.relocate_dirs(from, to, lifted, caller)
+        let cargo = self.lift(self.survey(&moves, caller)?, &self.doer(caller))?;
+        self.relocate_dirs(from, to, cargo, caller)
     }
 
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
@@ -76,7 +76,8 @@ impl Overlay {
         if !plain || stands_for_older || self.is_used_by_another(&file.path, &dir.path, kind)? {
             return Err(Error::Errno(libc::EXDEV));
         }
-        self.relocate_file_and_dir(file, dir, caller)
+        let cargo = self.lift(carried, &self.doer(caller))?;
+        self.relocate_file_and_dir(file, dir, cargo, caller)
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {

@@ -11,10 +11,11 @@ use super::settle::{Claim, Job};
 use super::uppers::Upper;
 use super::{Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
+use crate::policy::rules::Action;
 use crate::store::{
     self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, Went, What,
 };
-use crate::sys::file::Meta;
+use crate::sys::file::{FileKind, Meta};
 
 /// What a path had, under another name in lower, where the view has an entry of its own.
 struct Covered {
@@ -31,7 +32,7 @@ impl Overlay {
     pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
         let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(()) };
-        if job.row.held.is_some() || comparison.present.exists() {
+        if job.row.held.is_some() || comparison.present.exists() || !self.may_exchange_names(path, &to) {
             return Ok(());
         }
         // The inode tells, and not its times, as in what it was judged against.
@@ -68,7 +69,10 @@ impl Overlay {
     /// has there again, and goes on being held; what covers the other name is new there. Gives that, if nobody else is
     /// going to judge it.
     pub(super) fn uncover(&self, id: UpperId) -> Result<Option<UpperId>> {
-        let Some(covered) = self.covered(id)? else { return Ok(None) };
+        let Some(covered) = self.covered(id)?.filter(|covered| self.may_exchange_names(&covered.path, &covered.to))
+        else {
+            return Ok(None);
+        };
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
         let as_it_was = ours.names[0] == covered.path && theirs.names[0] == covered.to;
         let below = self.lower.stat(&covered.to).doing(|| format!("stat {}", covered.to))?;
@@ -98,6 +102,12 @@ impl Overlay {
         };
         applied.finish()?;
         Ok(judged.then_some(covered.by))
+    }
+
+    /// Whether lower's file may go from one name to the other with nobody asked. Where a rule waits both its coming and its
+    /// going are reviewed; what lies where nobody judges may have become anything since.
+    fn may_exchange_names(&self, path: &RelPath, to: &RelPath) -> bool {
+        [path, to].iter().all(|name| self.action(name, FileKind::Regular) == Action::Auto)
     }
 
     /// Where what was last at a free path went, by a rename of its own or of a directory.

@@ -5,8 +5,8 @@
 
 use std::ffi::OsStr;
 
-use super::anchors::exchange_moves;
-use super::carry::{Lifted, Move};
+use super::anchors::{exchange_moves, forgotten};
+use super::carry::{Cargo, Lifted, Move};
 use super::error::Context;
 use super::nodes::Nodes;
 use super::rename::End;
@@ -181,14 +181,8 @@ impl Overlay {
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.
-    pub(super) fn relocate_dir(
-        &self,
-        from: &End,
-        to: &End,
-        lifted: Vec<Lifted<'_>>,
-        caller: &Caller,
-    ) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from, to, how: How::RenameDir { leaves: None } }, lifted, caller)
+    pub(super) fn relocate_dir(&self, from: &End, to: &End, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
+        self.relocate_told(&Moving { from, to, how: How::RenameDir { leaves: None } }, cargo, caller)
     }
 
     /// Two directories with all that is in them.
@@ -196,20 +190,26 @@ impl Overlay {
         &self,
         from: &End,
         to: &End,
-        lifted: Vec<Lifted<'_>>,
+        cargo: Cargo<'_>,
         caller: &Caller,
     ) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, lifted, caller)
+        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, cargo, caller)
     }
 
     /// A file, and a directory with all that is in it: each to a name that the other leaves.
-    pub(super) fn relocate_file_and_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, Vec::new(), caller)
+    pub(super) fn relocate_file_and_dir(
+        &self,
+        file: &End,
+        dir: &End,
+        cargo: Cargo<'_>,
+        caller: &Caller,
+    ) -> Result<Vec<UpperId>> {
+        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, cargo, caller)
     }
 
     /// Two entries of lower that nobody judges.
     pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Vec::new(), caller)
+        self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Cargo::default(), caller)
     }
 
     /// Undoes a rename to a free name: whatever is at `from` goes to `to`, and nobody judges it. Where it had taken the place
@@ -246,16 +246,18 @@ impl Overlay {
                 self.renaming(&[moving.from, moving.to])
             }
         };
-        Ok(self.relocate(moving, Vec::new(), &[event])?.operation)
+        let arrivals = moving.moves().into_iter().map(|one| one.to);
+        let unjudged = arrivals.filter(|to| self.action(to, FileKind::Directory) == Action::Pass).cloned().collect();
+        Ok(self.relocate(moving, Cargo { unjudged, ..Cargo::default() }, &[event])?.operation)
     }
 
     /// Gives what is in upper now and waits to be judged.
-    fn relocate_told(&self, moving: &Moving<'_>, lifted: Vec<Lifted<'_>>, caller: &Caller) -> Result<Vec<UpperId>> {
-        Ok(self.relocate(moving, lifted, &self.relocation_events(moving, caller))?.lifted)
+    fn relocate_told(&self, moving: &Moving<'_>, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
+        Ok(self.relocate(moving, cargo, &self.relocation_events(moving, caller))?.lifted)
     }
 
     /// Renames in lower, and takes the upper entries at and below both ends along, and what is lifted into them.
-    fn relocate(&self, moving: &Moving<'_>, lifted: Vec<Lifted<'_>>, events: &[EventDraft]) -> Result<Relocated> {
+    fn relocate(&self, moving: &Moving<'_>, cargo: Cargo<'_>, events: &[EventDraft]) -> Result<Relocated> {
         // In one order, so that two who need the same entries never wait for each other.
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
@@ -272,7 +274,7 @@ impl Overlay {
                 drop(state);
                 continue;
             }
-            let (renamed, relocated) = self.land_relocation(&mut state, moving, &now, lifted, events)?;
+            let (renamed, relocated) = self.land_relocation(&mut state, moving, &now, cargo, events)?;
             drop(state);
             drop(claimed);
             self.tell_renamed(moving.to, renamed);
@@ -300,7 +302,7 @@ impl Overlay {
         state: &mut State,
         moving: &Moving<'_>,
         ids: &[UpperId],
-        lifted: Vec<Lifted<'_>>,
+        Cargo { lifted, unjudged }: Cargo<'_>,
         events: &[EventDraft],
     ) -> Result<(Renamed, Relocated)> {
         let mut landing = Landing::new(&self.store, Lifted::durability(&lifted));
@@ -319,13 +321,15 @@ impl Overlay {
         epilogue.save.extend(entries.iter().cloned());
         let gone: Vec<RelPath> = lifted.iter().map(|one| one.path.clone()).collect();
         let anchors = state.anchors_relocated(moving, here.as_ref(), &gone);
-        let (moved_dirs, events) = (moving.dirs(), events.to_vec());
-        let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs, events, ..epilogue };
+        let forgotten: Vec<(RelPath, RelPath)> = unjudged.iter().map(forgotten).collect();
+        let moved_dirs = moving.dirs().into_iter().chain(forgotten.iter().cloned()).collect();
+        let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs, events: events.to_vec(), ..epilogue };
         let applied = landing.promise(epilogue)?.apply().map_err(looked_at_too_early)?;
         gone.iter().for_each(|path| state.forget_recent(path));
         state.know(anchors);
         state.rows_changed(rows);
         let renamed = state.relocated(moving, here.is_some());
+        state.moved_dirs.extend(forgotten);
         let lifted = self.enter_lifted(state, lifted, entries);
         Ok((renamed, Relocated { operation: applied.finish()?.operation, lifted }))
     }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use super::carry::Move;
+use super::carry::{Cargo, Move};
 use super::error::Context;
 use super::lookup::Origin;
 use super::nodes::{Left, NodeId};
@@ -385,11 +385,11 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         let moves = [Move { from: &from.path, to: &to.path }];
-        let lifted = match self.passes_throughout(from) && self.passes_throughout(to) {
-            true => Vec::new(),
-            false => self.lift(&self.survey(&moves, caller)?, &self.doer(caller))?,
+        let cargo = match self.passes_throughout(from) && self.passes_throughout(to) {
+            true => Cargo::default(),
+            false => self.lift(self.survey(&moves, caller)?, &self.doer(caller))?,
         };
-        self.relocate_dir(from, to, lifted, caller)
+        self.relocate_dir(from, to, cargo, caller)
     }
 }
 

@@ -19,6 +19,7 @@ mod passing;
 mod patch;
 mod programs;
 mod purge;
+mod put_back;
 mod releases;
 mod removal;
 mod reviewed_names;

@@ -120,9 +120,10 @@ impl Overlay {
         if state.anchors.contains(path) {
             return Ok(());
         }
-        let known = Known::of(AnchorState::Content(first));
-        self.store.save_anchors(&[known.as_anchor(path)])?;
-        state.anchors.insert(path.clone(), known);
+        let mut anchors = state.anchors_moved_to(path, first);
+        anchors.push(Known::of(AnchorState::Content(first)).as_anchor(path));
+        self.store.save_anchors(&anchors)?;
+        state.know(anchors);
         Ok(())
     }
 
@@ -136,8 +137,15 @@ impl Overlay {
             }
             None => Known::nothing(),
         };
-        self.store.save_anchors(&[known.as_anchor(path)])?;
-        self.state.lock().anchors.insert(path.clone(), known);
+        let mut state = self.state.lock();
+        let mut anchors = vec![known.as_anchor(path)];
+        if let (Some(was), Some(meta)) = (state.came_with_dir(path), present.meta) {
+            // What it came from is a modification of it all the same.
+            let moved = AnchorState::Moved { to: path.clone(), stamp: meta.stamp() };
+            anchors.push(Known::of(moved).as_anchor(&was));
+        }
+        self.store.save_anchors(&anchors)?;
+        state.know(anchors);
         Ok(())
     }
 }

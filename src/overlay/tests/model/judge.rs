@@ -289,7 +289,7 @@ impl Model {
         let Some((to, inode)) = self.went_from(path) else { return };
         let is_free = self.upper[path].held.is_none() && self.lower.get(path).is_none();
         let Some(moved) = self.lower.leaf(&to).filter(|leaf| leaf.inode == inode).cloned() else { return };
-        if !is_free || self.upper.contains_key(&to) || !moved.thing.is_file() {
+        if !is_free || self.upper.contains_key(&to) || !moved.thing.is_file() || !self.may_exchange_names(path, &to) {
             return;
         }
         let copy = Leaf { inode: self.next(), ..moved.clone() };
@@ -299,6 +299,11 @@ impl Model {
         if let Some(there) = self.anchors.get_mut(&to) {
             (there.fresh, there.from) = (there.anchor == Anchor::Nothing, Some(path.to_owned()));
         }
+    }
+
+    /// Where a rule waits, both its coming and its going are reviewed.
+    fn may_exchange_names(&self, path: &str, to: &str) -> bool {
+        [path, to].iter().all(|name| self.rules.action(name) == Action::Auto)
     }
 
     fn went_from(&self, path: &str) -> Option<(Path, u64)> {
@@ -339,6 +344,9 @@ impl Model {
         let (theirs, moved) = (self.upper.get(&to)?.clone(), self.lower.leaf(&to)?.clone());
         let is_covered = to != path && moved.inode == inode && theirs.below == Some(moved.stamp);
         if !is_made || !is_covered || self.lower.get(path).is_some() || !self.anchors.contains_key(&to) {
+            return None;
+        }
+        if !self.may_exchange_names(path, &to) {
             return None;
         }
         self.lower.rename(&to, path);

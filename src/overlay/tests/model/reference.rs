@@ -297,6 +297,13 @@ impl Model {
         self.moved_dirs.iter().try_fold(path.to_owned(), step).filter(|to| to != path)
     }
 
+    /// The same of a file, which nothing else has taken the place of since.
+    fn came_along(&self, path: &str) -> Option<Path> {
+        let is_it = |known: &Known| known.fresh && known.from.as_deref() == Some(path);
+        let came = |to: &Path| self.anchors.get(to).filter(|known| !known.by_dir).is_none_or(is_it);
+        self.moved_with_dirs(path).filter(came)
+    }
+
     /// Where what lies at a path was before a directory above it was renamed.
     pub fn left_with_dirs(&self, path: &str) -> Option<Path> {
         let back = |at: Path, (from, to): &(Path, Path)| rebase(&at, to, from).unwrap_or(at);
@@ -755,12 +762,12 @@ impl Model {
 
     fn anchors_moved(&mut self, from: &str, to: &str, inode: u64) {
         let is_fresh = self.is_fresh(from);
+        let is_home = self.came_along(to).as_deref() == Some(from);
         let moved = Anchor::Moved { to: to.to_owned(), inode };
         let unknown = Known { anchor: moved.clone(), fresh: false, by_dir: false, from: None, went: None };
         let source = self.anchors.entry(from.to_owned()).or_insert(unknown);
         (source.fresh, source.by_dir, source.went) = (false, false, Some((to.to_owned(), inode)));
         let came_from = source.from.take().or(Some(from.to_owned())).filter(|came| !is_fresh && came != to);
-        let is_home = self.moved_with_dirs(to).as_deref() == Some(from);
         let anchor = if is_home { moved } else { Anchor::Nothing };
         let unknown = Known { anchor, fresh: false, by_dir: false, from: None, went: None };
         self.anchors.retain(|path, known| path != to || !known.by_dir);
@@ -970,7 +977,7 @@ impl Model {
     }
 
     fn is_used_by_another(&self, path: &str, moved: &str) -> bool {
-        let comes_back = self.moved_with_dirs(moved).as_deref() == Some(path);
+        let comes_back = self.came_along(moved).as_deref() == Some(path);
         !comes_back
             && self.anchors.get(moved).is_some_and(|known| match &known.anchor {
                 Anchor::Nothing => false,

@@ -1,0 +1,248 @@
+//! What is put back below, and what a path is judged against, is what was at the path: never what was made, written or
+//! renamed since to where a directory has taken that.
+
+use super::*;
+
+fn mkdir(bench: &Bench, path: &str) {
+    let (parent, name) = bench.parent(path);
+    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
+}
+
+fn exchange(bench: &Bench, one: &str, other: &str) {
+    rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE).unwrap();
+}
+
+/// What waits, and for what: new content where nothing was is no modification.
+fn waiting(bench: &Bench) -> Vec<(String, ChangeKind, bool)> {
+    let told = |row: UpperRow| {
+        let held = row.held.unwrap();
+        let is_gated = held.reasons.iter().any(|reason| matches!(reason, Reason::Sensitive | Reason::Rule));
+        (row.names[0].to_string(), held.kind, is_gated)
+    };
+    let mut waiting: Vec<_> = bench.held().into_iter().map(told).collect();
+    waiting.sort_by(|one, other| one.0.cmp(&other.0));
+    waiting
+}
+
+fn gated(path: &str) -> (String, ChangeKind, bool) {
+    (path.to_owned(), ChangeKind::Create, true)
+}
+
+fn modified(path: &str) -> (String, ChangeKind, bool) {
+    (path.to_owned(), ChangeKind::Modify, false)
+}
+
+/// Directories that rules speak of, none of which has a file; one that git ignores; an old script.
+fn gated_dirs() -> Bench {
+    let mut bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "target/\n");
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"gated/**\"\naction = \"hold\"\n");
+    bench.put("s/f", &lines(100));
+    bench.put("script", &lines(50));
+    for dir in GATED.iter().chain(&["target"]) {
+        std::fs::create_dir_all(bench.lower_path(dir)).unwrap();
+    }
+    bench.remount();
+    bench
+}
+
+const GATED: [&str; 4] = [".git/hooks", ".claude", ".github/workflows", "gated"];
+
+type Placing = (&'static str, fn(&Bench, &str));
+
+/// Ways by which something comes to stand where a directory without files went.
+const PLACED: [Placing; 8] = [
+    ("written where nobody judges", |bench, dir| {
+        bench.rename(dir, "target/k");
+        bench.save("target/k/f", "evil\n");
+    }),
+    ("written there by way of a judged place", |bench, dir| {
+        bench.rename(dir, "k");
+        bench.rename("k", "target/k");
+        bench.save("target/k/f", "evil\n");
+    }),
+    ("written there and renamed out", |bench, dir| {
+        bench.rename(dir, "target/k");
+        bench.save("target/k/f", "evil\n");
+        bench.rename("target/k/f", "out");
+    }),
+    ("written there and taken out by the directory", |bench, dir| {
+        bench.rename(dir, "target/k");
+        bench.save("target/k/f", "evil\n");
+        bench.rename("target/k", "k");
+    }),
+    ("exchanged with a directory there", |bench, dir| {
+        bench.rename(dir, "k");
+        bench.rename("k", "target/k");
+        mkdir(bench, "target/n");
+        bench.save("target/n/f", "evil\n");
+        exchange(bench, "target/n", "target/k");
+    }),
+    ("an old file by a rename", |bench, dir| {
+        bench.rename(dir, "k");
+        bench.rename("script", "k/f");
+    }),
+    ("an old file by being put back", |bench, dir| {
+        bench.rename("s", "n");
+        bench.rename(dir, "s");
+        bench.save("s/f", &changed(100, 60));
+        assert_eq!(waiting(bench), [modified("s/f")]);
+    }),
+    ("an old file by being put back, and renamed on", |bench, dir| {
+        bench.rename("s", "n");
+        bench.rename(dir, "s");
+        bench.save("s/f", &changed(100, 60));
+        let id = bench.only_id();
+        bench.view().discard(&[id], &Review::default()).unwrap();
+        bench.rename("s/f", "s/g");
+    }),
+];
+
+fn lower_files(bench: &Bench) -> std::collections::BTreeMap<String, String> {
+    let mut files = std::collections::BTreeMap::new();
+    scenarios::collect_lower(&bench.dir, "", &mut files);
+    files
+}
+
+#[test]
+fn nothing_comes_below_to_where_a_rule_waits_by_being_put_back() {
+    for dir in GATED {
+        for (how, placed) in PLACED {
+            let bench = gated_dirs();
+            placed(&bench, dir);
+            let (before, others) = (lower_files(&bench), waiting(&bench));
+            mkdir(&bench, dir);
+            let path = format!("{dir}/f");
+            bench.save(&path, &lines(30));
+            assert_eq!(bench.lower(&path), None, "{path}: {how}");
+            // What is made there is new: nothing was there.
+            let mut want = others;
+            want.push(gated(&path));
+            want.sort_by(|one, other| one.0.cmp(&other.0));
+            assert_eq!(waiting(&bench), want, "{path}: {how}");
+            let mut after = lower_files(&bench);
+            after.remove(dir);
+            assert_eq!(after, before, "{path}: {how}");
+            // Its deletion takes nothing else along.
+            bench.unlink(&path);
+            after = lower_files(&bench);
+            after.remove(dir);
+            assert_eq!(after, before, "{path}, removed: {how}");
+        }
+    }
+}
+
+/// A file that only stands where another directory went is not moved for what is made at the old path, which is new.
+#[test]
+fn what_came_to_a_renamed_directory_by_another_way_stays_there() {
+    for (how, placed) in PLACED {
+        let bench = gated_dirs();
+        mkdir(&bench, "free");
+        placed(&bench, "free");
+        let mut want = lower_files(&bench);
+        let others = waiting(&bench);
+        mkdir(&bench, "free");
+        bench.save("free/f", &lines(30));
+        assert_eq!((waiting(&bench), bench.lower("free/f")), (others, Some(lines(30))), "{how}");
+        let mut after = lower_files(&bench);
+        after.remove("free");
+        after.remove("free/f");
+        want.remove("free");
+        assert_eq!(after, want, "{how}");
+    }
+}
+
+#[test]
+fn a_file_is_not_put_back_once_a_rule_waits_at_either_name() {
+    for gated in ["a", "b"] {
+        for is_covered in [false, true] {
+            let bench = Bench::with(&[(Key::Window, "0")]);
+            bench.put("a", &lines(100));
+            bench.rename("a", "b");
+            bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"/{gated}\"\naction = \"hold\"\n"));
+            let lower = Tree::open(&bench.dir).unwrap();
+            bench.view().set_policy(Policy::load(&lower, &RuleSource::default()).unwrap()).unwrap();
+            if is_covered {
+                bench.save("b", &changed(100, 70));
+            }
+            bench.save("a", &changed(100, 60));
+            let told = (bench.lower("a"), bench.lower("b"));
+            assert_eq!(told, (None, Some(lines(100))), "a rule for {gated}, covered: {is_covered}");
+            assert!(bench.held().iter().any(|row| row.names[0].to_string() == "a"));
+        }
+    }
+}
+
+type Act = (&'static str, fn(&Bench));
+
+/// Of what a path had, the base has gone on with another directory, and a new file comes back with the first.
+#[test]
+fn an_anchor_goes_where_its_content_goes_and_not_where_the_directory_was() {
+    for window in ["0", "60s", "session"] {
+        let comes_back: [Act; 3] = [
+            ("renamed", |bench| {
+                bench.rename("c", "r");
+                bench.rename("q", "c");
+            }),
+            ("exchanged", |bench| exchange(bench, "q", "c")),
+            ("the file alone", |bench| {
+                bench.rename("c", "r");
+                mkdir(bench, "c");
+                bench.rename("q/f", "c/f");
+            }),
+        ];
+        for (how, comes_back) in comes_back {
+            let bench = Bench::with(&[(Key::Window, window)]);
+            bench.put("c/f", &lines(300));
+            bench.rename("c", "q");
+            bench.save("q/f", &changed(200, 200));
+            // Seen, so that it is no stale one that lands as new.
+            assert_eq!(bench.read("q/f"), Some(changed(200, 200)));
+            mkdir(&bench, "c");
+            bench.save("c/f", &changed(300, 200));
+            assert_eq!((waiting(&bench), bench.lower("q/f")), (vec![modified("c/f")], Some(changed(200, 200))));
+            comes_back(&bench);
+            assert!(waiting(&bench).contains(&modified("c/f")), "{how}, {window}");
+            assert_eq!(bench.read("c/f"), Some(changed(200, 200)));
+            let below = lower_files(&bench);
+            assert!(below.values().any(|file| file.ends_with(&lines(300))), "{how}, {window}");
+            assert_ne!(bench.lower("c/f"), Some(changed(200, 200)), "{how}, {window}");
+        }
+    }
+}
+
+#[test]
+fn what_is_made_anew_in_a_renamed_directory_does_not_come_back_with_it_unseen() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("c/f", &lines(5));
+    bench.rename("c", "q");
+    bench.unlink("q/f");
+    bench.save("q/f", &changed(100, 100));
+    bench.rename("q", "c");
+    assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f")], None));
+}
+
+/// What is known of a file by another of its names, or by what somebody else left, does not make its old path a new one.
+#[test]
+fn what_came_with_a_directory_is_an_anchor_also_after_it_landed_by_another_name() {
+    let known: [Act; 2] = [
+        ("renamed", |bench| bench.rename("q/f", "q/g")),
+        ("edited below", |bench| {
+            bench.unlink("other");
+            bench.put("q/f", &changed(100, 2));
+            bench.save("q/f", &changed(100, 3));
+        }),
+    ];
+    for (how, known) in known {
+        let bench = Bench::with(&[(Key::Window, "session")]);
+        bench.put("c/f", &lines(100));
+        std::fs::hard_link(bench.lower_path("c/f"), bench.lower_path("other")).unwrap();
+        bench.rename("c", "q");
+        bench.save("other", &changed(100, 1));
+        known(&bench);
+        mkdir(&bench, "c");
+        bench.save("c/f", &changed(300, 300));
+        assert!(waiting(&bench).contains(&modified("c/f")), "{how}");
+    }
+}
