@@ -565,25 +565,40 @@ fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath)
 
 /// Where what lay at a path is now, if a directory above it was renamed.
 fn moved_with_dir<'a>(mut moved_dirs: impl Iterator<Item = &'a Renaming>, path: &RelPath) -> Option<RelPath> {
-    let moved = |at: RelPath, (from, to): &Renaming| match at.rebase(from, to) {
+    moved_dirs.try_fold(path.clone(), moved_on).filter(|to| to != path)
+}
+
+/// Where what is at a path is after one of the renames, if there is something.
+fn moved_on(at: RelPath, (from, to): &Renaming) -> Option<RelPath> {
+    match at.rebase(from, to) {
         // The directory itself was there, and no content that anything could be a change of.
         Some(_) if at == *from => None,
         Some(moved) => Some(moved),
         // Nothing was there when a directory came to stand there.
         None if at.is_within(to) => None,
         None => Some(at),
-    };
-    moved_dirs.try_fold(path.clone(), moved).filter(|to| to != path)
+    }
 }
 
 /// The same of a file. What was made or renamed to that place since was never at the path, nor what was put back to it.
 fn came_along(anchors: &Anchors, moved_dirs: &[Renaming], path: &RelPath) -> Option<RelPath> {
-    moved_with_dir(moved_dirs.iter(), path).filter(|to| is_of(anchors, to, path))
+    moved_with_dir(moved_dirs.iter(), path).filter(|to| is_of(anchors, moved_dirs, to, path))
 }
 
 /// Whether what is at a path, in a directory that was renamed, lay at `was` in it before.
-fn is_of(anchors: &Anchors, path: &RelPath, was: &RelPath) -> bool {
-    anchors.get(path).is_none_or(|known| known.fresh && known.from.as_ref() == Some(was))
+fn is_of(anchors: &Anchors, moved_dirs: &[Renaming], path: &RelPath, was: &RelPath) -> bool {
+    let passed_by = |from: &RelPath| passes_by(moved_dirs, was, from);
+    anchors.get(path).is_none_or(|known| known.fresh && known.from.as_ref().is_some_and(passed_by))
+}
+
+/// Whether what lay at `path` was at `place` for a time, by way of directories that were renamed.
+fn passes_by(moved_dirs: &[Renaming], path: &RelPath, place: &RelPath) -> bool {
+    let mut at = Some(path.clone());
+    let mut places = std::iter::once(at.clone()).chain(moved_dirs.iter().map(|renaming| {
+        at = at.take().and_then(|at| moved_on(at, renaming));
+        at.clone()
+    }));
+    places.any(|at| at.as_ref() == Some(place))
 }
 
 /// Where what lies at `path` was before a directory above it was renamed.
@@ -598,7 +613,8 @@ fn left_in_moved_dir<'a>(
 
 /// The same, where nothing else is known of that path: what happens to the file now must be known of it.
 fn came_with_dir(anchors: &Anchors, moved_dirs: &[Renaming], path: &RelPath) -> Option<RelPath> {
-    left_in_moved_dir(moved_dirs.iter(), path).filter(|was| is_of(anchors, path, was) && !anchors.contains(was))
+    left_in_moved_dir(moved_dirs.iter(), path)
+        .filter(|was| is_of(anchors, moved_dirs, path, was) && !anchors.contains(was))
 }
 
 /// The renames of directories, without where nobody remembers what lies in one.

@@ -246,3 +246,19 @@ fn what_came_with_a_directory_is_an_anchor_also_after_it_landed_by_another_name(
         assert!(waiting(&bench).contains(&modified("c/f")), "{how}");
     }
 }
+
+/// A path that a directory brings something to may have had something before.
+#[test]
+fn what_moved_on_with_its_directory_to_a_used_path_is_still_an_anchor() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("c/f", &lines(100));
+    mkdir(&bench, "z");
+    bench.save("z/f", "new\n");
+    bench.unlink("z/f");
+    bench.view().rmdir(ROOT, OsStr::new("z"), &ME).unwrap();
+    bench.rename("c", "q");
+    bench.rename("q", "z");
+    mkdir(&bench, "c");
+    bench.save("c/f", &changed(300, 300));
+    assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f")], Some(lines(100))));
+}

@@ -286,6 +286,11 @@ impl Model {
 
     /// Where what lay at a path is now, if a directory above it was renamed.
     pub(super) fn moved_with_dirs(&self, path: &str) -> Option<Path> {
+        self.moved_until(path, self.moved_dirs.len()).filter(|to| to != path)
+    }
+
+    /// The same after the first of the renames.
+    fn moved_until(&self, path: &str, renames: usize) -> Option<Path> {
         let step = |at: Path, (from, to): &(Path, Path)| match rebase(&at, from, to) {
             // The directory itself was there.
             Some(_) if at == *from => None,
@@ -294,12 +299,14 @@ impl Model {
             None if is_within(&at, to) => None,
             None => Some(at),
         };
-        self.moved_dirs.iter().try_fold(path.to_owned(), step).filter(|to| to != path)
+        self.moved_dirs[..renames].iter().try_fold(path.to_owned(), step)
     }
 
     /// The same of a file, which nothing else has taken the place of since.
     fn came_along(&self, path: &str) -> Option<Path> {
-        let is_it = |known: &Known| known.fresh && known.from.as_deref() == Some(path);
+        let passed_by =
+            |from: &Path| (0..=self.moved_dirs.len()).any(|until| self.moved_until(path, until).as_ref() == Some(from));
+        let is_it = |known: &Known| known.fresh && known.from.as_ref().is_some_and(passed_by);
         let came = |to: &Path| self.anchors.get(to).filter(|known| !known.by_dir).is_none_or(is_it);
         self.moved_with_dirs(path).filter(came)
     }
