@@ -1,13 +1,13 @@
 //! Answers `check`: records what a command said of the view, and lands what it tested if that is still all there is.
 //!
 //! Who runs the command is the client. What it tested is named by a token, which is the number of the last event before
-//! it started and a hash of the ids of all that was held: ids name exact content, and whatever else changes in the project
-//! by way of the view, or to a file that fettlefs knows, leaves an event. So nothing is remembered between two requests,
+//! it started and a hash of the ids and names of all that was held: ids name exact content, a further name leaves an id as
+//! it is, and whatever else changes in the project by way of the view, or to a file that fettlefs knows, leaves an event. So nothing is remembered between two requests,
 //! and a daemon that was restarted meanwhile is seen by its own events.
 
 use super::answers::{self, failed};
 use super::{Asker, Project, rights};
-use crate::model::{ChangeId, Digest};
+use crate::model::{ChangeId, Digest, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Review};
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
 use crate::store::EventDraft;
@@ -34,7 +34,7 @@ impl Tested {
     /// The number first: what changes between the two looks is then taken for moved.
     fn now(project: &Project) -> Result<Self> {
         let seq = project.overlay.store().last_seq().map_err(failed)?;
-        Ok(Self { seq, held: digest_of(&held_ids(project)) })
+        Ok(Self { seq, held: digest_of(&held_names(project)) })
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -49,14 +49,26 @@ impl std::fmt::Display for Tested {
     }
 }
 
-fn held_ids(project: &Project) -> Vec<ChangeId> {
-    answers::held_rows(project).iter().map(|row| row.id().clone()).collect()
+/// A held change and the names by which it lands.
+type Named = (ChangeId, Vec<RelPath>);
+
+fn held_names(project: &Project) -> Vec<Named> {
+    answers::held_rows(project).iter().map(|row| (row.id().clone(), row.row().names.clone())).collect()
 }
 
-fn digest_of(ids: &[ChangeId]) -> Digest {
-    let mut ids: Vec<&str> = ids.iter().map(ChangeId::as_str).collect();
-    ids.sort_unstable();
-    Digest::of(ids.join(" ").as_bytes())
+fn digest_of(held: &[Named]) -> Digest {
+    let mut held: Vec<Vec<&[u8]>> = held
+        .iter()
+        .map(|(id, names)| {
+            let mut names: Vec<&[u8]> = names.iter().map(RelPath::as_bytes).collect();
+            names.sort_unstable();
+            [id.as_str().as_bytes()].into_iter().chain(names).collect()
+        })
+        .collect();
+    held.sort_unstable();
+    // No name has a zero byte in it, and none is empty.
+    let held: Vec<Vec<u8>> = held.iter().map(|change| change.join(&0)).collect();
+    Digest::of(&held.join(&[0, 0][..]))
 }
 
 pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
@@ -111,9 +123,10 @@ fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckR
     if !rights::may_change(asker, project) {
         return Err(ErrorBody::new(ErrorCode::NotPermitted, "promote: you may not confirm changes of this project"));
     }
-    let ids = held_ids(project);
+    let held = held_names(project);
+    let ids: Vec<ChangeId> = held.iter().map(|(id, _)| id.clone()).collect();
     record(EventName::PromoteStarted, changes(ids.len()), asker, project)?;
-    let promoted = check_still(&tested, &ids, project).and_then(|()| confirm(&ids, asker, project));
+    let promoted = check_still(&tested, &held, project).and_then(|()| confirm(&ids, asker, project));
     match promoted {
         Ok(outcomes) => {
             record(EventName::PromoteSucceeded, changes(outcomes.len()), asker, project)?;
@@ -126,8 +139,8 @@ fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckR
     }
 }
 
-fn check_still(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<()> {
-    let moved = moved(tested, ids, project)?;
+fn check_still(tested: &Tested, held: &[Named], project: &Project) -> Result<()> {
+    let moved = moved(tested, held, project)?;
     if moved.is_empty() {
         return Ok(());
     }
@@ -146,11 +159,11 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
 }
 
 /// What is not as it was when the command started, one line each.
-fn moved(tested: &Tested, ids: &[ChangeId], project: &Project) -> Result<Vec<String>> {
+fn moved(tested: &Tested, held: &[Named], project: &Project) -> Result<Vec<String>> {
     let mut lines = told_since(tested.seq, project)?;
     let writing = project.overlay.unjudged().into_iter();
     lines.extend(writing.map(|writing| format!("still being written: {}", writing.path)));
-    if lines.is_empty() && digest_of(ids) != tested.held {
+    if lines.is_empty() && digest_of(held) != tested.held {
         lines.push("what is held is not what was held".to_owned());
     }
     let mut seen = std::collections::HashSet::new();
@@ -218,7 +231,7 @@ fn reply(
     held.truncate(HELD_TOLD_MAX);
     let phase = request.phase.unwrap_or(CheckPhase::Started);
     let moved = match phase {
-        CheckPhase::Passed => moved(tested, &held_ids(project), project)?,
+        CheckPhase::Passed => moved(tested, &held_names(project), project)?,
         CheckPhase::Started | CheckPhase::Failed | CheckPhase::Promote => Vec::new(),
     };
     let may_promote = rights::may_change(asker, project);
@@ -248,12 +261,16 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let ids = ["b1b2c3d4", "a1b2c3d4"].map(|id| ChangeId::parse(id).unwrap());
-        let tested = Tested { seq: 412, held: digest_of(&ids) };
+        let path = |name: &str| RelPath::parse(name.as_bytes()).unwrap();
+        let named = |id, names: &[&str]| (ChangeId::parse(id).unwrap(), names.iter().map(|name| path(name)).collect());
+        let held: [Named; 2] = [named("b1b2c3d4", &["f", "g"]), named("a1b2c3d4", &["h"])];
+        let tested = Tested { seq: 412, held: digest_of(&held) };
         assert_eq!(Tested::parse(&tested.to_string()), Some(tested.clone()));
-        let [b, a] = ids.clone();
+        let [b, a] = held.clone();
         assert_eq!(digest_of(&[a, b]), tested.held, "in whatever order they are listed");
-        assert_ne!(digest_of(&ids[..1]), tested.held);
+        assert_ne!(digest_of(&held[..1]), tested.held);
+        let others = [named("b1b2c3d4", &["f"]), named("a1b2c3d4", &["h", "g"])];
+        assert_ne!(digest_of(&others), tested.held, "the same ids by other names");
         for text in ["", "412", "412-", "-", "x-00", &format!("412{}", tested.held)] {
             assert_eq!(Tested::parse(text), None, "{text}");
         }

@@ -85,6 +85,9 @@ fn what_moves_while_the_command_runs_keeps_everything_from_landing() {
     let view = held_view(&scratch);
     let fettlefs = env!("CARGO_BIN_EXE_fettlefs");
     for (script, moved) in [
+        // A further name of what is held, which keeps its id, and that name gone again.
+        ("ln b b2", "what is held is not what was held"),
+        ("rm b2", "what is held is not what was held"),
         // A held file, a file that lands, a new file, a change of what is held by somebody's hand.
         ("echo more >> b", "written and held: b"),
         ("echo x > new", "written: new"),
