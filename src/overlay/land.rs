@@ -132,6 +132,7 @@ impl Overlay {
             applied.epilogue().save_others(taken);
         }
         self.note_landed(&mut state, job, comparison, judged_against, &applied);
+        applied.epilogue().note_window(state.windows.note_of_landed(&comparison.path));
         let seen = seen_of_source.or(applied.meta_of(&comparison.path).map(|meta| meta.stamp()));
         state.saw(&comparison.path, seen, tree);
         let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
@@ -337,6 +338,7 @@ impl Overlay {
         let state = self.state.lock();
         let continues = job.row.held.is_none() && state.windows.is_open(&path, setting);
         let event = event.by(actor).with(|event| event.continues = continues);
+        let event = event.within_window(state.windows.note_of_landing(&path, before.1, setting));
         let replaced = (&comparison.present, before.0.map(|kept| kept.digest));
         epilogue.events.extend(self.unheralded(&state, &path, &job.row.base, replaced));
         epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));

@@ -325,6 +325,7 @@ impl Overlay {
                 state.uppers.restore(row);
             }
         }
+        self.restore_windows()?;
         for id in interrupted {
             if let Err(err) = self.settle_interrupted(id) {
                 // It stays as it is, in the view and in the store. The rest must not be out of reach for it.

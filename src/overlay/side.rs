@@ -119,13 +119,18 @@ impl Side {
 
     pub fn digest(&mut self) -> std::io::Result<Option<Digest>> {
         if self.digest.is_none() {
-            self.digest = match (&self.bytes, &self.file) {
-                (Some(bytes), _) => Some(Digest::of(bytes)),
-                (None, Some(file)) => Some(file::digest(file)?),
-                (None, None) => None,
-            };
+            self.digest = self.hash()?;
         }
         Ok(self.digest)
+    }
+
+    /// The same, to be known once.
+    pub(super) fn hash(&self) -> std::io::Result<Option<Digest>> {
+        Ok(match (&self.bytes, &self.file) {
+            (Some(bytes), _) => Some(Digest::of(bytes)),
+            (None, Some(file)) => Some(file::digest(file)?),
+            (None, None) => None,
+        })
     }
 
     /// What is remembered of this side: the content itself is kept by its hash.

@@ -33,6 +33,7 @@ mod structure;
 mod symlinks;
 mod together;
 mod undo;
+mod windows;
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::copy_up::same_content_stamp;
+use super::error::Context;
 use super::side::Side;
 use super::{Known, Overlay, Result, State};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Window as Setting;
-use crate::store::{AnchorState, Kept};
+use crate::store::{AnchorState, Kept, RecentLanding, WindowNote};
 use crate::sys::file::Meta;
 
 /// How many landings are remembered before old ones are looked for.
@@ -38,6 +39,16 @@ struct Window {
     last: Instant,
     /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
     landed: Option<Stamp>,
+    told: Told,
+}
+
+/// Who tells what a landing left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// Whoever landed it, and has noted since what else we did to it.
+    Landing,
+    /// The log, after a crash. It may have been given other times since: its content tells then, where that was hashed.
+    Log(Option<Digest>),
 }
 
 /// A window of a path, when it is about to be judged.
@@ -71,6 +82,7 @@ impl Overlay {
         if setting == Setting::Each {
             return Ok(None);
         }
+        self.recognise(path, present)?;
         let mut state = self.state.lock();
         let found = state.windows.find(path, present);
         Ok(match (setting, found) {
@@ -95,6 +107,41 @@ impl Overlay {
                 None
             }
         })
+    }
+
+    /// A file whose landing the log tells may have been given other times since; with the same content it is as it landed.
+    fn recognise(&self, path: &RelPath, present: &Side) -> Result<()> {
+        let Some(now) = present.meta.map(|meta| meta.stamp()) else { return Ok(()) };
+        let told = self.state.lock().windows.told_otherwise(path, &now);
+        let Some((landed, content)) = told else { return Ok(()) };
+        let is_it = match content {
+            Some(content) => present.hash().doing(|| format!("hash {path}"))? == Some(content),
+            // Too large to be hashed when it landed.
+            None => true,
+        };
+        if is_it {
+            self.state.lock().windows.touched(path, &landed, &now);
+        }
+        Ok(())
+    }
+
+    /// Windows that were open when the last daemon died. What ended them by its doing ends them now.
+    pub(super) fn restore_windows(&self) -> Result<()> {
+        let age_max = match self.policy().settings.window {
+            Setting::Each => return Ok(()),
+            Setting::Seconds(length) => length,
+            Setting::Session => Duration::MAX,
+        };
+        for landing in self.store.recent_landings(age_max)? {
+            let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
+            let mut state = self.state.lock();
+            let is_older = state.anchors.get(&landing.path).is_some_and(|known| known.from.is_some());
+            // See `older_came`.
+            if landing.note.first.is_some() || !is_older {
+                state.windows.restore(&landing, there.as_ref());
+            }
+        }
+        Ok(())
     }
 
     /// A file that landed by one of its names is the same change by another, and was judged against the same.
@@ -170,7 +217,10 @@ impl State {
 impl Windows {
     fn find(&mut self, path: &RelPath, present: &Side) -> Found {
         let stamp = present.meta.map(|meta| meta.stamp());
-        let windows = [self.at.get(path), stamp.and_then(|stamp| self.of.get(&inode(&stamp)))];
+        let of_inode = stamp.and_then(|stamp| self.of.get(&inode(&stamp)));
+        // The number may be another file's by now.
+        let of_inode = of_inode.filter(|window| window.told == Told::Landing || window.is_as_left(stamp));
+        let windows = [self.at.get(path), of_inode];
         if let Some(open) = windows.into_iter().flatten().find(|window| window.is_as_left(stamp)) {
             let is_own = self.at.get(path).is_some_and(|own| own.is_as_left(stamp));
             let opened_at = if is_own { open.opened_at.clone() } else { path.clone() };
@@ -201,6 +251,61 @@ impl Windows {
         firsts.map(|kept| kept.digest)
     }
 
+    /// What the log is to tell of a landing that is about to come: it goes on with an open window, or opens one.
+    pub fn note_of_landing(
+        &self,
+        path: &RelPath,
+        judged_against: Option<Kept>,
+        setting: Setting,
+    ) -> Option<WindowNote> {
+        let first = self.at.get(path).map_or(judged_against, |window| window.first);
+        (setting != Setting::Each).then(|| WindowNote::now(first, None))
+    }
+
+    /// The same of one that has come; none where what is done next is judged by itself.
+    pub fn note_of_landed(&self, path: &RelPath) -> Option<WindowNote> {
+        let window = self.at.get(path)?;
+        Some(WindowNote::now(window.first, window.landed.as_ref().map(inode)))
+    }
+
+    /// A landing that the log tells, of a path which `there` is at. The latest come first.
+    fn restore(&mut self, landing: &RecentLanding, there: Option<&Meta>) {
+        let there = there.filter(|meta| !meta.is_dir()).map(|meta| (meta.stamp(), meta.links));
+        let mut landed = landing.stamp();
+        if let (Some(landed), None, Some((there, _))) = (&mut landed, landing.note.file, there) {
+            (landed.device, landed.inode) = inode(&there);
+        }
+        let now = Instant::now();
+        let window = Window {
+            opened_at: landing.path.clone(),
+            first: landing.note.first,
+            last: now.checked_sub(landing.age).unwrap_or(now),
+            landed,
+            told: Told::Log(landing.left.and_then(|left| left.content).map(|kept| kept.digest)),
+        };
+        let here = there.filter(|(there, _)| landed.is_some_and(|landed| inode(&landed) == inode(there)));
+        if landing.is_last && (landed.is_none() || here.is_some()) {
+            self.at.entry(landing.path.clone()).or_insert_with(|| window.clone());
+        }
+        // By another name, which it had or a rename has given it.
+        if let Some(landed) = landed.filter(|_| here.is_none_or(|(_, links)| links > 1)) {
+            self.of.entry(inode(&landed)).or_insert(window);
+        }
+    }
+
+    /// Where the log says of what is at `path` that it landed with other times: what it was then, and its content.
+    fn told_otherwise(&self, path: &RelPath, now: &Stamp) -> Option<(Stamp, Option<Digest>)> {
+        let windows = [self.at.get(path), self.of.get(&inode(now))];
+        windows.into_iter().flatten().find_map(|window| match (window.told, window.landed) {
+            (Told::Log(content), Some(landed))
+                if inode(&landed) == inode(now) && landed.size == now.size && landed.mtime != now.mtime =>
+            {
+                Some((landed, content))
+            }
+            (Told::Log(_) | Told::Landing, _) => None,
+        })
+    }
+
     fn end(&mut self, path: &RelPath, present: &Side) {
         self.at.remove(path);
         if let Some(meta) = present.meta {
@@ -212,9 +317,10 @@ impl Windows {
     pub fn note(&mut self, path: &RelPath, judged_against: Option<Kept>, landed: Option<&Meta>, setting: Setting) {
         let last = Instant::now();
         let stamp = landed.map(Meta::stamp);
-        let opened = || Window { opened_at: path.clone(), first: judged_against, last, landed: stamp };
+        let opened =
+            || Window { opened_at: path.clone(), first: judged_against, last, landed: stamp, told: Told::Landing };
         let window = self.at.entry(path.clone()).or_insert_with(opened);
-        (window.last, window.landed) = (last, stamp);
+        (window.last, window.landed, window.told) = (last, stamp, Told::Landing);
         let window = window.clone();
         if let Some(landed) = landed.filter(|landed| landed.links > 1) {
             self.of.insert(inode(&landed.stamp()), window);

@@ -15,6 +15,7 @@ use super::database::Database;
 use super::followers::FOLLOWED_TIMES_MAX;
 use super::operations::{Effect, PathEffect};
 use super::upper::{Writer, parse_row, to_row};
+use super::windows::WindowNote;
 use super::{Result, Store};
 use crate::model::{BackupKind, Digest, OperationId, RelPath};
 pub use crate::protocol::Event;
@@ -46,11 +47,14 @@ pub struct EventDraft {
     /// What it did, as far as it can be undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     effects: Vec<PathEffect>,
+    /// Of a landing, for who goes on after a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) window: Option<WindowNote>,
 }
 
 impl EventDraft {
     pub fn new(name: EventName) -> Self {
-        Self { event: Event::new(0, jiff::Timestamp::UNIX_EPOCH, name), effects: Vec::new() }
+        Self { event: Event::new(0, jiff::Timestamp::UNIX_EPOCH, name), effects: Vec::new(), window: None }
     }
 
     pub fn with(mut self, fill: impl FnOnce(&mut Event)) -> Self {
@@ -89,6 +93,12 @@ impl EventDraft {
     /// With this it is an operation, or part of the one that is recorded with it.
     pub fn doing(mut self, effects: impl IntoIterator<Item = PathEffect>) -> Self {
         self.effects.extend(effects);
+        self
+    }
+
+    /// It opens a window, or goes on with one.
+    pub fn within_window(mut self, note: Option<WindowNote>) -> Self {
+        self.window = note;
         self
     }
 

@@ -36,6 +36,7 @@ mod room;
 mod tests;
 mod upper;
 mod verdicts;
+mod windows;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -64,6 +65,7 @@ pub use recovery::Recovered;
 pub use room::{Nameless, Room};
 pub use upper::{Base, Below, FileLooks, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;
+pub use windows::{RecentLanding, WindowNote};
 
 use checkpoint::Checkpointer;
 use content::Unsynced;

@@ -15,6 +15,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
 use known::Known;
@@ -110,6 +111,13 @@ pub fn session_leader(pid: u32) -> Option<u32> {
 /// this file.
 pub fn began(pid: u32) -> Option<u64> {
     parse_stat(&read(pid, "stat")?, STAT_STARTTIME)
+}
+
+/// For how long the machine has run, without the time that it was suspended: what [`std::time::Instant`] goes by, comparable
+/// among processes. Whoever sets the time of day does not move it.
+pub fn uptime() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// The processor a thread runs on, or ran on last. May hang, see the head of this file.

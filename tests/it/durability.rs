@@ -56,6 +56,22 @@ fn log(scratch: &Scratch) -> String {
 }
 
 #[test]
+fn a_killed_daemon_ends_no_window() {
+    let scratch = mounted_scratch!();
+    let line = |number, changed| if number < changed { format!("new {number}\n") } else { format!("{number}\n") };
+    let content = |changed: usize| (0..60).map(|number| line(number, changed)).collect::<String>();
+    scratch.write("f", content(0));
+    let view = scratch.mounting().flag("--window=600").start();
+    for changed in [8, 16, 24] {
+        view.write("f", content(changed));
+        let killed = view.kill_daemon();
+        assert!(within(STARTED_AGAIN, || view.is_served_again(killed)), "no other daemon answers");
+    }
+    assert_eq!(view.held().len(), 1, "more than is let through at once");
+    assert_eq!(scratch.read("f"), content(8));
+}
+
+#[test]
 fn a_killed_daemon_loses_nothing() {
     let scratch = mounted_scratch!();
     project(&scratch);

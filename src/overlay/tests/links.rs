@@ -120,13 +120,7 @@ impl Project {
                 let ids = self.ids();
                 self.bench.view().discard(&ids, &Review::default()).unwrap();
             }
-            Op::Remount => {
-                self.bench.remount();
-                // A killed daemon has forgotten its windows.
-                for (name, content) in self.lower() {
-                    self.first.entry(name).and_modify(|first| *first = vec![content]);
-                }
-            }
+            Op::Remount => drop(self.bench.remount()),
         }
     }
 

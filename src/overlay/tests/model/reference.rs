@@ -1238,7 +1238,6 @@ impl Model {
     /// The daemon is killed, and another recovers what it left.
     pub fn remount(&mut self) {
         self.handles.clear();
-        self.windows.clear();
         self.upper.retain(|_, upper| !upper.is_landed);
         let mut unfinished: Vec<(u64, Path)> = Vec::new();
         for (path, upper) in &self.upper {

@@ -1,0 +1,125 @@
+//! What the log keeps of windows, so that a daemon which is started again goes on with them (SPEC §4.6).
+//!
+//! It is part of the row that each landing has in the log, and costs no write of its own.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::events::EventDraft;
+use super::journal::Epilogue;
+use super::operations::{Effect, PathEffect, Version};
+use super::upper::{Kept, parse_row};
+use super::{Result, Store};
+use crate::model::{RelPath, Stamp};
+use crate::protocol::{Event, EventName};
+use crate::sys::process;
+
+/// What the next write to what landed is judged against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowNote {
+    /// Content before the first landing in the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<Kept>,
+    /// Device and inode of what landed; none: whatever stands at the path once a recovery has finished it, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<(u64, u64)>,
+    /// When, by a clock that nobody sets ([`process::uptime`]).
+    pub at: Duration,
+}
+
+/// A landing that may have a window open.
+#[derive(Clone, Debug)]
+pub struct RecentLanding {
+    pub path: RelPath,
+    pub note: WindowNote,
+    /// Nothing has landed at the path since, and no person has decided about it.
+    pub is_last: bool,
+    /// What it left; none: nothing.
+    pub left: Option<Version>,
+    /// No less time has passed since.
+    pub age: Duration,
+}
+
+impl RecentLanding {
+    /// What lower has there as long as nobody has touched it.
+    pub fn stamp(&self) -> Option<Stamp> {
+        let Version { size, mtime, .. } = self.left?;
+        let (device, inode) = self.note.file.unwrap_or_default();
+        Some(Stamp { device, inode, size, mtime, ..Stamp::default() })
+    }
+}
+
+impl WindowNote {
+    pub fn now(first: Option<Kept>, file: Option<(u64, u64)>) -> Self {
+        Self { first, file, at: process::uptime() }
+    }
+
+    /// After a start of the machine the clock counts from nothing, and tells less than has passed: a window may stay open
+    /// for longer by that, and none is closed too early.
+    fn age(&self) -> Duration {
+        process::uptime().saturating_sub(self.at)
+    }
+}
+
+impl Epilogue {
+    /// What a landing has left is known now; none: it opens no window.
+    pub fn note_window(&mut self, note: Option<WindowNote>) {
+        let landing = self.events.iter_mut().find(|event| event.window.is_some());
+        if let Some(landing) = landing {
+            landing.window = note;
+        }
+    }
+}
+
+impl Store {
+    /// The landings of this session that are no older than `age_max`, the latest first. What a window began with is kept as
+    /// long as it is open; what began with something that is not kept any more is left out.
+    pub fn recent_landings(&self, age_max: Duration) -> Result<Vec<RecentLanding>> {
+        let mut recent = Vec::new();
+        {
+            let mut database = self.database.lock();
+            let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
+            let mut rows = statement.query([])?;
+            let mut decided = HashSet::new();
+            while let Some(row) = rows.next()? {
+                let draft: EventDraft = parse_row(&row.get::<_, String>(0)?, self.dirs.describe())?;
+                let note = draft.window;
+                let (event, effects) = draft.into_parts();
+                if is_session_end(&event) || note.is_some_and(|note| note.age() > age_max) {
+                    break;
+                }
+                let Some(path) = event.path.filter(|_| note.is_some() || is_decision(event.event)) else { continue };
+                let is_last = decided.insert(path.clone());
+                recent.extend(note.map(|note| {
+                    let left = left_at(&path, &effects);
+                    RecentLanding { path, note, is_last, left, age: note.age() }
+                }));
+            }
+        }
+        let mut kept = Vec::with_capacity(recent.len());
+        for landing in recent {
+            let is_kept = landing.note.first.map_or(Ok(true), |first| self.has_content(first.digest))?;
+            kept.extend(is_kept.then_some(landing));
+        }
+        Ok(kept)
+    }
+}
+
+fn left_at(path: &RelPath, effects: &[PathEffect]) -> Option<Version> {
+    effects.iter().filter(|done| done.path == *path).find_map(|done| match &done.effect {
+        Effect::Content { after, .. } => *after,
+        _ => None,
+    })
+}
+
+/// Of the daemon, and not of a run, which is a process.
+fn is_session_end(event: &Event) -> bool {
+    event.event == EventName::SessionEnded && event.pid.is_none()
+}
+
+/// What a person has decided ends the window.
+fn is_decision(name: EventName) -> bool {
+    matches!(name, EventName::Confirmed | EventName::RolledBack | EventName::Undone)
+}
