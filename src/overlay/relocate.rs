@@ -3,6 +3,7 @@
 //! Each is one landing under the lock: an intent with the new names, the new ids and what it means for anchors, then the
 //! rename, then the record. A daemon that dies in between leaves all of it undone, or the next start finishes it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use super::anchors::{exchange_moves, forgotten};
@@ -258,10 +259,11 @@ impl Overlay {
 
     /// Renames in lower, and takes the upper entries at and below both ends along, and what is lifted into them.
     fn relocate(&self, moving: &Moving<'_>, cargo: Cargo<'_>, events: &[EventDraft]) -> Result<Relocated> {
-        // In one order, so that two who need the same entries never wait for each other.
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
             ids.sort();
+            // One may have a name at either end.
+            ids.dedup();
             ids
         };
         loop {
@@ -284,10 +286,11 @@ impl Overlay {
         }
     }
 
+    /// In one order and each once: two who need the same entries never wait for each other, nor one for itself.
     pub(super) fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<Claim<'_>>> {
         let mut claimed = Vec::new();
-        for id in ids {
-            match self.claim(*id) {
+        for id in ids.iter().copied().collect::<BTreeSet<_>>() {
+            match self.claim(id) {
                 Ok((_, claim)) => claimed.push(claim),
                 // Landed while we waited.
                 Err(err) if err.code() == libc::ESTALE => {}

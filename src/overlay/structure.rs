@@ -289,7 +289,6 @@ impl Overlay {
             let with_target = |state: &State| {
                 let mut ids = state.uppers.within(&from.path);
                 ids.extend(state.uppers.at(&to.path));
-                ids.sort();
                 ids
             };
             let ids = with_target(&self.state.lock());

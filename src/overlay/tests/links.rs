@@ -249,3 +249,19 @@ fn whichever_name_a_file_is_changed_by_nothing_is_lost_or_lands_unreviewed() {
         panic!("seed {number}: {err}");
     }
 }
+
+/// The rename claimed such a change by each of its names, and waited for itself.
+#[test]
+fn directories_change_places_in_each_of_which_a_held_file_has_a_name() {
+    let bench = Bench::new();
+    bench.put("a/x", &lines(100));
+    bench.put("b/other", "other\n");
+    std::fs::hard_link(bench.lower_path("a/x"), bench.lower_path("b/y")).unwrap();
+    bench.save("a/x", &changed(100, 60));
+    let (dir, name) = bench.parent("b/further");
+    bench.view().link(bench.node("a/x").unwrap(), dir, name, &ME).unwrap();
+    rename(bench.view(), (ROOT, OsStr::new("a")), (ROOT, OsStr::new("b")), RenameFlags::EXCHANGE).unwrap();
+    let shown = ["b/x", "a/y", "a/further"].map(|path| bench.read(path));
+    assert_eq!(shown, [(); 3].map(|()| Some(changed(100, 60))));
+    assert_eq!((bench.read("a/other").as_deref(), bench.view().check().unwrap().0), (Some("other\n"), vec![]));
+}
