@@ -17,6 +17,7 @@ use std::path::Path;
 
 use super::mount::{Audience, Ground, MountArgs};
 use super::{Failure, sources};
+use crate::client::patiently;
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
@@ -32,11 +33,12 @@ pub use plan::{directory, take_away, take_dead_away};
 
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
-    let plan = Plan::make(&arguments)?;
+    let ground = arguments.ground;
+    let plan = make_plan(arguments)?;
     sources::unknown_variables().for_each(say);
     // Looked for before the mount, after which the same names lead into the view; said only if there is a mount.
     let below = who_stands_below(&plan);
-    match arguments.ground {
+    match ground {
         Ground::Foreground => {
             let guard = guard();
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
@@ -56,6 +58,13 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
             Forked::Child(signal) => be_the_watchdog(plan, signal),
         },
     }
+}
+
+/// What is mounted there already may have a daemon that is stopped.
+fn make_plan(arguments: MountArgs) -> Result<Plan, Failure> {
+    let project = arguments.project.clone();
+    let mountpoint = arguments.mountpoint.clone().unwrap_or_else(|| project.clone());
+    patiently(&[&project, &mountpoint], move || Plan::make(&arguments))?
 }
 
 /// Whoever started this process as a service waits for the word that the view answers. Elsewhere nobody is told.

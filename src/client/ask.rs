@@ -1,10 +1,11 @@
 //! One question and its answer, pages joined.
 
-use super::{DeadMount, Place, Reach, find, reach};
+use super::{DeadMount, Place, Reach, find, patiently, reach};
 use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole};
 use crate::sys::mount::is_death;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// As much as the kernel asks of a mount at once: a long answer in few round trips.
 const ANSWER_PIECE_BYTES: usize = 1 << 20;
@@ -50,6 +51,10 @@ pub enum ClientError {
     Answer(#[from] ResponseError),
     #[error("the daemon of {} has just ended, or is ending: ask again", .0.display())]
     Ending(PathBuf),
+    #[error(
+        "the daemon (pid {0}) does not answer: it is stopped; `kill -CONT {0}` has it go on, `kill -9 {0}` ends it"
+    )]
+    Stopped(u32),
     #[error("the daemon of {} ended before it answered: look whether it did what was asked", .0.display())]
     Unanswered(PathBuf),
     #[error("the answer is longer than 8 MiB")]
@@ -122,7 +127,10 @@ impl Client {
             Reach::Offline => return Ok(Answer::Made((self.offline)(&self.place, request))),
             Reach::Stale(dead) => return Err(ClientError::Stale(dead.clone()).into()),
             Reach::View(control) => converse_once(control, &line).map_err(failed)?,
-            Reach::Socket(socket) => converse_line(socket, &line).map_err(failed)?,
+            Reach::Socket(socket) => {
+                let socket = Arc::clone(socket);
+                patiently(&[&path], move || converse_line(&socket, &line))?.map_err(failed)?
+            }
         };
         match answer.is_empty() {
             true => Err(ClientError::Unanswered(path).into()),
@@ -204,6 +212,7 @@ impl ClientError {
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
             Self::Shut(_) => ErrorCode::NotPermitted,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
+            Self::Stopped(_) => ErrorCode::Busy,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,
             Self::Answer(ResponseError::Version(_)) => ErrorCode::UnsupportedVersion,
             Self::Answer(_) => ErrorCode::Io,

@@ -1,6 +1,6 @@
 //! Which project a directory belongs to, and where its state is.
 
-use super::{ClientError, DeadMount, fettle_mounts};
+use super::{ClientError, DeadMount, fettle_mounts, patiently};
 use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
 use crate::sys::mount::{MountEntry, is_death};
 use std::io;
@@ -28,7 +28,8 @@ pub fn find(start: &Path) -> Result<Place, ClientError> {
         _ => io_error("find", start, cause),
     })?;
     let named = std::env::var_os(STATE_DIR_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-    find_with(canonical(&start)?, named)
+    let asked = start.clone();
+    patiently(&[&start], move || find_with(canonical(&asked)?, named))?
 }
 
 /// [`find`], with the variable's value as an argument.

@@ -1,6 +1,6 @@
 //! The way to whoever answers for a place.
 
-use super::{ClientError, DeadMount, Place, place, place::io_error};
+use super::{ClientError, DeadMount, Place, patiently, place, place::io_error};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
 use crate::sys::mount::is_death;
 use rustix::fs::{FlockOperation, flock};
@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest socket path that fits into `sockaddr_un` with its NUL (unix(7)).
@@ -22,7 +23,7 @@ pub enum Reach {
     /// The control file of a view.
     View(File),
     /// The socket of a daemon whose view is elsewhere: at another mountpoint, or in the namespace of a `run`.
-    Socket(UnixStream),
+    Socket(Arc<UnixStream>),
     /// No daemon: the state directory is all there is.
     Offline,
     /// The mount is there and its daemon is not.
@@ -30,6 +31,11 @@ pub enum Reach {
 }
 
 pub fn reach(place: &Place) -> Result<Reach, ClientError> {
+    let asked = place.clone();
+    patiently(&[&place.root], move || way_to(&asked))?
+}
+
+fn way_to(place: &Place) -> Result<Reach, ClientError> {
     let control = place.root.join(STATE_DIRECTORY).join(CONTROL_FILE);
     match File::options().read(true).write(true).open(&control) {
         Ok(file) => return Ok(Reach::View(file)),
@@ -42,7 +48,7 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
     place::check_state_is_of(place)?;
     let socket = place.state.join(CONTROL_SOCKET);
     match connect(&place.state, &socket) {
-        Ok(stream) => Ok(Reach::Socket(stream)),
+        Ok(stream) => Ok(Reach::Socket(stream.into())),
         Err(err) if is_nobody(&err) => Ok(Reach::Offline),
         // Another user's, who may be dead.
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied && is_unlocked(&place.root) => Ok(Reach::Offline),

@@ -25,6 +25,9 @@ pub use table::{Device, MountEntry, mount_at, mounts, mounts_elsewhere, origin};
 /// What `/proc/mounts` shows as the type; the kernel takes the part behind the dot for a name of ours.
 pub const FS_TYPE: &str = "fuse.fettlefs";
 
+/// The kernel's door, by which daemons come to their mounts.
+pub const FUSE_DEVICE: &str = "/dev/fuse";
+
 /// A mounted device, by which requests come, and the number of the file system.
 #[derive(Debug)]
 pub struct Door {
@@ -106,7 +109,7 @@ pub enum UnmountMode {
 
 /// Opens the kernel's door. A separate step for whoever wants to tell a missing /dev/fuse from a missing mount point.
 pub fn open_fuse_device() -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Mounts as root (or in a user namespace of one's own) and gives the descriptor by which requests come.

@@ -194,6 +194,18 @@ pub fn others_have_open(inode: u64) -> bool {
     others.any(|pid| has_open(pid, inode).unwrap_or(false))
 }
 
+/// The processes that a signal has stopped (SIGSTOP, Ctrl-Z), until they are told to go on. Those that a debugger looks at
+/// are none of them.
+pub fn stopped() -> impl Iterator<Item = u32> {
+    all_pids().filter(|pid| read(*pid, "status").is_some_and(|status| status_word(&status, "State:") == Some("T")))
+}
+
+/// Whether a process has a file open by this name, as the kernel shows it. Asks nothing of the file, and is false where it is
+/// not ours to see.
+pub fn opens(pid: u32, path: &Path) -> bool {
+    descriptors(pid).any(|link| fs::read_link(link).is_ok_and(|target| target == path))
+}
+
 /// Has this process give memory back that it needs no more. Left alone, the C library keeps apart what each thread frees,
 /// eight times as much as there are processors, and after one large file all that any later one took.
 #[cfg(target_env = "gnu")]

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Output, Scratch, View, eventually, lines, mounted_scratch};
+use crate::harness::{Output, Scratch, Stopped, View, eventually, lines, mounted_scratch};
 
 /// A user who owns nothing here.
 const NOBODY: &str = "65534";
@@ -484,4 +484,75 @@ fn a_mount_that_cannot_begin_its_log_leaves_nothing_mounted() {
     assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("the project lies open"), "one\n");
     fs::remove_dir_all(scratch.project().join(".fettle/daemon.log")).expect("out of the way");
     scratch.mount().unmount();
+}
+
+/// Runs each from outside the view at the same time; none may wait for as long as a minute.
+fn all_at_once(scratch: &Scratch, commands: &[&[&str]]) -> Vec<Output> {
+    let started: Vec<Child> = commands
+        .iter()
+        .map(|arguments| {
+            let mut command = scratch.command("timeout");
+            command.args(["-s", "KILL", "60"]).arg(scratch.fettlefs().get_program()).args(*arguments);
+            command.current_dir(scratch.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("timeout")
+        })
+        .collect();
+    started.into_iter().map(|child| child.wait_with_output().expect("its end").into()).collect()
+}
+
+#[test]
+fn who_asks_a_stopped_daemon_is_told_how_to_have_it_go_on() {
+    let scratch = mounted_scratch!();
+    scratch.write("src/a", lines(100));
+    std::os::unix::fs::symlink("view", scratch.root().join("link")).expect("a link");
+    let view = scratch.mount_at("view");
+    view.write("src/a", "all new\n");
+    let pid = view.daemon_pid();
+    let commands: &[&[&str]] = &[
+        &["status", "-C", "project"],
+        &["status", "-C", "view/src"],
+        &["status", "-C", "link"],
+        &["fsck", "-C", "view"],
+        &["confirm", "--all", "-C", "project"],
+        &["unmount", "--force", "--timeout", "2", "view"],
+        &["mount", "project", "view"],
+        &["mount", "project", "."],
+        &["init", "view"],
+        &["doctor", "view"],
+        &["run", "-C", "project", "--", "true"],
+    ];
+    let stopped = Stopped::new(pid);
+    let told = all_at_once(&scratch, commands);
+    drop(stopped);
+    for (arguments, output) in commands.iter().zip(&told) {
+        let status = if arguments[0] == "run" { 125 } else { 5 };
+        assert_eq!(output.status, status, "{arguments:?}: {}", output.stderr);
+        let want = format!("the daemon (pid {pid}) does not answer: it is stopped; `kill -CONT {pid}` has it go on");
+        assert!(output.stderr.contains(&want), "{arguments:?}: {}", output.stderr);
+    }
+    assert_eq!(view.only_held().path, "src/a");
+}
+
+#[test]
+fn who_asks_the_stopped_daemon_of_a_covering_mount_is_told_so() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let commands: &[&[&str]] = &[&["status", "-C", "project"], &["unmount", "project"], &["mount", "project"]];
+    let stopped = Stopped::new(view.daemon_pid());
+    let told = all_at_once(&scratch, commands);
+    drop(stopped);
+    told.iter().for_each(|output| refused(output, 5, &["does not answer: it is stopped"]));
+}
+
+/// Nobody is stopped, so the answer is waited for: longer than a stopped one would be.
+#[test]
+fn a_daemon_that_works_is_waited_for() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount_at("view");
+    let writer = fs::File::create(view.path("open")).expect("a file");
+    let begun = std::time::Instant::now();
+    let told = all_at_once(&scratch, &[&["flush", "--timeout", "9", "-C", "project"]]).remove(0);
+    assert!(begun.elapsed().as_secs() >= 9, "{told:?}");
+    assert_eq!(told.status, 0, "{}", told.stderr);
+    assert!(told.stdout.contains("open"), "{told:?}");
+    drop(writer);
 }

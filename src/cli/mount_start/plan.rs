@@ -11,7 +11,7 @@ use super::super::offline::store_failure;
 use super::super::{Failure, sources};
 use super::options::Options;
 use super::say;
-use crate::client::{Client, fettle_mounts};
+use crate::client::{Client, fettle_mounts, patiently};
 use crate::overlay::RuleSource;
 use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
 use crate::store::{self, Location};
@@ -263,7 +263,12 @@ impl Plan {
 }
 
 /// A directory as an absolute path without links. A dead mount on it has no answer to give, and needs none.
-pub fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
+pub fn directory(path: &Path, what: &'static str) -> Result<PathBuf, Failure> {
+    let asked = path.to_owned();
+    patiently(&[path], move || resolve(&asked, what))?
+}
+
+fn resolve(path: &Path, what: &str) -> Result<PathBuf, Failure> {
     let failed = |err: io::Error| {
         let code = match err.kind() {
             io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
@@ -276,6 +281,10 @@ pub fn directory(path: &Path, what: &str) -> Result<PathBuf, Failure> {
         resolved => resolved,
     };
     let resolved = resolved.map_err(failed)?;
+    // Asked past the kernel's cache, which answers for a daemon that is stopped, too.
+    if mount::is_dead(&resolved) {
+        return Ok(resolved);
+    }
     match std::fs::metadata(&resolved) {
         Ok(metadata) if !metadata.is_dir() => Err(failed(io::ErrorKind::NotADirectory.into())),
         Err(err) if !is_death(&err) => Err(failed(err)),

@@ -198,3 +198,17 @@ fn what_a_child_has_open_others_have() {
     assert!(others_have_open(inode));
     assert!(!others_have_open(u64::MAX));
 }
+
+#[test]
+fn who_is_stopped_is_told_from_who_runs_and_what_it_has_open_by_name() {
+    let child = Waiting::start(Command::new("cat").stdout(File::options().write(true).open("/dev/null").unwrap()));
+    let pid = rustix::process::Pid::from_raw(child.pid().cast_signed()).unwrap();
+    let is_stopped = || stopped().any(|stopped| stopped == child.pid());
+    assert!(!is_stopped());
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+    assert!(opens(child.pid(), Path::new("/dev/null")) && !opens(child.pid(), Path::new("/dev")));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+}

@@ -89,7 +89,16 @@ impl Stopped {
     pub fn new(pid: i32) -> Self {
         let pid = Pid::from_raw(pid).expect("a pid");
         rustix::process::kill_process(pid, Signal::STOP).expect("a process can be stopped");
-        Self(pid)
+        let stopped = Self(pid);
+        // A thread that is still on its way takes one more request.
+        assert!(within(PATIENCE, || stopped.all_stand()), "{pid:?} does not stop");
+        stopped
+    }
+
+    fn all_stand(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.as_raw_nonzero())).expect("its threads");
+        let stats = tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 }
 
