@@ -93,7 +93,7 @@ impl Overlay {
                 // Those are held again, or dropped.
                 Effect::Discarded { .. } | Effect::HeldAgain { .. } => continue,
                 Effect::DirRemoved(looks) => {
-                    plan.dirs_made.extend(self.missing_dir(path)?.then_some((path, *looks)));
+                    plan.dirs_made.extend(self.missing_dir(path, dropping)?.then_some((path, *looks)));
                     continue;
                 }
                 Effect::DirMade => {
@@ -124,9 +124,12 @@ impl Overlay {
         }
     }
 
-    fn missing_dir(&self, path: &RelPath) -> Reviewed<bool> {
+    fn missing_dir(&self, path: &RelPath, dropping: &HashSet<UpperId>) -> Reviewed<bool> {
         match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
-            None => self.check_way(path).map(|()| true),
+            None => {
+                self.check_would_show(path, dropping)?;
+                self.check_way(path).map(|()| true)
+            }
             Some(meta) if meta.is_dir() => Ok(false),
             Some(_) => Err(refused_at(path, ErrorCode::Conflict, "something else has taken the directory's place")),
         }
@@ -174,9 +177,7 @@ impl Overlay {
             Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
         };
         if reversal.wanted.is_some() {
-            if self.waits_for_its_dir(path, dropping) {
-                return Err(refused_at(path, ErrorCode::Conflict, "its directory waits for review"));
-            }
+            self.check_would_show(path, dropping)?;
             self.check_way(path)?;
         }
         let mut new = match reversal.wanted {

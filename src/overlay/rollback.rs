@@ -84,13 +84,7 @@ impl Overlay {
         check_not_ours(path)?;
         self.check_may_land(path, &how.review.by)?;
         self.check_not_open(path)?;
-        if self.waits_for_its_dir(path, &HashSet::new()) {
-            return Err(refused_at(
-                path,
-                ErrorCode::Conflict,
-                "its directory waits for review: confirm or discard that first",
-            ));
-        }
+        self.check_would_show(path, &HashSet::new())?;
         self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
         if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {

@@ -19,12 +19,13 @@ use super::error::Context;
 use super::goes::{Doing, Part};
 use super::lookup::Origin;
 use super::rename::End;
+use super::review::{Reviewed, refused_at};
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::protocol::EventName;
+use crate::protocol::{ErrorCode, EventName};
 use crate::store::{
     self, Base, Below, Epilogue, EventDraft, Fate, Held, NewUpper, PathEffect, UpperId, UpperRow, What, Writer,
 };
@@ -112,12 +113,17 @@ impl Overlay {
         self.state.lock().uppers.is_in_held_dir(path)
     }
 
-    /// The same of what a person brings back there, with `dropping` gone: a directory that somebody removed below is made
-    /// anew for it.
-    pub(super) fn waits_for_its_dir(&self, path: &RelPath, dropping: &HashSet<UpperId>) -> bool {
+    /// Whether the view has the directories, with `dropping` gone, of what a person brings back below: what waits for review
+    /// above it would hide it. A directory that somebody removed below is made anew for it.
+    pub(super) fn check_would_show(&self, path: &RelPath, dropping: &HashSet<UpperId>) -> Reviewed<()> {
         let state = self.state.lock();
-        let waits = |dir: &UpperId| state.uppers.get(*dir).is_some_and(|upper| !upper.is_stand_in());
-        state.uppers.held_dirs_above(path).any(|dir| waits(&dir) && !dropping.contains(&dir))
+        for dir in std::iter::successors(path.parent(), RelPath::parent) {
+            let upper = state.uppers.at(&dir).filter(|id| !dropping.contains(id)).and_then(|id| state.uppers.get(id));
+            if let Some(why) = upper.and_then(|upper| why_hidden(&dir, upper)) {
+                return Err(refused_at(path, ErrorCode::Conflict, &why));
+            }
+        }
+        Ok(())
     }
 
     /// A directory as the view has it, as a descriptor that can only be used to reach it.
@@ -441,4 +447,18 @@ impl State {
             self.uppers.insert(Upper { dirty: false, ..Upper::written(row) });
         }
     }
+}
+
+/// What there is of upper at `dir`, as the reason why nothing shows that lower has in it; none where it does.
+fn why_hidden(dir: &RelPath, upper: &Upper) -> Option<String> {
+    let Some(held) = &upper.row.held else {
+        return (!upper.is_landed()).then(|| format!("something is being written in the place of {dir}"));
+    };
+    let what = match upper.row.what {
+        What::Dir if upper.is_stand_in() => return None,
+        What::Dir => return Some("its directory waits for review: confirm or discard that first".to_owned()),
+        What::Whiteout => format!("the removal of {dir}"),
+        What::File | What::Symlink | What::Node => format!("what is in the place of {dir}"),
+    };
+    Some(format!("{what} waits for review: confirm or discard {} first", held.id))
 }

@@ -4,6 +4,7 @@
 //! path that is as it was before is left alone. Contents and what is held go back by one landing
 //! ([`super::undo_contents`]); each of the other acts is one call below, or one landing of its own.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 
@@ -318,7 +319,7 @@ impl Overlay {
     fn check_parent(&self, path: &RelPath) -> Reviewed<()> {
         let parent = path.parent().unwrap_or_default();
         match self.stat_below(&parent)? {
-            Some(meta) if meta.is_dir() => Ok(()),
+            Some(meta) if meta.is_dir() => self.check_would_show(path, &HashSet::new()),
             Some(_) | None => Err(refused_at(path, ErrorCode::Conflict, "its directory is not there any more")),
         }
     }

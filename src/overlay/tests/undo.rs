@@ -509,7 +509,7 @@ fn what_was_done_in_a_directory_that_is_not_there_any_more_is_refused() {
     // Held, with what is deleted in them.
     bench.remove_dir("d/t");
     bench.remove_dir("d");
-    bench.refused(&renamed, ErrorCode::Conflict, "its directory is not there any more");
+    bench.refused(&renamed, ErrorCode::Conflict, "d/s: the removal of d waits for review");
     assert_eq!(bench.insist_on_undo(&renamed).unwrap_err().code, ErrorCode::Conflict);
     let bench = Bench::new();
     std::fs::create_dir_all(bench.lower_path("d/s/t")).unwrap();
@@ -948,4 +948,79 @@ fn the_undo_of_a_rename_into_a_directory_that_is_gone_is_refused() {
     bench.rename("d", "e");
     bench.refused(&moved, ErrorCode::Conflict, "its directory is not there any more");
     assert_eq!(bench.lower("e/a"), Some("one\n".to_owned()));
+}
+
+impl Bench {
+    /// What programs do from now on is another operation.
+    fn decided(&self) {
+        self.view().discard(&[], &HOW.review).unwrap();
+    }
+}
+
+/// Each way in which `d`, with `q/s` landed as deleted, is none in the view and still one below.
+fn hidden_directories() -> [(&'static str, &'static str); 3] {
+    [("", "the removal of d"), ("a file", "what is in the place of d"), ("a link", "what is in the place of d")]
+}
+
+#[test]
+fn nothing_is_restored_where_the_view_has_no_directory_for_it_any_more() {
+    for (instead, why) in hidden_directories() {
+        let mut bench = each_alone();
+        bench.put("d/f", &lines(200));
+        bench.put("d/q/s", "small\n");
+        bench.unlink("d/q/s");
+        let unlinked = bench.latest();
+        bench.decided();
+        bench.rmdir("d/q").unwrap();
+        let removed = bench.latest();
+        bench.decided();
+        bench.unlink("d/f");
+        bench.rmdir("d").unwrap();
+        match instead {
+            "a file" => bench.save("d", "hi\n"),
+            "a link" => bench.view().symlink(ROOT, OsStr::new("d"), OsStr::new("nowhere"), &ME).map(drop).unwrap(),
+            _ => {}
+        }
+        let id = bench.id_of("d");
+        let want = format!("{why} waits for review: confirm or discard {id} first");
+        let backup = bench.view().store().backups().unwrap().remove(0);
+        for force in [false, true] {
+            for dry_run in [false, true] {
+                let review = Review { dry_run, ..HOW.review.clone() };
+                let how = RollbackHow { force, review, ..RollbackHow::default() };
+                let refusal = bench.view().rollback(std::slice::from_ref(&backup), &how).unwrap_err();
+                assert_eq!((refusal.code, refusal.message), (ErrorCode::Conflict, format!("d/q/s: {want}")));
+            }
+        }
+        bench.refused(&unlinked, ErrorCode::Conflict, &want);
+        bench.refused(&removed, ErrorCode::Conflict, &want);
+        assert_eq!((bench.lower("d/q/s"), bench.lower("d/f")), (None, Some(lines(200))), "{instead}");
+        // Elsewhere it comes back, and what waits can still be confirmed; then there, too, where no file is.
+        let to = RollbackHow { to: Some(RelPath::parse(b"free").unwrap()), ..RollbackHow::default() };
+        bench.view().rollback(std::slice::from_ref(&backup), &to).unwrap();
+        bench.confirm_all();
+        let again = rolled_back(&bench, &backup);
+        assert_eq!(again.is_ok(), instead.is_empty(), "{again:?}");
+        if again.is_ok() {
+            assert_eq!(bench.read("d/q/s"), Some("small\n".to_owned()));
+        }
+        bench.assert_sound();
+    }
+}
+
+#[test]
+fn what_is_discarded_first_is_in_no_restored_files_way() {
+    let mut bench = each_alone();
+    bench.put("d/f", &lines(200));
+    bench.put("d/q/s", "small\n");
+    bench.unlink("d/q/s");
+    bench.rmdir("d/q").unwrap();
+    bench.unlink("d/f");
+    bench.rmdir("d").unwrap();
+    let ids: Vec<_> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
+    bench.view().discard(&ids, &HOW.review).unwrap();
+    let backup = bench.view().store().backups().unwrap().remove(0);
+    rolled_back(&bench, &backup).unwrap();
+    assert_eq!((bench.read("d/q/s"), bench.read("d/f")), (Some("small\n".to_owned()), Some(lines(200))));
+    bench.assert_sound();
 }
