@@ -1,7 +1,9 @@
 //! One question and its answer, pages joined.
 
 use super::{DeadMount, Place, Reach, find, patiently, reach};
-use crate::protocol::{ErrorBody, ErrorCode, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole};
+use crate::protocol::{
+    ErrorBody, ErrorCode, PROJECT_LINK, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole,
+};
 use crate::sys::mount::is_death;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -43,8 +45,8 @@ pub enum ClientError {
     Shut(PathBuf),
     #[error("you stand in a view that is gone, or in a directory that was removed: cd .")]
     Gone,
-    #[error("the state directory {} belongs to {}, not to {}", state.display(), project.display(), asked.display())]
-    OtherProject { state: PathBuf, project: PathBuf, asked: PathBuf },
+    #[error("the state directory {} belongs to {}, not to {}{}", state.display(), project.display(), asked.display(), way_on(state, project, *is_gone))]
+    OtherProject { state: PathBuf, project: PathBuf, asked: PathBuf, is_gone: bool },
     #[error("{what} {}: {cause}", path.display())]
     Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0}")]
@@ -204,7 +206,23 @@ fn line_of(answer: Vec<u8>) -> Result<Vec<u8>, ClientError> {
     }
 }
 
+/// Only who moved a project knows where it is now.
+fn way_on(state: &Path, project: &Path, is_gone: bool) -> String {
+    let link = state.join(PROJECT_LINK);
+    match is_gone {
+        true => {
+            format!("; {} is gone: if it was moved, `ln -sfn ITS_NEW_PATH {}`", project.display(), link.display())
+        }
+        false => String::new(),
+    }
+}
+
 impl ClientError {
+    pub fn other_project(state: &Path, project: PathBuf, asked: &Path) -> Self {
+        let is_gone = matches!(project.try_exists(), Ok(false));
+        Self::OtherProject { state: state.to_owned(), project, asked: asked.to_owned(), is_gone }
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,

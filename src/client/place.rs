@@ -41,9 +41,7 @@ pub(super) fn find_with(start: PathBuf, named_state: Option<PathBuf>) -> Result<
     }
     match named_state.filter(|_| is_there == Some(true)) {
         Some(state) => match linked_project(&state)? {
-            Some(project) if !start.starts_with(&project) => {
-                Err(ClientError::OtherProject { state, project, asked: start })
-            }
+            Some(project) if !start.starts_with(&project) => Err(ClientError::other_project(&state, project, &start)),
             named => Ok(Place { root: named.unwrap_or_else(|| start.clone()), state, start }),
         },
         None => Err(ClientError::NoProject(start)),
@@ -102,9 +100,7 @@ fn linked_project(state: &Path) -> Result<Option<PathBuf>, ClientError> {
 /// it is mounted.
 pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
     match linked_project(&place.state)? {
-        Some(project) if project != place.root => {
-            Err(ClientError::OtherProject { state: place.state.clone(), project, asked: place.root.clone() })
-        }
+        Some(project) if project != place.root => Err(ClientError::other_project(&place.state, project, &place.root)),
         Some(_) | None => Ok(()),
     }
 }

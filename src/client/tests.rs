@@ -67,7 +67,12 @@ fn a_state_directory_elsewhere_names_its_project() {
     assert_eq!(find_with("/p/src".into(), Some(state.clone())).unwrap().root, Path::new("/p"));
     let refused = find_with("/q".into(), Some(state.clone())).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::BadRequest);
-    let want = format!("the state directory {} belongs to /p, not to /q", state.display());
+    let link = state.join(PROJECT_LINK);
+    let want = format!(
+        "the state directory {} belongs to /p, not to /q; /p is gone: if it was moved, `ln -sfn ITS_NEW_PATH {}`",
+        state.display(),
+        link.display()
+    );
     assert_eq!(refused.to_string(), want);
 }
 

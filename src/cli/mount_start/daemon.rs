@@ -23,6 +23,7 @@ use super::super::offline::{failure, store_failure};
 use super::git_exclude;
 use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
 use super::say;
+use crate::client::ClientError;
 use crate::control::{Desk, Mounted, Project, Socket};
 use crate::fuse;
 use crate::overlay::{Overlay, Policy};
@@ -419,11 +420,7 @@ fn answers(mountpoint: &Path) -> io::Result<()> {
 fn check_state_is_of(plan: &Plan) -> Result<()> {
     let Some(state) = &plan.location.state else { return Ok(()) };
     match std::fs::read_link(state.join(PROJECT_LINK)) {
-        Ok(named) if named != plan.project => {
-            let (state, named, project) = (state.display(), named.display(), plan.project.display());
-            let message = format!("the state directory {state} belongs to {named}, not to {project}");
-            Err(ErrorBody::new(ErrorCode::BadRequest, message))
-        }
+        Ok(named) if named != plan.project => Err(ClientError::other_project(state, named, &plan.project).into()),
         Ok(_) => Ok(()),
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(err) => Err(state_failure(&format!("look into state directory {}", state.display()), err)),

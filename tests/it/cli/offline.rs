@@ -283,6 +283,26 @@ fn a_damaged_state_directory_is_named_by_its_whole_path() {
 }
 
 #[test]
+fn a_project_that_was_moved_is_named_anew_to_its_state() {
+    let scratch = mounted_scratch!();
+    let (state, moved) = (scratch.root().join("state"), scratch.root().join("moved"));
+    let view = small(&scratch).env("FETTLE_STATE_DIR", &state).start();
+    work(&view);
+    view.unmount();
+    std::fs::rename(scratch.project(), &moved).expect("a move");
+    let link = "! fettlefs: the state directory [scratch]/state belongs to [project], not to [scratch]/moved; \
+        [project] is gone: if it was moved, `ln -sfn ITS_NEW_PATH [scratch]/state/project`\n=> 2\n";
+    for output in asked_with_state(&scratch, &moved, &state) {
+        assert_eq!(super::told(&scratch, &output), link);
+    }
+    std::fs::remove_file(state.join("project")).expect("the link");
+    std::os::unix::fs::symlink(&moved, state.join("project")).expect("another");
+    asked_with_state(&scratch, &moved, &state).into_iter().for_each(|output| drop(output.ok()));
+    Output::from(scratch.fettlefs().arg("unmount").arg(&moved).output().expect("the built program runs")).ok();
+    std::fs::rename(&moved, scratch.project()).expect("back");
+}
+
+#[test]
 fn the_state_of_another_project_answers_nothing_about_this_one() {
     let scratch = mounted_scratch!();
     let state = scratch.root().join("state");
