@@ -73,7 +73,7 @@ fn is_daemons(lower: &Tree, location: &Location) -> bool {
 }
 
 fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Project, ErrorBody> {
-    let store = Store::open(&lower, location).map_err(store_failure)?;
+    let store = Store::open(&lower, location).map_err(unopened)?;
     let note = HolderNote { pid: std::process::id(), mountpoint: None };
     store.write_holder(&note).map_err(store_failure)?;
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
@@ -108,6 +108,17 @@ fn asks_rules(op: Op) -> bool {
 
 fn rules_needed(op: Op, unread: &PolicyError) -> ErrorBody {
     ErrorBody::new(ErrorCode::BadRequest, format!("{op} needs the rules, and they cannot be read: {unread}"))
+}
+
+/// Also to be looked at only, what is held takes a state directory that can be written to.
+fn unopened(err: store::Error) -> ErrorBody {
+    let is_read_only =
+        matches!(&err, store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::ReadOnlyFilesystem);
+    let mut failure = store_failure(err);
+    if is_read_only {
+        failure.message.push_str("; what is held there can be reviewed once it is read-write");
+    }
+    failure
 }
 
 pub(super) fn store_failure(err: store::Error) -> ErrorBody {

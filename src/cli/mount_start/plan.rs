@@ -254,8 +254,11 @@ impl Plan {
         let facts = self.open_lower().and_then(|lower| Ok(rustix::fs::fstatvfs(&lower)?));
         let facts = facts.map_err(|err| told(&format!("look at {project}"), err))?;
         if self.location.state.is_none() && facts.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            let message =
-                format!("{project} is on a read-only file system, and {STATE_DIRECTORY} has to be made there");
+            let wanted = match self.open_in_lower(STATE_DIRECTORY) {
+                Ok(_) => "has to be written to: make it read-write, and what is held there can be reviewed",
+                Err(_) => "has to be made there: name another place by FETTLE_STATE_DIR",
+            };
+            let message = format!("{project} is on a read-only file system, and {STATE_DIRECTORY} {wanted}");
             return Err(Failure::new(ErrorCode::NotPermitted, message));
         }
         Ok(())
