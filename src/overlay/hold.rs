@@ -47,7 +47,7 @@ impl Overlay {
             Some(promised) => Some(promised.apply()?),
             None => {
                 // A write that has filled the disk is held all the same: else nobody could discard it.
-                self.store.vitally(|| self.store.record_epilogue(&epilogue))?;
+                self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
                 None
             }
         };
@@ -117,7 +117,7 @@ impl Overlay {
     /// The entry as it waits for review, its base kept.
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
         if let Some(content) = comparison.old.stage(&self.store)? {
-            self.store.vitally(|| self.store.keep_content(&content))?;
+            self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
         }
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;

@@ -188,7 +188,7 @@ impl Overlay {
     /// Lower has it already, which a full disk does not undo.
     fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<Option<OperationId>> {
         let epilogue = Epilogue { anchors, events: vec![event], ..Epilogue::default() };
-        Ok(self.store.vitally(|| self.store.record_operation(&epilogue))?)
+        Ok(self.store.vitally_for_programs(|| self.store.record_operation(&epilogue))?)
     }
 
     pub(super) fn structure_event(&self, path: &RelPath, what: String, by: &Writer) -> EventDraft {

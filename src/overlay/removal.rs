@@ -76,7 +76,7 @@ impl Overlay {
             let backup = removal.backup(&content);
             (content, backup)
         });
-        let recorded = self.store.vitally(|| self.store.record_keeping(epilogue, kept.as_slice()));
+        let recorded = self.store.vitally_for_programs(|| self.store.record_keeping(epilogue, kept.as_slice()));
         if let (Err(_), false, Some((content, _))) = (&recorded, is_copy, &kept) {
             // It is written to again.
             self.store.unstage(removal.row.id, content.digest)?;
@@ -92,7 +92,7 @@ impl Overlay {
         let is_closed = state.open_of(row.id, &row.names[0]).is_none();
         match row.held.as_ref().and_then(|held| held.new) {
             Some(digest) if is_judged && is_closed && side.is_file() => {
-                self.store.vitally(|| self.store.stage_by_name(row.id, digest, side.size))
+                self.store.vitally_for_programs(|| self.store.stage_by_name(row.id, digest, side.size))
             }
             Some(_) | None => Err(full),
         }

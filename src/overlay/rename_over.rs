@@ -111,7 +111,7 @@ impl Overlay {
     fn save_moved(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.saved) else { return Ok(()) };
-        self.store.vitally(|| self.store.save_upper(&upper.row))?;
+        self.store.vitally_for_programs(|| self.store.save_upper(&upper.row))?;
         upper.saved = true;
         Ok(())
     }
@@ -434,7 +434,7 @@ impl Overlay {
     fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
         let gone = self.state.lock().uppers.remove(whiteout);
         match gone.is_some_and(|gone| gone.saved) {
-            true => Ok(self.store.vitally(|| self.store.remove_upper(whiteout))?),
+            true => Ok(self.store.vitally_for_programs(|| self.store.remove_upper(whiteout))?),
             false => Ok(()),
         }
     }
@@ -511,7 +511,7 @@ impl Overlay {
     fn note_successor(&self, id: &ChangeId, path: &RelPath, now: &ChangeId) {
         let verdicts = vec![(id.clone(), path.clone(), Fate::Superseded { by: now.clone() })];
         let epilogue = Epilogue { verdicts, ..Epilogue::default() };
-        let recorded = self.store.vitally(|| self.store.record_epilogue(&epilogue));
+        let recorded = self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue));
         if let Err(err) = recorded {
             log::error!("record that {id} became {now}: {err}");
         }

@@ -102,7 +102,7 @@ impl Overlay {
             let Some(meta) = self.lower.stat(dir).doing(|| format!("stat {dir}"))? else { return Ok(()) };
             let verdicts = row.held.into_iter().map(|held| (held.id, dir.clone(), Fate::Ended)).collect();
             let epilogue = Epilogue { drop: vec![row.id], verdicts, ..Epilogue::default() };
-            self.store.vitally(|| self.store.record_epilogue(&epilogue))?;
+            self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
             state.uppers.remove(row.id);
             state.epoch += 1;
             if let (Some(node), None) = (state.nodes.at(dir), state.nodes.of_lower(meta.key())) {

@@ -6,19 +6,23 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::content::Unsynced;
 use super::database::Database;
 use super::halt::{Halt, sync_log};
+use super::reserve::Reserve;
 use super::{Context, Result};
 use crate::sys::sqlite::LogMover;
 
 /// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
 /// likely thinking, and takes no notice.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How soon room that others leave is kept again for a full disk, where some is missing.
+const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A shorter log is left alone: reading through it costs nothing that can be measured, syncing costs the disk.
 const LOG_BYTES_MIN: u64 = 4 << 20;
@@ -43,6 +47,7 @@ pub(super) struct Checkpointer {
 struct Bell {
     /// What the log tells of must be on disk before it is.
     unsynced: Arc<Unsynced>,
+    reserve: Arc<Reserve>,
     call: Mutex<Call>,
     rung: Condvar,
     /// Held by whoever moves the log; made when there is a long one. Taken before the database.
@@ -58,8 +63,13 @@ enum Call {
 }
 
 impl Checkpointer {
-    pub fn start(database: &Arc<Mutex<Database>>, halt: &Arc<Halt>, unsynced: &Arc<Unsynced>) -> Result<Self> {
-        let bell = Arc::new(Bell::new(Arc::clone(unsynced)));
+    pub fn start(
+        database: &Arc<Mutex<Database>>,
+        halt: &Arc<Halt>,
+        unsynced: &Arc<Unsynced>,
+        reserve: &Arc<Reserve>,
+    ) -> Result<Self> {
+        let bell = Arc::new(Bell::new(Arc::clone(unsynced), Arc::clone(reserve)));
         let ring = Arc::clone(&bell);
         database.lock().when_log_passes(LOG_BYTES_MIN, Box::new(move || ring.look()));
         let (database, halt, heard) = (Arc::clone(database), Arc::clone(halt), Arc::clone(&bell));
@@ -67,6 +77,11 @@ impl Checkpointer {
         let thread =
             thread.spawn(move || heard.serve(&database, &halt)).doing(|| "start the checkpoint thread".to_owned())?;
         Ok(Self { bell, thread: Some(thread) })
+    }
+
+    /// Has the thread look whether the log is long, or room is missing.
+    pub fn look(&self) {
+        self.bell.look();
     }
 
     /// Moves all of the log, durably, and leaves its file empty.
@@ -87,8 +102,8 @@ impl Drop for Checkpointer {
 }
 
 impl Bell {
-    fn new(unsynced: Arc<Unsynced>) -> Self {
-        Self { unsynced, call: Mutex::default(), rung: Condvar::default(), mover: Mutex::default() }
+    fn new(unsynced: Arc<Unsynced>, reserve: Arc<Reserve>) -> Self {
+        Self { unsynced, reserve, call: Mutex::default(), rung: Condvar::default(), mover: Mutex::default() }
     }
 
     fn look(&self) {
@@ -105,25 +120,35 @@ impl Bell {
     }
 
     fn serve(&self, database: &Mutex<Database>, halt: &Halt) {
-        while self.wait_for_call() {
-            if let Err(err) = self.watch(database, halt) {
-                // Everything committed is in the log; the next commit calls again.
-                log::error!("move the log into the database: {err}");
+        loop {
+            match self.wait_for_call() {
+                Call::End => return,
+                Call::None => self.reserve.refill(),
+                Call::Look => {
+                    if let Err(err) = self.watch(database, halt) {
+                        // Everything committed is in the log; the next commit calls again.
+                        log::error!("move the log into the database: {err}");
+                    }
+                }
             }
         }
     }
 
-    /// False at the end.
-    fn wait_for_call(&self) -> bool {
+    /// None when it is time to look for missing room.
+    fn wait_for_call(&self) -> Call {
         let mut call = self.call.lock();
+        let until = Instant::now() + REFILL_INTERVAL;
         while *call == Call::None {
-            self.rung.wait(&mut call);
+            if self.reserve.is_whole() {
+                self.rung.wait(&mut call);
+            } else if self.rung.wait_until(&mut call, until).timed_out() {
+                break;
+            }
         }
-        if *call == Call::End {
-            return false;
+        match *call {
+            Call::End => Call::End,
+            Call::Look | Call::None => std::mem::take(&mut *call),
         }
-        *call = Call::None;
-        true
     }
 
     /// Looks until nobody has committed between two looks, or until the log is too long; then moves it.
@@ -138,8 +163,11 @@ impl Bell {
                 // Called again while the log was being moved; or it stays for the next start.
                 return Ok(());
             }
+            self.reserve.cover(log_bytes);
             if commits == seen || log_bytes > LOG_BYTES_MAX {
-                return self.move_log(database, halt);
+                self.reserve.vitally(|| self.move_log(database, halt))?;
+                self.reserve.cover(0);
+                return Ok(());
             }
             seen = commits;
         }
@@ -160,7 +188,7 @@ impl Bell {
 
     fn ends_within(&self, time: Duration) -> bool {
         let mut call = self.call.lock();
-        let until = std::time::Instant::now() + time;
+        let until = Instant::now() + time;
         while *call != Call::End && !self.rung.wait_until(&mut call, until).timed_out() {}
         *call == Call::End
     }

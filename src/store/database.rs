@@ -358,6 +358,21 @@ impl Database {
         }
     }
 
+    /// The log has room for so much more, as far as the disk has.
+    pub(super) fn widen_log(&self, bytes: u64) {
+        if let Err(err) = self.connection.widen_log(bytes) {
+            // Whoever writes is told.
+            log::debug!("make room for the log: {err}");
+        }
+    }
+
+    /// Gives back what it did not need of that.
+    pub(super) fn trim_log(&mut self) {
+        if let Err(err) = self.connection.trim_log() {
+            log::warn!("give back room of the log: {err}");
+        }
+    }
+
     /// Who moves the log into the database file while others commit.
     pub fn log_mover(&self) -> Result<LogMover> {
         Ok(self.connection.log_mover()?)
@@ -377,8 +392,11 @@ impl Database {
         if self.halt.is_halted() {
             return Ok(());
         }
-        let emptied = self.connection.empty_log();
-        emptied.map_err(|err| failed(&self.connection, err.into()))
+        let emptied = self.connection.empty_log().map_err(Error::from);
+        let emptied = self.halt.watch_syncs("move the log into the database", emptied);
+        emptied.map_err(|err| failed(&self.connection, err))?;
+        self.connection.note_log_moved();
+        Ok(())
     }
 }
 

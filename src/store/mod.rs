@@ -131,7 +131,7 @@ impl<T> Context<T> for io::Result<T> {
 
 pub struct Store {
     dirs: StateDirs,
-    reserve: Reserve,
+    reserve: Arc<Reserve>,
     halt: Arc<Halt>,
     unsynced: Arc<Unsynced>,
     /// Ends before the database is closed.
@@ -158,11 +158,11 @@ impl Store {
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let dirs = StateDirs::open(lower, location)?;
         let state = dirs.state().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
-        let (reserve, halt) = (Reserve::open(state), Arc::new(Halt::default()));
+        let (reserve, halt) = (Arc::new(Reserve::open(state)), Arc::new(Halt::default()));
         let database = reserve.vitally(|| Database::open(&dirs, &halt))?;
         let database = Arc::new(Mutex::new(database));
         let unsynced = Arc::new(Unsynced::new(dirs.content_dir()));
-        let checkpointer = Checkpointer::start(&database, &halt, &unsynced)?;
+        let checkpointer = Checkpointer::start(&database, &halt, &unsynced, &reserve)?;
         Ok(Self {
             dirs,
             reserve,

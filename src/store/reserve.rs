@@ -4,12 +4,17 @@
 //! It is a file of the state directory that has blocks and no content. Who must write and finds the disk full lets it go,
 //! writes in the room that leaves, and takes as much again as there is. What is written then is rows of the database,
 //! never contents of files: those are what fills disks.
+//!
+//! Rows stay, and so does the log that they come by, until it is moved. So whoever has written here has a log that is worth
+//! it moved, which gives the room back; and what programs do has a share of the room that leaves enough for a person.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
 
 use super::{Error, Result, Store};
@@ -22,22 +27,69 @@ const NAME: &str = "reserve";
 /// are in the log and in the database. So it is enough for a thousand paths at once.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// On a disk that is nearly full it is taken again in pieces of this size, as many as there are.
+/// What programs do goes on as long as this much is left: a thousand changes that nobody could judge, or a hundred starts.
+const KEPT_FROM_PROGRAMS_BYTES: u64 = RESERVE_BYTES / 2;
+
+/// It is let go by so much, and then by twice as much each time that does not do: whoever fills the disk meanwhile gets
+/// no more of it. Enough for what is recorded of most acts.
 const PIECE_BYTES: u64 = 128 << 10;
+
+/// What a piece less than that leaves free is no block on most file systems.
+const BLOCK_BYTES: u64 = 4 << 10;
 
 /// With less room than this nothing is put off that could still be refused now.
 const AMPLE_BYTES: u64 = 4 * RESERVE_BYTES;
 
-/// Guarded by itself: one lets it go at a time, so that nobody takes it again while another writes in its room.
+/// On a full disk the log is moved when it is longer. To move it takes as much room again at most: so it fits into what
+/// programs leave, with what a person does.
+const LOG_BYTES_MAX: u64 = 512 << 10;
+
+/// How much of the room who must write may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    OfPrograms,
+    All,
+}
+
+impl Share {
+    /// What it leaves.
+    fn leaves(self) -> u64 {
+        match self {
+            Self::OfPrograms => KEPT_FROM_PROGRAMS_BYTES,
+            Self::All => 0,
+        }
+    }
+}
+
 pub(super) struct Reserve {
     dir: OwnedFd,
+    /// Guarded by itself: one lets it go at a time, so that nobody takes it again while another writes in its room. Taken
+    /// before the mover of the log and the database.
     in_use: Mutex<()>,
+    /// As of when it was last taken.
+    has_bytes: AtomicU64,
+    /// A long log, which may take as much room again when it is moved.
+    log_bytes: AtomicU64,
+    /// The file system keeps no room for anybody: it is not asked again by itself.
+    is_refused: AtomicBool,
+}
+
+/// The room while somebody writes in it; taken again, as far as there is room, when this is dropped.
+pub(super) struct Used<'a> {
+    reserve: &'a Reserve,
+    _in_use: MutexGuard<'a, ()>,
 }
 
 impl Reserve {
     /// Takes the room, if there is that much. Where there is not, the first who needs it fails as without one.
     pub fn open(state: OwnedFd) -> Self {
-        let reserve = Self { dir: state, in_use: Mutex::new(()) };
+        let reserve = Self {
+            dir: state,
+            in_use: Mutex::new(()),
+            has_bytes: AtomicU64::default(),
+            log_bytes: AtomicU64::default(),
+            is_refused: AtomicBool::default(),
+        };
         reserve.take();
         reserve
     }
@@ -46,6 +98,45 @@ impl Reserve {
     pub fn has_ample(&self) -> bool {
         let stat = rustix::fs::fstatvfs(&self.dir);
         stat.is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= AMPLE_BYTES)
+    }
+
+    /// Whether there is as much as there should be, or will never be.
+    pub fn is_whole(&self) -> bool {
+        self.has_bytes.load(Ordering::Relaxed) >= self.wanted() || self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Takes what there is room for again, unless somebody writes in it.
+    pub fn refill(&self) {
+        if let Some(_in_use) = self.in_use.try_lock() {
+            self.take();
+        }
+    }
+
+    /// From now on there is room for moving a log of that length, too. One that has been moved needs none.
+    pub fn cover(&self, log_bytes: u64) {
+        self.log_bytes.store(log_bytes, Ordering::Relaxed);
+        let Some(_in_use) = self.in_use.try_lock() else { return };
+        if self.has_bytes.load(Ordering::Relaxed) > self.wanted()
+            && let Err(err) = self.shrink(self.wanted())
+        {
+            log::warn!("let go of room that is kept for the log: {err}");
+        }
+        self.take();
+    }
+
+    pub fn vitally<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        match work() {
+            Err(err) if err.is_full() => self.enter().work(Share::All, err, work),
+            other => other,
+        }
+    }
+
+    fn enter(&self) -> Used<'_> {
+        Used { reserve: self, _in_use: self.in_use.lock() }
+    }
+
+    fn wanted(&self) -> u64 {
+        RESERVE_BYTES + self.log_bytes.load(Ordering::Relaxed)
     }
 
     fn place(&self) -> io::Result<Place> {
@@ -64,67 +155,156 @@ impl Reserve {
 
     /// Nothing depends on it now, and who needs it tells what is wrong: so it is for the log alone.
     fn take(&self) {
-        if let Err(err) = self.file().and_then(|file| fill(&file)) {
-            log::warn!("keep room for a full disk: {err}");
+        match self.file().and_then(|file| fill(&file, self.wanted())) {
+            Ok(has) => self.has_bytes.store(has, Ordering::Relaxed),
+            Err(err) if is_full(&err) => self.has_bytes.store(0, Ordering::Relaxed),
+            Err(err) => {
+                log::warn!("keep room for a full disk: {err}");
+                self.is_refused.store(true, Ordering::Relaxed);
+            }
         }
     }
 
-    fn let_go(&self, full: &Error) -> io::Result<()> {
-        if let Err(err) = self.file().and_then(|file| file.set_len(0)) {
+    fn shrink(&self, bytes: u64) -> io::Result<()> {
+        File::from(self.place()?.open(OFlags::RDWR)?).set_len(bytes)
+    }
+
+    fn let_go(&self, down_to: u64, full: &Error) -> io::Result<()> {
+        let shrunk = self.shrink(down_to);
+        if let Err(err) = &shrunk {
             // Over its quota btrfs cannot even empty a file; to remove one it always can.
-            log::debug!("empty the room that is kept: {err}");
+            log::debug!("make the room that is kept smaller: {err}");
             self.place()?.unlink()?;
         }
         if full.errno() == libc::EDQUOT {
             // And it counts what was freed against the quota until it has written out that it is free.
             rustix::fs::syncfs(&self.dir)?;
         }
+        if shrunk.is_err() && down_to > 0 {
+            fill(&self.file()?, down_to)?;
+        }
         Ok(())
+    }
+
+    /// The name goes as well: there may be no inode left, and nothing else.
+    fn remove(&self) -> io::Result<()> {
+        match self.place()?.unlink() {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+            _ => Ok(()),
+        }
     }
 }
 
-/// As much as there is room for.
-fn fill(file: &File) -> io::Result<()> {
-    let take = |from: u64, bytes: u64| rustix::fs::fallocate(file, FallocateFlags::empty(), from, bytes);
-    let has = file.metadata()?.len();
-    if has >= RESERVE_BYTES || take(has, RESERVE_BYTES - has).is_ok() {
-        return Ok(());
+impl Used<'_> {
+    /// Works in as little of the room as does. `full`: why it could not be done without.
+    fn work<T>(&self, share: Share, mut full: Error, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        log::warn!("{full}: going on in the room that is kept for this");
+        let mut has = self.reserve.file().and_then(|file| held(&file)).unwrap_or(0);
+        let mut piece = PIECE_BYTES;
+        while has > share.leaves() {
+            has = has.saturating_sub(piece).max(share.leaves());
+            piece *= 2;
+            if let Err(err) = self.reserve.let_go(has, &full) {
+                log::error!("let go of the room that is kept: {err}");
+            }
+            match work() {
+                Err(err) if err.is_full() => full = err,
+                other => return other,
+            }
+        }
+        if share == Share::OfPrograms {
+            return Err(full);
+        }
+        if let Err(err) = self.reserve.remove() {
+            log::error!("let go of the name of the room that is kept: {err}");
+        }
+        work()
     }
-    let mut from = has;
-    while from < RESERVE_BYTES {
-        match take(from, PIECE_BYTES) {
-            Ok(()) => from += PIECE_BYTES,
-            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => return Ok(()),
+}
+
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        self.reserve.take();
+    }
+}
+
+fn is_full(err: &io::Error) -> bool {
+    matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// The room it has. One that was copied has a length and no blocks, and is no room.
+fn held(file: &File) -> io::Result<u64> {
+    let meta = file.metadata()?;
+    if meta.blocks() * 512 < meta.len() {
+        file.set_len(0)?;
+        return Ok(0);
+    }
+    Ok(meta.len())
+}
+
+/// To the last block that there is: what is left would be taken by whoever writes next, again and again.
+fn fill(file: &File, wanted: u64) -> io::Result<u64> {
+    let mut has = held(file)?;
+    let mut piece = wanted.saturating_sub(has);
+    while has < wanted && piece >= BLOCK_BYTES {
+        let bytes = piece.min(wanted - has);
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), has, bytes) {
+            Ok(()) => has += bytes,
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => piece /= 2,
             Err(err) => return Err(err.into()),
         }
     }
-    Ok(())
+    Ok(has)
 }
 
 impl Store {
     /// Does what must not fail for want of room and can be begun anew: on a full disk once more, in the room that is kept
     /// for that.
     pub fn vitally<T>(&self, work: impl FnMut() -> Result<T>) -> Result<T> {
-        self.reserve.vitally(work)
+        self.in_share(Share::All, work)
     }
-}
 
-impl Reserve {
-    pub fn vitally<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    /// The same for what programs do, and may do without end: it fails before nothing is left for who reviews it.
+    pub fn vitally_for_programs<T>(&self, work: impl FnMut() -> Result<T>) -> Result<T> {
+        self.in_share(Share::OfPrograms, work)
+    }
+
+    fn in_share<T>(&self, share: Share, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         match work() {
-            Err(err) if err.is_full() => self.in_the_room(&err, work),
+            Err(err) if err.is_full() => {
+                let room = self.reserve.enter();
+                let worked = room.work(share, err, || {
+                    // Before somebody else has it.
+                    self.database.lock().widen_log(PIECE_BYTES);
+                    work()
+                });
+                self.shorten_log(&room, share);
+                drop(room);
+                if !self.reserve.is_whole() {
+                    self.checkpointer.look();
+                }
+                worked
+            }
             other => other,
         }
     }
 
-    fn in_the_room<T>(&self, full: &Error, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-        let _in_use = self.in_use.lock();
-        log::warn!("{full}: going on in the room that is kept for this");
-        if let Err(err) = self.let_go(full) {
-            log::error!("let go of the room that is kept: {err}");
+    /// Else what is written in the room would never leave it. What was to be done is done or not whatever comes of this.
+    fn shorten_log(&self, room: &Used<'_>, share: Share) {
+        let log_bytes = {
+            let mut database = self.database.lock();
+            database.trim_log();
+            database.log_bytes()
+        };
+        if log_bytes < LOG_BYTES_MAX || self.is_halted() {
+            return;
         }
-        let worked = work();
-        self.take();
-        worked
+        let moved = match self.checkpoint() {
+            Err(err) if err.is_full() => room.work(share, err, || self.checkpoint()),
+            other => other,
+        };
+        if let Err(err) = moved {
+            log::error!("move the log into the database on a full disk: {err}");
+        }
     }
 }

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 
 use super::RenameFlags;
 use super::tree::Place;
@@ -83,7 +83,11 @@ impl Database {
 
     /// The log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
     pub fn open_log(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.open_log_to(OFlags::RDONLY)
+    }
+
+    fn open_log_to(&self, access: OFlags) -> io::Result<OwnedFd> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.dir, self.log_name(), flags, Mode::empty())?)
     }
 
@@ -118,6 +122,20 @@ impl Database {
         }
         place.rename(&self.place(&self.name), RenameFlags::NOREPLACE)?;
         Ok(place.sync_dir()?)
+    }
+
+    /// Gives the log blocks for so much behind its end, which what is appended then cannot fail for.
+    pub fn widen_log(&self, bytes: u64) -> io::Result<()> {
+        let log = self.open_log_to(OFlags::WRONLY)?;
+        let end = u64::try_from(rustix::fs::fstat(&log)?.st_size).unwrap_or(0);
+        Ok(rustix::fs::fallocate(&log, FallocateFlags::KEEP_SIZE, end, bytes)?)
+    }
+
+    /// Takes the blocks behind the log's end from it. Nobody else may be writing: what he appended would be cut off.
+    pub fn trim_log(&mut self) -> io::Result<()> {
+        let log = self.open_log_to(OFlags::WRONLY)?;
+        let end = u64::try_from(rustix::fs::fstat(&log)?.st_size).unwrap_or(0);
+        Ok(rustix::fs::ftruncate(&log, end)?)
     }
 
     /// Moves all of the log, durably, and leaves its file empty.
@@ -199,14 +217,19 @@ pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> Result<Database, OpenEr
 fn connect(dir: &OwnedFd, name: &str) -> rusqlite::Result<Connection> {
     let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)
+    let connection = Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)?;
+    grow_before_moving(&connection)?;
+    Ok(connection)
 }
 
 /// More than there are statements in the program: preparing one anew costs as much as running it.
 const STATEMENTS_CACHED_MAX: usize = 64;
 
-/// A page (SQLite's default of 4 KiB) with its header in the log.
-const LOG_PAGE_BYTES: u64 = 4096 + 24;
+/// SQLite's default.
+const PAGE_BYTES: c_int = 4096;
+
+/// A page with its header in the log.
+const LOG_PAGE_BYTES: u64 = PAGE_BYTES as u64 + 24;
 
 /// After a checkpoint the log's file keeps this much, to be written over: cheaper than growing again.
 const LOG_FILE_KEPT_BYTES: i64 = 4 << 20;
@@ -215,6 +238,21 @@ const LOG_FILE_KEPT_BYTES: i64 = 4 << 20;
 /// that is not here is in the kernel's cache, and a commit that has balanced a tree looks at all of them. Negative means
 /// KiB.
 const CACHE_KIB: i64 = -2 * 1024;
+
+/// A checkpoint gives the database file all the room it will take before it copies anything: else who fills the disk
+/// meanwhile has it fail half-way. SQLite does so where files grow by pieces of a size, here of a page.
+fn grow_before_moving(connection: &Connection) -> rusqlite::Result<()> {
+    let mut piece: c_int = PAGE_BYTES;
+    // SAFETY: the handle is open, and with this operation the argument is a number.
+    let set = unsafe {
+        let piece = std::ptr::from_mut(&mut piece).cast();
+        ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), ffi::SQLITE_FCNTL_CHUNK_SIZE, piece)
+    };
+    match set {
+        ffi::SQLITE_OK => Ok(()),
+        failed => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(failed), None)),
+    }
+}
 
 /// Takes the place of the hook by which SQLite would checkpoint by itself, in the middle of a commit.
 fn count_log_pages(connection: &Connection, log_pages: &AtomicU32) {

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal};
@@ -194,6 +195,82 @@ fn a_daemon_comes_back_on_a_full_xfs() {
 #[test]
 fn a_daemon_comes_back_on_a_full_btrfs() {
     comes_back_on_a_full_disk(|point| Disk::btrfs(point, 128));
+}
+
+/// What the state directory keeps for a full disk, as `du` counts it.
+fn kept_bytes(scratch: &Scratch) -> u64 {
+    fs::metadata(scratch.project().join(".fettle/reserve")).map_or(0, |reserve| reserve.blocks() * 512)
+}
+
+/// Programs go on for longer than there is room for all that is recorded of it, log and rows.
+fn programs_leave_a_full_disk_its_reserve(mount: impl FnOnce(&Path) -> Disk) {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(mount);
+    let paths: Vec<String> = (0..60).map(|number| format!("f{number}")).collect();
+    paths.iter().for_each(|path| scratch.write(path, lines(300)));
+    let view = scratch.mounting().at("view").flag("--burst=100000").start();
+    paths.iter().for_each(|path| view.write(path, rewritten()));
+    assert_eq!(view.held().len(), paths.len());
+    let filler = scratch.project().join("filler");
+    fill(&filler);
+    // Each is judged as often as it has been written to, or could not be.
+    let rounds = "for k in 1 2 3 4 5 6; do for f in f[0-9]*; do echo $k >> $f; cp $f n$f; mkdir d; rmdir d; done; done";
+    view.sh(&format!("exec 2> /dev/null; {rounds}"));
+    assert!(kept_bytes(&scratch) >= 2 << 20, "{} bytes are kept", kept_bytes(&scratch));
+
+    end(&scratch, &view);
+    // One that is dropped takes the disk with it.
+    let mut ended = vec![view];
+    for _ in 0..3 {
+        let view = scratch.mount_at("view");
+        let held = view.held();
+        assert!(paths.iter().all(|path| held.iter().any(|held| held.path == *path)), "{held:?}");
+        view.fsck();
+        end(&scratch, &view);
+        let told = scratch.cli(&["status"]).ok().stdout;
+        assert!(paths.iter().all(|path| told.contains(&format!(" {path} "))), "{told}");
+        ended.push(view);
+    }
+    let view = scratch.mount_at("view");
+    let killed = view.kill_daemon();
+    eventually("another daemon answers", || view.is_served_again(killed));
+    view.cli(&["discard", "f0"]).ok();
+    end(&scratch, &view);
+    scratch.cli(&["discard", "--all", "--yes"]).ok();
+    ended.push(view);
+    assert!(paths.iter().all(|path| scratch.read(path) == lines(300)));
+
+    make_room(&filler);
+    let view = scratch.mount_at("view");
+    assert_eq!(view.held(), []);
+    eventually("all is kept again", || kept_bytes(&scratch) >= 4 << 20);
+    view.fsck();
+    end(&scratch, &view);
+}
+
+#[test]
+fn programs_on_a_full_tmpfs_leave_room_for_a_start_and_a_discard() {
+    programs_leave_a_full_disk_its_reserve(|point| Disk::memory(point, "48m"));
+}
+
+#[test]
+fn programs_on_a_full_ext4_leave_room_for_a_start_and_a_discard() {
+    programs_leave_a_full_disk_its_reserve(|point| Disk::ext4(point, 64));
+}
+
+#[test]
+fn programs_on_a_full_xfs_leave_room_for_a_start_and_a_discard() {
+    programs_leave_a_full_disk_its_reserve(Disk::xfs);
+}
+
+#[test]
+fn programs_on_a_full_btrfs_leave_room_for_a_start_and_a_discard() {
+    programs_leave_a_full_disk_its_reserve(|point| Disk::btrfs(point, 128));
+}
+
+#[test]
+fn programs_at_a_quota_leave_room_for_a_start_and_a_discard() {
+    programs_leave_a_full_disk_its_reserve(|point| Disk::btrfs_with_quota(point, 256, 48));
 }
 
 #[test]
