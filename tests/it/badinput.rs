@@ -584,12 +584,6 @@ fn what_cannot_be_mounted_here_says_why() {
     scratch.mount().unmount();
     let message = "[project] is on a read-only file system, and .fettle has to be written to: make it read-write, and what is held there can be reviewed";
     refused(&scratch, read_only, 6, "not_permitted", message);
-    let script = "mount --bind project project && mount -o remount,bind,ro project && exec \"$0\" status -C project";
-    let mut command = scratch.command("unshare");
-    command.args(["--mount", "sh", "-c", script]).arg(scratch.fettlefs().get_program()).current_dir(scratch.root());
-    let told = Output::from(command.output().expect("unshare runs"));
-    assert_eq!(told.status, 1, "{told:?}");
-    assert!(told.stderr.contains("what is held there can be reviewed once it is read-write"), "{}", told.stderr);
     let no_fuse = within("mount -t tmpfs none /dev && : > /dev/null");
     let message = "there is no /dev/fuse: `modprobe fuse`, or `--device /dev/fuse` for a container";
     refused(&scratch, no_fuse, 1, "io", message);

@@ -351,7 +351,8 @@ fn state_on_a_read_only_file_system_is_not_called_damaged() {
         for command in status mount; do $FETTLEFS -C $PROJECT $command; echo $?; done";
     let output = in_own_namespace(&scratch, script);
     assert_eq!(output.stdout, "1\n6\n", "{}", output.stderr);
-    let said = "fettlefs: open the state database in [project]/.fettle: Read-only file system (os error 30)\n";
+    let said = "fettlefs: open the state database in [project]/.fettle: Read-only file system (os error 30); \
+        what is held there can be reviewed once it is read-write\n";
     assert!(scratch.normalise(&output.stderr).starts_with(said), "{}", output.stderr);
 }
 
