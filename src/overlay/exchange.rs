@@ -68,6 +68,7 @@ impl Overlay {
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
+        self.check_in_its_own_place(file)?;
         let kind = file.kind().unwrap_or(FileKind::Regular);
         let action = self.action_by(&dir.path, kind, &self.writer(caller));
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;

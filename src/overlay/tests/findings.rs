@@ -947,6 +947,22 @@ fn a_directory_that_has_come_below_in_the_place_of_what_was_held_is_hidden_as_on
     assert_eq!(bench.read("s/f").unwrap(), "a\n");
 }
 
+/// Lower still has the directory at that name, and would have given the other its place with all that is in it.
+#[test]
+fn what_stands_for_a_removed_directory_does_not_change_places_with_another() {
+    for (one, other) in [("d", "e"), ("e", "d")] {
+        let bench = Bench::new();
+        bench.put("d/f", &lines(100));
+        bench.unlink("d/f");
+        bench.rmdir("d").unwrap();
+        bench.save("d", "a file\n");
+        bench.mkdir("e");
+        assert_eq!(exchange(&bench, one, other).unwrap_err().code(), libc::EXDEV);
+        assert_eq!((bench.lower("d/f"), bench.lower_names()), (Some(lines(100)), vec!["d".to_owned(), "e".to_owned()]));
+        assert_eq!(bench.view().check().unwrap().0, []);
+    }
+}
+
 /// The kernel looked at a name, and another file was renamed over it before it asked: whether that landed or waits, the request
 /// is one of the old file, and so of nothing that anybody sees.
 #[test]
