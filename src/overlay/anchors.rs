@@ -413,10 +413,9 @@ impl State {
         let came = now.remove(file);
         now.extend(known.map(|known| (file.clone(), known)));
         if let Some(meta) = below {
-            let mut moved_dirs = self.moved_dirs.clone();
-            moved_dirs.push((dir.clone(), file.clone()));
             let anchors = now.iter().map(|(path, known)| (path.clone(), known.clone())).collect();
-            let moved = moved_file(&anchors, &moved_dirs, (file, dir), meta);
+            // The file came to its place before the directory does.
+            let moved = moved_file(&anchors, &self.moved_dirs, (file, dir), meta);
             now.extend(moved);
         }
         // The path remembers what it had; what is there now is the directory.

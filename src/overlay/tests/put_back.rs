@@ -262,3 +262,20 @@ fn what_moved_on_with_its_directory_to_a_used_path_is_still_an_anchor() {
     bench.save("c/f", &changed(300, 300));
     assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f")], Some(lines(100))));
 }
+
+/// It came to its place with one directory and left that in exchange for another.
+#[test]
+fn what_changes_places_with_a_directory_is_still_an_anchor_of_where_it_was_first() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("c/d/f", &lines(60));
+    bench.put("a/b/x", "x\n");
+    bench.mkdir("new");
+    let exchange = |one, other| rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE);
+    bench.rename("c/d", "e");
+    exchange("a/b", "e/f").unwrap();
+    bench.rename("a/b", "c/d");
+    exchange("c/d", "new").unwrap();
+    bench.save("c/d/f", &changed(100, 60));
+    assert_eq!(bench.waiting(), [("c/d/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
+    assert_eq!(bench.lower("c/d/f"), Some(lines(60)));
+}
