@@ -384,7 +384,7 @@ impl State {
     pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
         let mut now = self.anchors_without(gone);
         self.note_dirs_gone(&mut now, &[from]);
-        move_dir(&mut now, from, to);
+        move_dir(&mut now, &self.moved_dirs, from, to);
         self.changed_to(now)
     }
 
@@ -392,7 +392,7 @@ impl State {
     pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
         let mut now = self.anchors_without(gone);
         self.note_dirs_gone(&mut now, &[one, other]);
-        exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, from, to));
+        exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, &self.moved_dirs, from, to));
         let between = between();
         now.retain(|path, _| !path.is_within(&between));
         for known in now.values_mut() {
@@ -409,7 +409,7 @@ impl State {
         let mut now = self.anchors.to_map();
         self.note_dirs_gone(&mut now, &[dir]);
         let known = now.remove(file);
-        move_dir(&mut now, dir, file);
+        move_dir(&mut now, &self.moved_dirs, dir, file);
         let came = now.remove(file);
         now.extend(known.map(|known| (file.clone(), known)));
         if let Some(meta) = below {
@@ -536,7 +536,7 @@ fn moved_file(
 }
 
 /// What lay in a directory lies in another, which was free or empty.
-fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath) {
+fn move_dir(anchors: &mut HashMap<RelPath, Known>, moved_dirs: &[Renaming], from: &RelPath, to: &RelPath) {
     for (path, known) in anchors.iter_mut().filter(|(path, _)| path.is_within(to)) {
         // Free until now: what comes with the directory is older than its name.
         if known.anchor == AnchorState::Nothing {
@@ -550,10 +550,14 @@ fn move_dir(anchors: &mut HashMap<RelPath, Known>, from: &RelPath, to: &RelPath)
             known.fresh = false;
             known.from.take()
         });
-        if let Some(moved) = path.rebase(from, to) {
-            let there = anchors.entry(moved).or_insert_with(Known::nothing);
-            (there.fresh, there.from) = (true, came_from);
+        let Some(moved) = path.rebase(from, to) else { continue };
+        // Nothing older may have come to the name that it says; then this one is still what went with a directory before.
+        let went = came_from.is_some() && moved_with_dir(moved_dirs.iter(), &moved).is_some();
+        if went && !anchors.contains_key(&moved) {
+            continue;
         }
+        let there = anchors.entry(moved).or_insert_with(Known::nothing);
+        (there.fresh, there.from) = (true, came_from);
     }
     for known in anchors.values_mut() {
         if let Some(now) = known.retargeted(from, to, None) {

@@ -279,3 +279,18 @@ fn what_changes_places_with_a_directory_is_still_an_anchor_of_where_it_was_first
     assert_eq!(bench.waiting(), [("c/d/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
     assert_eq!(bench.lower("c/d/f"), Some(lines(60)));
 }
+
+/// A name that has come to stand in an empty directory, and goes on with that, is no file that came anew.
+#[test]
+fn a_name_in_a_directory_that_came_empty_hides_no_anchor_where_that_goes() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("c/f", &lines(60));
+    ["new", "empty"].iter().for_each(|dir| bench.mkdir(dir));
+    bench.save("new/f", "small\n");
+    bench.rename("c", "went");
+    rename(bench.view(), bench.parent("empty"), bench.parent("new"), RenameFlags::EXCHANGE).unwrap();
+    bench.rename("new", "c");
+    bench.save("c/f", &changed(100, 60));
+    assert_eq!(bench.waiting(), [("c/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
+    assert_ne!(bench.lower("c/f"), Some(changed(100, 60)));
+}
