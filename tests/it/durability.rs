@@ -1,7 +1,7 @@
 //! What survives: a daemon that is killed, an unmount, a remount; and what never moves, inode numbers and times.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -340,8 +340,9 @@ const LARGE_BYTES: u64 = 512 << 20;
 /// rename keeps until the daemon answers: no signal ends that wait.
 fn die_in_the_kernel(scratch: &Scratch, view: &View<'_>) -> i32 {
     view.write("d/held", rewritten());
-    let large = fs::File::create(view.path("d/large")).expect("create");
-    large.set_len(LARGE_BYTES).expect("a large file");
+    // Not a hole: the rename lasts as long as it takes to read this.
+    let mut large = fs::File::create(view.path("d/large")).expect("create");
+    io::copy(&mut io::repeat(b'x').take(LARGE_BYTES), &mut large).expect("a large file");
     drop(large);
     let pid = view.daemon_pid();
     let (from, to) = (view.path("d/large"), view.path("d/a"));
