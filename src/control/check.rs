@@ -2,8 +2,8 @@
 //!
 //! Who runs the command is the client. What it tested is named by a token, which is the number of the last event before
 //! it started and a hash of the ids and names of all that was held: ids name exact content, a further name leaves an id as
-//! it is, and whatever else changes in the project by way of the view, or to a file that fettlefs knows, leaves an event. So nothing is remembered between two requests,
-//! and a daemon that was restarted meanwhile is seen by its own events.
+//! it is, and whatever else changes in the project by way of the view, or to a file that fettlefs knows, leaves an event.
+//! So nothing is remembered between two requests, and a daemon that was restarted meanwhile is seen by its own events.
 
 use super::answers::{self, failed};
 use super::{Asker, Project, rights};

@@ -192,31 +192,40 @@ impl super::Store {
 
     /// To be compared with, while the writer of the other side waits: no byte of it lands.
     pub fn unchecked_content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
-        self.note_use(digest);
-        let inline = inline_bytes(&self.database.lock(), digest)?;
-        match inline {
+        let doing = || format!("read kept content {digest}");
+        match self.find_content(digest)? {
             None => Ok(None),
-            Some(Some(bytes)) => Ok(Some(bytes)),
-            Some(None) => {
-                let doing = || format!("read kept content {digest}");
-                let file = open_large(&self.dirs, digest)?;
-                match file.metadata().doing(doing)?.len() {
-                    0..=READ_BYTES_MAX => file::read_all(&file).doing(doing).map(Some),
-                    _ => Ok(None),
-                }
-            }
+            Some(Found::Inline(bytes)) => Ok(Some(bytes)),
+            Some(Found::InFile(file)) => match file.metadata().doing(doing)?.len() {
+                0..=READ_BYTES_MAX => file::read_all(&file).doing(doing).map(Some),
+                _ => Ok(None),
+            },
         }
     }
 
     pub fn unchecked_content_file(&self, digest: Digest) -> Result<Option<File>> {
+        match self.find_content(digest)? {
+            None => Ok(None),
+            Some(Found::Inline(bytes)) => file::in_memory(&bytes).doing(|| "open kept content".to_owned()).map(Some),
+            Some(Found::InFile(file)) => Ok(Some(file)),
+        }
+    }
+
+    fn find_content(&self, digest: Digest) -> Result<Option<Found>> {
         self.note_use(digest);
         let inline = inline_bytes(&self.database.lock(), digest)?;
         match inline {
             None => Ok(None),
-            Some(Some(bytes)) => file::in_memory(&bytes).doing(|| "open kept content".to_owned()).map(Some),
-            Some(None) => open_large(&self.dirs, digest).map(Some),
+            Some(Some(bytes)) => Ok(Some(Found::Inline(bytes))),
+            Some(None) => open_large(&self.dirs, digest).map(|file| Some(Found::InFile(file))),
         }
     }
+}
+
+/// Kept content, as it is kept.
+enum Found {
+    Inline(Vec<u8>),
+    InFile(File),
 }
 
 /// None: no such content. Some(None): it is in a file.
