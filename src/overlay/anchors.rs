@@ -379,18 +379,25 @@ impl State {
         moved.iter().map(|(path, known)| known.as_anchor(path)).collect()
     }
 
-    /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name. What lay at
-    /// `gone` is not.
-    pub(super) fn anchors_moved_dir(&self, from: &RelPath, to: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
-        let mut now = self.anchors_without(gone);
+    /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name.
+    pub(super) fn anchors_moved_dir(
+        &self,
+        from: &RelPath,
+        to: &RelPath,
+        mut now: HashMap<RelPath, Known>,
+    ) -> Vec<Anchor> {
         self.note_dirs_gone(&mut now, &[from]);
         move_dir(&mut now, &self.moved_dirs, from, to);
         self.changed_to(now)
     }
 
     /// Two directories in each other's place, by way of a third name, which nobody can use.
-    pub(super) fn anchors_exchanged_dirs(&self, one: &RelPath, other: &RelPath, gone: &[RelPath]) -> Vec<Anchor> {
-        let mut now = self.anchors_without(gone);
+    pub(super) fn anchors_exchanged_dirs(
+        &self,
+        one: &RelPath,
+        other: &RelPath,
+        mut now: HashMap<RelPath, Known>,
+    ) -> Vec<Anchor> {
         self.note_dirs_gone(&mut now, &[one, other]);
         exchange_moves(one, other).iter().for_each(|(from, to)| move_dir(&mut now, &self.moved_dirs, from, to));
         let between = between();
@@ -405,8 +412,13 @@ impl State {
 
     /// A directory takes the path of a file, of which nothing is forgotten by that; the file, if it is `below`, takes that
     /// of the directory.
-    pub(super) fn anchors_exchanged(&self, file: &RelPath, dir: &RelPath, below: Option<&Meta>) -> Vec<Anchor> {
-        let mut now = self.anchors.to_map();
+    pub(super) fn anchors_exchanged(
+        &self,
+        file: &RelPath,
+        dir: &RelPath,
+        below: Option<&Meta>,
+        mut now: HashMap<RelPath, Known>,
+    ) -> Vec<Anchor> {
         self.note_dirs_gone(&mut now, &[dir]);
         let known = now.remove(file);
         move_dir(&mut now, &self.moved_dirs, dir, file);
@@ -431,8 +443,10 @@ impl State {
         }
     }
 
-    fn anchors_without(&self, gone: &[RelPath]) -> HashMap<RelPath, Known> {
+    /// What is known before directories move, with what is `implied`. What lay at `gone` does not come along in lower.
+    pub(super) fn anchors_without(&self, gone: &[RelPath], implied: Vec<(RelPath, Known)>) -> HashMap<RelPath, Known> {
         let mut now = self.anchors.to_map();
+        now.extend(implied);
         for path in gone {
             if let Some(known) = now.get_mut(path) {
                 *known = known.clone().left();

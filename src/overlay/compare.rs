@@ -50,7 +50,11 @@ impl Overlay {
             return self.present_side(&row.names[0]).map(Old::known);
         }
         if row.held.is_some() {
-            return self.kept_side(row.base.content, mode);
+            return match (row.base.below, row.base.content) {
+                // It may have left what it was based on, for a path that had something else.
+                (Below::Nothing, None) => self.anchor_side(&row.names[0]),
+                (_, content) => self.kept_side(content, mode),
+            };
         }
         let stamp = present.meta.map(|meta| meta.stamp());
         let as_it_was = match (row.base.below, stamp) {

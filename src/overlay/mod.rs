@@ -42,6 +42,7 @@ mod heritage;
 mod hold;
 mod hold_again;
 mod hunks;
+mod implied;
 mod known;
 mod land;
 mod layered;

@@ -3,7 +3,7 @@
 //! Each is one landing under the lock: an intent with the new names, the new ids and what it means for anchors, then the
 //! rename, then the record. A daemon that dies in between leaves all of it undone, or the next start finishes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 
 use super::anchors::{exchange_moves, forgotten};
@@ -13,7 +13,7 @@ use super::nodes::Nodes;
 use super::rename::End;
 use super::settle::Claim;
 use super::uppers::Upper;
-use super::{Caller, Error, NodeId, Overlay, Result, State};
+use super::{Caller, Error, Known, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
@@ -61,6 +61,16 @@ impl Moving<'_> {
         match self.how {
             How::RenameDir { .. } => vec![there],
             How::ExchangeDirs | How::ExchangeFileAndDir | How::ExchangeBelow => vec![there, back],
+        }
+    }
+
+    /// The same of judged directories alone.
+    fn moves_of_dirs(&self) -> Vec<Move<'_>> {
+        let [from, to] = [self.from, self.to].map(|end| &end.path);
+        match self.how {
+            How::RenameDir { .. } | How::ExchangeDirs => self.moves(),
+            How::ExchangeFileAndDir => vec![Move { from: to, to: from }],
+            How::ExchangeBelow => Vec::new(),
         }
     }
 
@@ -323,7 +333,8 @@ impl Overlay {
         let (rows, mut epilogue) = state.renamed_rows(&others, &moving.moves())?;
         epilogue.save.extend(entries.iter().cloned());
         let gone: Vec<RelPath> = lifted.iter().map(|one| one.path.clone()).collect();
-        let anchors = state.anchors_relocated(moving, here.as_ref(), &gone);
+        let implied = self.implied_anchors(state, &moving.moves_of_dirs())?;
+        let anchors = state.anchors_relocated(moving, here.as_ref(), state.anchors_without(&gone, implied));
         let forgotten: Vec<(RelPath, RelPath)> = unjudged.iter().map(forgotten).collect();
         let moved_dirs = moving.dirs().into_iter().chain(forgotten.iter().cloned()).collect();
         let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs, events: events.to_vec(), ..epilogue };
@@ -503,13 +514,13 @@ impl State {
         }
     }
 
-    /// `gone`: what does not come along in lower.
-    fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>, gone: &[RelPath]) -> Vec<Anchor> {
+    /// `now`: what is known before.
+    fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>, now: HashMap<RelPath, Known>) -> Vec<Anchor> {
         let (from, to) = (&moving.from.path, &moving.to.path);
         match moving.how {
-            How::RenameDir { .. } => self.anchors_moved_dir(from, to, gone),
-            How::ExchangeDirs => self.anchors_exchanged_dirs(from, to, gone),
-            How::ExchangeFileAndDir => self.anchors_exchanged(from, to, here),
+            How::RenameDir { .. } => self.anchors_moved_dir(from, to, now),
+            How::ExchangeDirs => self.anchors_exchanged_dirs(from, to, now),
+            How::ExchangeFileAndDir => self.anchors_exchanged(from, to, here, now),
             How::ExchangeBelow => Vec::new(),
         }
     }

@@ -12,6 +12,11 @@ fn exchange(bench: &Bench, one: &str, other: &str) {
     rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE).unwrap();
 }
 
+fn link(bench: &Bench, from: &str, to: &str) {
+    let (parent, name) = bench.parent(to);
+    bench.view().link(bench.node(from).unwrap(), parent, name, &ME).unwrap();
+}
+
 /// What waits, and for what: new content where nothing was is no modification.
 fn waiting(bench: &Bench) -> Vec<(String, ChangeKind, bool)> {
     let told = |row: UpperRow| {
@@ -293,4 +298,53 @@ fn a_name_in_a_directory_that_came_empty_hides_no_anchor_where_that_goes() {
     bench.save("c/f", &changed(100, 60));
     assert_eq!(bench.waiting(), [("c/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
     assert_ne!(bench.lower("c/f"), Some(changed(100, 60)));
+}
+
+/// The link is new, and the directory that it is in takes the path of one whose file goes elsewhere.
+#[test]
+fn a_new_name_that_comes_with_a_directory_hides_no_anchor() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("a/f", &lines(8));
+    bench.put("c/f", &lines(8));
+    bench.save("a/f", &changed(30, 30));
+    bench.mkdir("a/new");
+    link(&bench, "a/f", "a/new/f");
+    exchange(&bench, "a/new", "c");
+    bench.unlink("a/f");
+    assert_eq!(bench.waiting(), [("c/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
+    assert_eq!((bench.lower("c/f"), bench.lower("a/new/f")), (None, Some(lines(8))));
+}
+
+#[test]
+fn what_is_made_in_a_directory_that_is_exchanged_hides_no_anchor() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("c/f", &lines(8));
+    bench.mkdir("new");
+    bench.save("new/f", "made\n");
+    exchange(&bench, "new", "c");
+    bench.save("c/f", &changed(30, 30));
+    assert_eq!(bench.waiting(), [("c/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
+}
+
+/// What was at `n/f` went to another file's name, and then a directory with an older `f` came to `n`.
+#[test]
+fn what_comes_with_a_directory_to_a_path_that_had_something_else_is_still_an_anchor() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("a/f", &lines(8));
+    bench.put("a/g", &lines(8));
+    bench.put("c/d/f", &lines(8));
+    bench.save("c/d/f", &changed(30, 30));
+    bench.mkdir("a/new");
+    bench.rename("c/d", "n");
+    bench.rename("n/f", "a/g");
+    exchange(&bench, "a/new", "n");
+    exchange(&bench, "a", "n");
+    bench.save("a/f", &changed(30, 30));
+    assert!(
+        bench.waiting().contains(&("a/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])),
+        "{:?}",
+        bench.waiting()
+    );
+    // What was there is there again: the other name is a copy.
+    assert_eq!((bench.lower("a/f"), bench.lower("n/f")), (Some(lines(8)), Some(lines(8))));
 }
