@@ -78,7 +78,8 @@ pub(super) fn own_name(state: &OwnedFd, name: String, location: &Location) -> Re
         let path = path.join(&name);
         let looking = || format!("look whose {} is", path.display());
         if location.known.is_some() {
-            match whose(&open_there(&path)?, &owner).doing(looking)? {
+            let noted = read_owner(&note_in(&open_there(&path)?)).doing(looking)?;
+            match whose(noted.as_ref(), &owner) {
                 Whose::Ours => continue,
                 Whose::Others(whose) => return Err(io::Error::other(whose)).doing(looking),
             }
@@ -100,7 +101,7 @@ fn open_there(path: &Path) -> Result<Arc<OwnedFd>> {
 
 /// Makes a directory ours if it is nobody's.
 fn claim(dir: &Arc<OwnedFd>, owner: &Owner) -> io::Result<Whose> {
-    let place = Place { dir: Arc::clone(dir), name: OWNER.into() };
+    let place = note_in(dir);
     let note = serde_json::to_vec(owner)?;
     let is_used = tree::list(dir.as_fd())?.iter().any(|entry| !entry.name.to_str().is_some_and(is_note));
     if place.stat()?.is_none() && !is_used {
@@ -110,19 +111,24 @@ fn claim(dir: &Arc<OwnedFd>, owner: &Owner) -> io::Result<Whose> {
             written => return written.map(|()| Whose::Ours),
         }
     }
-    let found = whose(dir, owner)?;
-    if matches!(found, Whose::Ours) && read_owner(&place)?.as_ref() != Some(owner) {
+    let noted = read_owner(&place)?;
+    let found = whose(noted.as_ref(), owner);
+    if matches!(found, Whose::Ours) && noted.as_ref() != Some(owner) {
         replace_whole(&place, &note)?;
     }
     Ok(found)
 }
 
-fn whose(dir: &Arc<OwnedFd>, owner: &Owner) -> io::Result<Whose> {
-    Ok(match read_owner(&Place { dir: Arc::clone(dir), name: OWNER.into() })? {
+fn note_in(dir: &Arc<OwnedFd>) -> Place {
+    Place { dir: Arc::clone(dir), name: OWNER.into() }
+}
+
+fn whose(noted: Option<&Owner>, owner: &Owner) -> Whose {
+    match noted {
         Some(noted) if noted.is(owner) => Whose::Ours,
         Some(noted) => Whose::Others(format!("it belongs to the state directory {}", noted.path.display())),
         None => Whose::Others("it does not say whose it is".to_owned()),
-    })
+    }
 }
 
 /// None where nothing is noted that can be read: it is not known to be ours then.
