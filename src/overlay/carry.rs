@@ -83,6 +83,7 @@ impl Overlay {
                 }
             }
         }
+        self.check_uppers(moves, &by)?;
         // What is written through a name that stays where nobody judges would change the other unseen, or the reverse.
         match survey.crossing.values().all(|(links, along)| links == along) {
             true => Ok(survey),
@@ -90,15 +91,33 @@ impl Overlay {
         }
     }
 
-    fn look_at(&self, one: Move<'_>, path: &RelPath, kind: FileKind, by: &Writer, survey: &mut Survey) -> Result<()> {
-        let Some(moved) = path.rebase(one.from, one.to) else { return Ok(()) };
-        let (before, after) = (self.action_by(path, kind, by), self.action_by(&moved, kind, by));
+    /// What is in upper alone comes along as it is, and is judged or reviewed at its new path: but not where nothing may be.
+    pub(super) fn check_uppers(&self, moves: &[Move<'_>], by: &Writer) -> Result<()> {
+        for one in moves {
+            let names = self.state.lock().names_in_upper(one.from);
+            for (path, kind) in names {
+                let Some(moved) = path.rebase(one.from, one.to) else { continue };
+                self.check_allowed(&path, &moved, kind, by)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What rules say of an entry at both ends, where it may go from the one to the other.
+    fn check_allowed(&self, path: &RelPath, moved: &RelPath, kind: FileKind, by: &Writer) -> Result<(Action, Action)> {
+        let (before, after) = (self.action_by(path, kind, by), self.action_by(moved, kind, by));
         if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
             return Err(self.denied(path, by));
         }
         if matches!(after, Action::Deny | Action::Freeze) && before != after {
-            return Err(self.denied(&moved, by));
+            return Err(self.denied(moved, by));
         }
+        Ok((before, after))
+    }
+
+    fn look_at(&self, one: Move<'_>, path: &RelPath, kind: FileKind, by: &Writer, survey: &mut Survey) -> Result<()> {
+        let Some(moved) = path.rebase(one.from, one.to) else { return Ok(()) };
+        let (before, after) = self.check_allowed(path, &moved, kind, by)?;
         let passenger = Passenger { path, moved, kind, before, after };
         if kind == FileKind::Directory && before != Action::Pass {
             survey.note_dir(passenger.moved, after);
@@ -205,6 +224,24 @@ impl Overlay {
         let upper = state.uppers.at(path).and_then(|id| state.uppers.get(id));
         let unreviewed = upper.is_none_or(|upper| upper.row.held.is_none() && upper.row.names.len() == 1);
         Ok(has_content && is_ours && unreviewed && meta.is_some_and(|meta| meta.links == 1))
+    }
+}
+
+impl State {
+    /// What is at or below a path in upper, by all its names.
+    fn names_in_upper(&self, path: &RelPath) -> Vec<(RelPath, FileKind)> {
+        let rows = self.uppers.within(path).into_iter().filter_map(|id| Some(&self.uppers.get(id)?.row));
+        let named = rows.filter_map(|row| {
+            let kind = match row.what {
+                What::Whiteout => return None,
+                What::Dir => FileKind::Directory,
+                What::Symlink => FileKind::Symlink,
+                // To rules all that is no directory is the same.
+                What::File | What::Node => FileKind::Regular,
+            };
+            Some(row.names.iter().filter(|name| name.is_within(path)).map(move |name| (name.clone(), kind)))
+        });
+        named.flatten().collect()
     }
 }
 

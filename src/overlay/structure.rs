@@ -291,6 +291,7 @@ impl Overlay {
             return Ok(());
         }
         self.check_target(from, to)?;
+        self.check_uppers(&[Move { from: &from.path, to: &to.path }], &self.doer(caller))?;
         loop {
             let with_target = |state: &State| {
                 let mut ids = state.uppers.within(&from.path);

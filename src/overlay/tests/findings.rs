@@ -1022,3 +1022,69 @@ fn a_further_name_of_what_was_held_stays_when_the_content_is_what_it_was() {
     let links = |path: &str| std::fs::metadata(bench.lower_path(path)).unwrap().nlink();
     assert_eq!((links("a"), links("b")), (2, 2));
 }
+
+/// What is being made, and what is held under this name alone.
+#[test]
+fn nothing_comes_with_a_directory_to_where_a_rule_denies_or_freezes_it() {
+    type Fills = fn(&Bench) -> Option<HandleId>;
+    let fills: [(&str, Fills); 4] = [
+        ("being made", |bench| Some(bench.open_for_save("new/f"))),
+        ("held by a rule", |bench| {
+            bench.save("new/mig", "held\n");
+            None
+        }),
+        ("another name of what is held", |bench| {
+            bench.save("a", &changed(100, 60));
+            let (parent, name) = bench.parent("new/f");
+            bench.view().link(bench.node("a").unwrap(), parent, name, &ME).unwrap();
+            None
+        }),
+        ("in a directory that is held", |bench| {
+            bench.mkdir("new/mig");
+            bench.save("new/mig/f", "held\n");
+            None
+        }),
+    ];
+    type Moves = fn(&Bench, &str) -> Result<()>;
+    let moves: [Moves; 3] = [
+        |bench, to| bench.try_rename("new", to),
+        |bench, to| {
+            bench.mkdir(to);
+            exchange(bench, "new", to)
+        },
+        |bench, to| {
+            bench.mkdir(to);
+            exchange(bench, to, "new")
+        },
+    ];
+    for (what, fill) in fills {
+        for (to, action) in [("den", "deny"), ("froz", "freeze")] {
+            for moves in moves {
+                let mut bench = Bench::new();
+                bench.put("a", &lines(100));
+                let rule = |path, action| format!("[[rule]]\nmatch = \"{path}\"\naction = \"{action}\"\n");
+                let rules = [rule("mig", "hold"), rule("den/**", "deny"), rule("froz/**", "freeze")];
+                bench.put(".fettle.toml", &rules.concat());
+                bench.remount();
+                bench.mkdir("new");
+                let writer = fill(&bench);
+                assert_eq!(moves(&bench, to).unwrap_err().code(), libc::EPERM, "{what}: {action}");
+                writer.into_iter().for_each(|writer| bench.close(writer));
+                assert_eq!(std::fs::read_dir(bench.lower_path(to)).map_or(0, |dir| dir.count()), 0, "{what}: {action}");
+            }
+        }
+    }
+}
+
+/// A held directory goes by itself.
+#[test]
+fn nothing_comes_with_a_held_directory_to_where_a_rule_denies_it() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    let rule = |path, action| format!("[[rule]]\nmatch = \"{path}\"\naction = \"{action}\"\n");
+    bench.put(".fettle.toml", &[rule("mig", "hold"), rule("den/**", "deny")].concat());
+    bench.remount();
+    bench.mkdir("mig");
+    bench.save("mig/f", "held\n");
+    assert_eq!(bench.try_rename("mig", "den").unwrap_err().code(), libc::EPERM);
+}
