@@ -127,12 +127,12 @@ impl Overlay {
     }
 
     fn covered(&self, id: UpperId) -> Result<Option<Covered>> {
-        let is_new = |upper: &&Upper| {
-            let row = &upper.row;
-            let is_made = row.what != What::Whiteout && upper.takes_along.is_none();
-            is_made && row.held.is_none() && row.base.below == Below::Nothing
+        let is_new =
+            |row: &&UpperRow| row.what != What::Whiteout && row.held.is_none() && row.base.below == Below::Nothing;
+        let path = {
+            let state = self.state.lock();
+            state.uppers.get(id).map(|upper| &upper.row).filter(is_new).map(|row| row.names[0].clone())
         };
-        let path = self.state.lock().uppers.get(id).filter(is_new).map(|upper| upper.row.names[0].clone());
         let Some(path) = path else { return Ok(None) };
         let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
         let state = self.state.lock();
@@ -191,7 +191,9 @@ impl State {
         }
         for row in rows {
             if let Some(upper) = self.uppers.remove(row.id) {
-                self.uppers.insert(Upper { row, saved: true, dirty: true, ..upper });
+                // What went back is not there to be taken along.
+                let takes_along = upper.takes_along.filter(|(source, _)| *source != covered.to);
+                self.uppers.insert(Upper { row, saved: true, dirty: true, takes_along, ..upper });
             }
         }
     }

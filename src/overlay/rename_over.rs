@@ -154,10 +154,12 @@ impl Overlay {
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, copy);
         self.settle_parted([id].into_iter().chain(taken.parted), &by)?;
+        // Before its old name, under which may be what the target had.
+        let settled = self.settle(copy, &by);
         if let Some(whiteout) = whiteout {
             self.settle(whiteout, &by)?;
         }
-        self.settle(copy, &by).map(|_| ())
+        settled.map(|_| ())
     }
 
     /// What comes is a copy, if it is judged: a source that has other names gets a node of its own. Who has a changed file
@@ -493,10 +495,11 @@ impl Overlay {
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         self.settle_parted(taken.parted, &by)?;
+        // Before its old name, under which may be what the target had.
+        let settled = self.settle_moved(id, &by)?;
         if let (Some((_, whiteout)), None) = (left, &goes_along) {
             self.settle_moved(whiteout, &by)?;
         }
-        let settled = self.settle_moved(id, &by)?;
         if let (Some(held), Settled::Held(now)) = (ended, &settled) {
             self.note_successor(&held.id, &from.path, now);
         }

@@ -14,6 +14,7 @@ mod links;
 mod looks;
 mod looks_held;
 mod model;
+mod moved_aside;
 mod outside;
 mod passing;
 mod patch;

@@ -1,0 +1,259 @@
+//! What a path had was moved aside before something else came there: until that is reviewed the project has it at its path,
+//! by whatever call the new content comes.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+type Act = (&'static str, fn(&Bench));
+
+/// Where something comes.
+const NEW: &str = "d/t";
+
+fn link(bench: &Bench, source: &str, path: &str) {
+    let (parent, name) = bench.parent(path);
+    bench.view().link(bench.node(source).unwrap(), parent, name, &ME).unwrap();
+}
+
+fn symlink(bench: &Bench, path: &str, target: &str) {
+    let (parent, name) = bench.parent(path);
+    bench.view().symlink(parent, name, OsStr::new(target), &ME).unwrap();
+}
+
+/// A project in which `d/t` is to be replaced.
+fn project() -> Bench {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("d/t", &lines(80));
+    bench.put("x", &lines(75).replace("line", "other"));
+    bench.put("linked", &lines(75).replace("line", "linked"));
+    std::fs::hard_link(bench.lower_path("linked"), bench.lower_path("linked2")).unwrap();
+    std::os::unix::fs::symlink("x", bench.lower_path("link")).unwrap();
+    bench
+}
+
+/// But for what a program makes beside.
+fn below(bench: &Bench) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    scenarios::collect_lower(&bench.dir, "", &mut files);
+    files.retain(|path, _| !path.contains("new") && path != "e");
+    files
+}
+
+fn waiting(bench: &Bench) -> BTreeMap<String, ChangeKind> {
+    bench.held().into_iter().map(|row| (row.names[0].to_string(), row.held.unwrap().kind)).collect()
+}
+
+fn discard_all(bench: &Bench) {
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.view().discard(&ids, &Review::default()).unwrap();
+}
+
+/// Ways by which the project's `d/t` goes to where the view shows something else, or nothing.
+const ASIDE: [Act; 7] = [
+    ("a held file", |bench| {
+        bench.save("d/t", &changed(80, 60));
+        bench.rename("d/t", "d/t.bak");
+    }),
+    ("a held file, twice", |bench| {
+        bench.save("d/t", &changed(80, 60));
+        bench.rename("d/t", "d/t.1");
+        bench.rename("d/t.1", "d/t.bak");
+    }),
+    ("a held file, renamed over", |bench| {
+        bench.save("d/t", &changed(80, 60));
+        bench.rename("d/t", "d/t.bak");
+        bench.save("new over", &changed(80, 70));
+        bench.rename("new over", "d/t.bak");
+    }),
+    ("a held file with another name", |bench| {
+        bench.save("d/t", &changed(80, 60));
+        link(bench, "d/t", "d/t.also");
+        bench.rename("d/t", "d/t.bak");
+    }),
+    ("what is held there", |bench| {
+        bench.rename("d/t", "d/t.bak");
+        bench.save("d/t.bak", &changed(80, 60));
+    }),
+    ("what is deleted there", |bench| {
+        bench.rename("d/t", "d/t.bak");
+        bench.unlink("d/t.bak");
+    }),
+    ("a held file with its directory", |bench| {
+        bench.save("d/t", &changed(80, 60));
+        bench.rename("d", "e");
+        bench.mkdir("d");
+    }),
+];
+
+/// Ways by which something comes to `d/t`.
+const COMES: [Act; 11] = [
+    ("written", |bench| bench.save(NEW, &lines(90).replace("line", "new"))),
+    ("a file of the project", |bench| bench.rename("x", NEW)),
+    ("a file of the project with a held change", |bench| {
+        bench.save("x", &lines(75).replace("line", "rewritten"));
+        bench.rename("x", NEW);
+    }),
+    ("a new file", |bench| {
+        bench.save("new", &lines(90).replace("line", "new"));
+        bench.rename("new", NEW);
+    }),
+    ("a new file that is still open", |bench| {
+        let handle = bench.open_for_save("new");
+        bench.view().write(handle, 0, lines(90).replace("line", "new").as_bytes()).unwrap();
+        bench.view().flush(handle, &ME).unwrap();
+        bench.rename("new", NEW);
+        bench.close(handle);
+    }),
+    ("a new file that is written to", |bench| {
+        let handle = bench.open_for_save("new");
+        bench.view().write(handle, 0, lines(90).replace("line", "new").as_bytes()).unwrap();
+        bench.rename("new", NEW);
+        bench.close(handle);
+    }),
+    ("one name of a file", |bench| bench.rename("linked2", NEW)),
+    ("one name of a file with a held change", |bench| {
+        bench.save("linked", &lines(75).replace("line", "rewritten"));
+        bench.rename("linked2", NEW);
+    }),
+    ("a link", |bench| link(bench, "x", NEW)),
+    ("a symlink", |bench| bench.rename("link", NEW)),
+    ("a new symlink", |bench| {
+        symlink(bench, "new link", "../x");
+        bench.rename("new link", NEW);
+    }),
+];
+
+#[test]
+fn what_was_moved_aside_with_something_held_is_below_until_what_comes_is_reviewed() {
+    for (how, aside) in ASIDE {
+        for (comes_how, comes) in COMES {
+            let mut bench = project();
+            let before = below(&bench);
+            aside(&bench);
+            comes(&bench);
+            let waits = waiting(&bench);
+            assert!(
+                matches!(waits.get(NEW), Some(ChangeKind::Modify | ChangeKind::Type)),
+                "{how}, {comes_how}: {waits:?}"
+            );
+            // What was moved aside is new where it is, or nowhere.
+            let others = waits.iter().filter(|(path, _)| path.contains("/t") && *path != NEW);
+            others.for_each(|(path, kind)| assert_eq!(*kind, ChangeKind::Create, "{how}, {comes_how}: {path}"));
+            assert_eq!(bench.lower(NEW), Some(lines(80)), "{how}, {comes_how}");
+            bench.check_past();
+            bench.remount();
+            assert_eq!(waiting(&bench), waits, "{how}, {comes_how}");
+            discard_all(&bench);
+            assert_eq!((below(&bench), waiting(&bench)), (before, BTreeMap::new()), "{how}, {comes_how}");
+            assert_eq!(bench.read(NEW), Some(lines(80)), "{how}, {comes_how}");
+        }
+    }
+}
+
+/// The path goes on being the one change: small by now, it lands.
+#[test]
+fn a_small_change_lands_where_a_held_file_was_moved_aside() {
+    for (how, aside) in ASIDE {
+        for comes in [NEW, "new"] {
+            let bench = project();
+            aside(&bench);
+            bench.save(comes, &changed(80, 2));
+            if comes != NEW {
+                bench.rename(comes, NEW);
+            }
+            assert_eq!((bench.lower(NEW), bench.read(NEW)), (Some(changed(80, 2)), Some(changed(80, 2))), "{how}");
+            let waits = waiting(&bench);
+            assert!(waits.values().all(|kind| *kind == ChangeKind::Create), "{how}: {waits:?}");
+            let backups = bench.backups();
+            assert!(backups.iter().any(|path| path == NEW), "{how}: {backups:?}");
+            discard_all(&bench);
+            assert_eq!((bench.lower(NEW), bench.lower("d/t.bak")), (Some(changed(80, 2)), None), "{how}");
+        }
+    }
+}
+
+/// Ways by which `d/t`, which has landed once, is held under another name and comes back.
+const BACK: [Act; 8] = [
+    ("held and renamed", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        bench.rename("d/t", "d/t.bak");
+        bench.rename("d/t.bak", "d/t");
+    }),
+    ("held where it went", |bench| {
+        bench.rename("d/t", "d/t.bak");
+        bench.save("d/t.bak", &changed(80, 70));
+        bench.rename("d/t.bak", "d/t");
+    }),
+    ("by another way", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        bench.rename("d/t", "new");
+        bench.rename("new", "d/t.bak");
+        bench.rename("d/t.bak", "d/t");
+    }),
+    ("out of its directory", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        bench.rename("d", "e");
+        bench.mkdir("d");
+        bench.rename("e/t", "d/t");
+    }),
+    ("with another name", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        link(bench, "d/t", "new");
+        bench.rename("d/t", "d/t.bak");
+        bench.rename("d/t.bak", "d/t");
+    }),
+    ("by its other name", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        bench.rename("d/t", "d/t.bak");
+        link(bench, "d/t.bak", "new");
+        bench.rename("new", "d/t");
+        bench.unlink("d/t.bak");
+    }),
+    ("by a link", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        bench.rename("d/t", "d/t.bak");
+        link(bench, "d/t.bak", "d/t");
+        bench.unlink("d/t.bak");
+    }),
+    ("by a copy", |bench| {
+        bench.save("d/t", &changed(80, 70));
+        bench.rename("d/t", "d/t.bak");
+        bench.save("d/t", &changed(80, 70));
+        bench.unlink("d/t.bak");
+    }),
+];
+
+#[test]
+fn what_comes_back_to_where_it_landed_is_below_all_the_time() {
+    for window in ["0", "60s", "session"] {
+        for (how, back) in BACK {
+            let mut bench = Bench::with(&[(Key::Window, window)]);
+            bench.put("d/t", &lines(80));
+            bench.save("d/t", &changed(80, 2));
+            let before = below(&bench);
+            back(&bench);
+            let told = format!("{how}, window {window}");
+            assert_eq!((below(&bench), bench.read(NEW)), (before.clone(), Some(changed(80, 70))), "{told}");
+            assert_eq!(waiting(&bench).get(NEW), Some(&ChangeKind::Modify), "{told}");
+            bench.remount();
+            discard_all(&bench);
+            assert_eq!((below(&bench), bench.read(NEW)), (before, Some(changed(80, 2))), "{told}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_back_as_it_went_is_the_same_file() {
+    use std::os::unix::fs::MetadataExt;
+    for window in ["0", "60s", "session"] {
+        let bench = Bench::with(&[(Key::Window, window)]);
+        bench.put("d/t", &lines(80));
+        bench.save("d/t", &changed(80, 2));
+        let inode = || std::fs::metadata(bench.lower_path(NEW)).unwrap().ino();
+        let (before, was) = (below(&bench), inode());
+        bench.rename("d/t", "d/t.bak");
+        bench.rename("d/t.bak", NEW);
+        assert_eq!((below(&bench), inode(), waiting(&bench)), (before, was, BTreeMap::new()), "{window}");
+        assert_eq!((bench.read(NEW), bench.names("d")), (Some(changed(80, 2)), vec!["t".to_owned()]), "{window}");
+    }
+}
