@@ -233,8 +233,14 @@ impl State {
         anchors
     }
 
-    /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other.
-    pub(super) fn put_back(&mut self, path: &RelPath, to: &RelPath, moved: &Meta, copied: Option<(Meta, File)>) {
+    /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other; open where it is a file.
+    pub(super) fn put_back(
+        &mut self,
+        path: &RelPath,
+        to: &RelPath,
+        moved: &Meta,
+        copied: Option<(Meta, Option<File>)>,
+    ) {
         self.epoch += 1;
         self.recent_put_back(to, path);
         let Some((copy, file)) = copied else { return };
@@ -246,7 +252,7 @@ impl State {
             return;
         }
         self.nodes.set_lower(node, Some(copy.key()));
-        if let Some(open) = self.nodes.open_on(node)
+        if let Some((open, file)) = self.nodes.open_on(node).zip(file)
             && open.upper().is_none()
             && !open.backing().is_orphan()
         {

@@ -3,6 +3,8 @@
 //! Lower gets it back under its first name when the new content is held, so that the project is as it was; and in any
 //! case when the view shows it nowhere any more.
 
+use std::fs::File;
+
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
@@ -32,29 +34,27 @@ impl Overlay {
     pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
         let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(()) };
-        if job.row.held.is_some() || comparison.present.exists() || !self.may_exchange_names(path, &to) {
+        if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
         }
         // The inode tells, and not its times, as in what it was judged against.
-        let is_it = |meta: &Meta| meta.is_file() && self.births.may_be_one(stamp.key(), meta.key());
+        let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
+        // For a FIFO or socket no copy would do: others have the first one open.
+        let has_content = |meta: &Meta| matches!(meta.kind, FileKind::Regular | FileKind::Symlink);
+        let may_go = |meta: &Meta| self.may_exchange_names(path, &to, meta.kind);
         let moved = match self.origin(&to)? {
-            Origin::Lower(meta) if is_it(&meta) => meta,
+            Origin::Lower(meta) if is_it(&meta) && has_content(&meta) && may_go(&meta) => meta,
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
         };
-        let file = super::open_lower(&self.lower, &to).doing(|| format!("read {to}"))?;
         let mut landing = Landing::new(&self.store, Durability::Cached);
-        landing.rename(&self.lower, &to, path, moved.stamp())?;
-        let copy = NewContent::File { file: &file, like: &file, meta: moved };
-        landing.place(&self.lower, &to, None, &copy)?;
-        // Opened under its temporary name: nothing but the disk may be in the way once it is applied.
-        let copied = landing.open_new(&to)?;
+        let opened = self.stage_exchange(&mut landing, path, &to, moved)?;
         let anchors = self.state.lock().anchors_put_back(path, &to, moved.stamp());
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
         let applied = {
             let mut state = self.state.lock();
             let applied = promised.apply()?;
             state.know(anchors);
-            let copied = applied.meta_of(&to).zip(copied);
+            let copied = applied.meta_of(&to).map(|copy| (copy, opened));
             state.put_back(path, &to, &moved, copied);
             applied
         };
@@ -64,22 +64,43 @@ impl Overlay {
         Ok(())
     }
 
+    /// What is at `to` goes to `path`, and a copy of it takes its place. Gives the copy of a file, opened under its temporary
+    /// name: nothing but the disk may be in the way once it is applied.
+    fn stage_exchange(
+        &self,
+        landing: &mut Landing<'_>,
+        path: &RelPath,
+        to: &RelPath,
+        meta: Meta,
+    ) -> Result<Option<File>> {
+        landing.rename(&self.lower, to, path, meta.stamp())?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.lower.place(to)?.read_symlink().doing(|| format!("read {to}"))?;
+            let times = Some((meta.atime, meta.mtime));
+            let copy = NewContent::Symlink { target: &target, uid: meta.uid, gid: meta.gid, times };
+            landing.place(&self.lower, to, None, &copy)?;
+            return Ok(None);
+        }
+        let file = super::open_lower(&self.lower, to).doing(|| format!("read {to}"))?;
+        landing.place(&self.lower, to, None, &NewContent::File { file: &file, like: &file, meta })?;
+        Ok(landing.open_new(to)?)
+    }
+
     /// What the path of `id` had may stand below where the view shows something else by now: a held change that was
     /// renamed away with it, or nothing. Then it goes back before the path is judged, whose change is one of what lower
     /// has there again, and goes on being held; what covers the other name is new there. Gives that, if nobody else is
     /// going to judge it.
     pub(super) fn uncover(&self, id: UpperId) -> Result<Option<UpperId>> {
-        let Some(covered) = self.covered(id)?.filter(|covered| self.may_exchange_names(&covered.path, &covered.to))
-        else {
-            return Ok(None);
-        };
+        let Some(covered) = self.covered(id)? else { return Ok(None) };
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
         let as_it_was = ours.names[0] == covered.path && theirs.names[0] == covered.to;
         let below = self.lower.stat(&covered.to).doing(|| format!("stat {}", covered.to))?;
         // What covers it was based on it: nobody else has changed it since.
         let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
         let is_it = |meta: &Meta| self.births.may_be_one(covered.stamp.key(), meta.key());
-        let Some(meta) = below.filter(|meta| as_it_was && is_it(meta) && is_base(meta)) else { return Ok(None) };
+        let may_go = |meta: &Meta| self.may_exchange_names(&covered.path, &covered.to, meta.kind);
+        let goes = |meta: &Meta| as_it_was && is_it(meta) && is_base(meta) && may_go(meta);
+        let Some(meta) = below.filter(goes) else { return Ok(None) };
         let (ours, theirs) = exchange_bases(ours, theirs, &meta);
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
@@ -104,10 +125,10 @@ impl Overlay {
         Ok(judged.then_some(covered.by))
     }
 
-    /// Whether lower's file may go from one name to the other with nobody asked. Where a rule waits both its coming and its
+    /// Whether what lower has may go from one name to the other with nobody asked. Where a rule waits both its coming and its
     /// going are reviewed; what lies where nobody judges may have become anything since.
-    fn may_exchange_names(&self, path: &RelPath, to: &RelPath) -> bool {
-        [path, to].iter().all(|name| self.action(name, FileKind::Regular) == Action::Auto)
+    fn may_exchange_names(&self, path: &RelPath, to: &RelPath, kind: FileKind) -> bool {
+        [path, to].iter().all(|name| self.action(name, kind) == Action::Auto)
     }
 
     /// Where what was last at a free path went, by a rename of its own or of a directory.

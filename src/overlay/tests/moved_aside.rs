@@ -257,3 +257,90 @@ fn what_comes_back_as_it_went_is_the_same_file() {
         assert_eq!((bench.read(NEW), bench.names("d")), (Some(changed(80, 2)), vec!["t".to_owned()]), "{window}");
     }
 }
+
+/// Ways by which the project's symlink goes from `d/t`, and where it is then.
+const LINK_ASIDE: [(Act, &str); 4] = [
+    (("renamed", |bench| bench.rename("d/t", "d/t.bak")), "d/t.bak"),
+    (
+        ("renamed twice", |bench| {
+            bench.rename("d/t", "d/t.1");
+            bench.mkdir("e");
+            bench.rename("d/t.1", "e/t");
+        }),
+        "e/t",
+    ),
+    (
+        ("with its directory", |bench| {
+            bench.rename("d", "e");
+            bench.mkdir("d");
+        }),
+        "e/t",
+    ),
+    (
+        ("held, with its directory", |bench| {
+            symlink(bench, "new link", "/outside");
+            bench.rename("new link", "d/t");
+            bench.rename("d", "e");
+            bench.mkdir("d");
+        }),
+        "e/t",
+    ),
+];
+
+fn target(bench: &Bench, path: &str) -> Option<PathBuf> {
+    std::fs::read_link(bench.lower_path(path)).ok()
+}
+
+#[test]
+fn a_symlink_that_was_moved_aside_is_below_until_what_comes_is_reviewed() {
+    for ((how, aside), to) in LINK_ASIDE {
+        for (comes_how, comes) in COMES {
+            // Symlinks in its place are judged by their targets, as files are.
+            if comes_how.contains("symlink") {
+                continue;
+            }
+            let told = format!("{how}, {comes_how}");
+            let mut bench = project();
+            std::fs::remove_file(bench.lower_path("d/t")).unwrap();
+            std::os::unix::fs::symlink("../x", bench.lower_path("d/t")).unwrap();
+            let before = below(&bench);
+            aside(&bench);
+            comes(&bench);
+            assert_eq!(waiting(&bench).get(NEW), Some(&ChangeKind::Type), "{told}");
+            assert_eq!(target(&bench, NEW), Some(PathBuf::from("../x")), "{told}");
+            let is_held = how.starts_with("held");
+            let copy = (!is_held).then(|| PathBuf::from("../x"));
+            assert_eq!(target(&bench, to), copy, "{told}");
+            let shown = bench.view().read_symlink(bench.node(to).unwrap()).unwrap();
+            assert_eq!(shown, if is_held { "/outside" } else { "../x" }, "{told}");
+            bench.check_past();
+            bench.remount();
+            discard_all(&bench);
+            let mut after = below(&bench);
+            after.retain(|path, _| path != to);
+            assert_eq!((after, waiting(&bench)), (before, BTreeMap::new()), "{told}");
+            assert_eq!(bench.view().read_symlink(bench.node(NEW).unwrap()).unwrap(), "../x", "{told}");
+        }
+    }
+}
+
+/// A rule for what shows below a symlink has its going and coming reviewed, and says nothing of a file.
+#[test]
+fn a_symlink_is_not_put_back_once_a_rule_speaks_of_what_shows_below_it() {
+    for gated in ["a", "b"] {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.mkdir("dir");
+        std::os::unix::fs::symlink("dir", bench.lower_path("a")).unwrap();
+        bench.rename("a", "b");
+        bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"/{gated}/**\"\naction = \"hold\"\n"));
+        let lower = Tree::open(&bench.dir).unwrap();
+        bench.view().set_policy(Policy::load(&lower, &RuleSource::default()).unwrap()).unwrap();
+        bench.save("a", "file\n");
+        assert_eq!(waiting(&bench).get("a"), Some(&ChangeKind::Type), "a rule for {gated}");
+        assert_eq!(
+            (target(&bench, "a"), target(&bench, "b")),
+            (None, Some(PathBuf::from("dir"))),
+            "a rule for {gated}"
+        );
+    }
+}
