@@ -5,10 +5,13 @@ use super::outcome::render_acted;
 use super::words::plural;
 use super::{Failure, completions};
 use crate::client::Client;
-use crate::protocol::{Acted, ErrorCode, Exit, Op, Reply, Request};
+use crate::protocol::{Acted, ErrorCode, Exit, Op, Reply, Request, Target};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
+
+/// Changes that one request can name: an id has 8 digits, two quotes and a comma, and a request 64 KiB.
+const COUNTED_MAX: usize = 5_000;
 
 #[derive(Args)]
 pub struct Chosen {
@@ -56,33 +59,49 @@ impl Act {
     }
 }
 
+/// What `--all` comes to.
+enum All {
+    /// Which is tested first (SPEC §12).
+    Nothing,
+    /// Whatever is held by then.
+    Whatever,
+    /// What a person was asked about. More may have come while he thought.
+    Counted(Vec<Target>),
+}
+
 /// Asks for `request` on what was chosen, and prints what became of it.
 pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
-    if chosen.all && !agreed(chosen, act, &mut client, desk)? {
-        return print(act.nothing(), desk);
-    }
-    let request = Request {
-        targets: targets(&client, &chosen.targets)?,
-        all: chosen.all,
-        dry_run: chosen.dry_run,
-        hunks: chosen.hunks.clone(),
-        ..request
+    let (targets, all) = match chosen.all {
+        false => (targets(&client, &chosen.targets)?, false),
+        true => match agreed(chosen, act, &mut client, desk)? {
+            All::Nothing => return print(act.nothing(), desk),
+            All::Whatever => (Vec::new(), true),
+            All::Counted(targets) => (targets, false),
+        },
     };
+    let request = Request { targets, all, dry_run: chosen.dry_run, hunks: chosen.hunks.clone(), ..request };
     print(client.ask(&request)?, desk)
 }
 
-/// Whether to go on: false when nothing is held, which is tested first (SPEC §12).
-fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result<bool, Failure> {
+fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result<All, Failure> {
     let Reply::Status(status) = client.ask(&Request::new(Op::Status))? else {
         return Err(Failure::other_answer());
     };
-    if status.held.is_empty() || chosen.yes || chosen.dry_run {
-        return Ok(!status.held.is_empty());
+    let count = status.held.len();
+    if count == 0 {
+        return Ok(All::Nothing);
     }
-    let question = format!("{} {}?", act.verb(), plural(status.held.len() as u64, "held change"));
+    if chosen.yes || chosen.dry_run {
+        return Ok(All::Whatever);
+    }
+    if count > COUNTED_MAX {
+        let message = format!("{count} held changes are too many to be asked about: name some of them, or use --yes");
+        return Err(Failure::usage(message));
+    }
+    let question = format!("{} {}?", act.verb(), plural(count as u64, "held change"));
     match desk.agreed("--all", &question)? {
-        Answer::Yes => Ok(true),
+        Answer::Yes => Ok(All::Counted(status.held.iter().map(|held| Target::id(held.id.to_string())).collect())),
         Answer::No => Err(Failure::new(ErrorCode::Io, "nothing was done")),
     }
 }

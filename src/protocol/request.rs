@@ -267,12 +267,16 @@ impl Request {
         let (path, path_b64) = spell(self.path.as_ref());
         let (to, to_b64) = spell(self.to.as_ref());
         let set = |flag: bool| flag.then_some(true);
+        // Ids alone are spelled short: a request has no more than 64 KiB.
+        let ids: Option<Vec<String>> = self.targets.iter().map(Target::id_alone).collect();
+        let ids = ids.filter(|ids| !ids.is_empty() && self.op.fields().contains(&"ids"));
+        let args = self.targets.iter().filter(|_| ids.is_none()).map(Target::fields).map(Object).collect::<Vec<_>>();
         Fields {
             v: super::VERSION,
             op: self.op.name().to_owned(),
-            ids: None,
+            ids,
             paths: None,
-            args: (!self.targets.is_empty()).then(|| self.targets.iter().map(Target::fields).map(Object).collect()),
+            args: (!args.is_empty()).then_some(args),
             all: set(self.all),
             force: set(self.force),
             wait: set(self.wait),
@@ -327,6 +331,10 @@ impl Target {
             true => Err(ProtocolError::Value("an element of `args` is empty".into())),
             false => Ok(target),
         }
+    }
+
+    fn id_alone(&self) -> Option<String> {
+        self.id.clone().filter(|_| self.path.is_none() && self.glob.is_none())
     }
 
     fn fields(&self) -> ArgFields {

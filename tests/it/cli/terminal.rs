@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::{NEW, OLD, id_of, small};
-use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
+use crate::harness::{Output, Scratch, Screen, View, lines, mounted_scratch, with_changed_lines};
 
 /// Runs the command on a pseudo terminal of 24 rows, types `typed` and gives what the terminal was sent.
 const ON_TERMINAL: &str = r#"
@@ -164,6 +164,35 @@ fn all_asks_on_a_terminal_and_does_nothing_unless_told_yes() {
     assert!(asked.contains("fettlefs: Discard 1 held change? [y/N] "), "{asked}");
     view.assert_landed("c.txt", NEW);
     assert_eq!(on_terminal(&scratch, &view, &[], "", &["confirm", "--all"]).ok().stdout, "fettlefs: Nothing is held\n");
+}
+
+/// What comes while a person thinks is in no count that he has seen.
+#[test]
+fn all_is_what_a_person_was_asked_about_and_not_what_came_while_he_thought() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let answered = |verb: &str, meanwhile: &dyn Fn()| {
+        let mut command = scratch.fettlefs();
+        command.args([verb, "--all"]).current_dir(view.root());
+        let mut screen = Screen::start(&command, 24, 120);
+        screen.shows("1 held change? [y/N]");
+        meanwhile();
+        screen.press("y\n");
+        (screen.ends(), screen.text())
+    };
+    for (verb, landed) in [("confirm", NEW), ("discard", OLD)] {
+        view.write("c.txt", NEW);
+        let (status, told) = answered(verb, &|| view.write("d.txt", NEW));
+        assert_eq!(status, 0, "{told}");
+        assert_eq!(std::fs::read_to_string(view.lower().join("c.txt")).expect("a file"), landed, "{verb}: {told}");
+        view.assert_held("d.txt", NEW, OLD);
+        let (status, told) = answered(verb, &|| view.write("d.txt", "another\nthing\naltogether\n"));
+        assert_eq!(status, 5, "{told}");
+        assert!(told.contains("(d.txt) became "), "{told}");
+        view.assert_held("d.txt", "another\nthing\naltogether\n", OLD);
+        view.cli(&["discard", "d.txt"]).ok();
+        scratch.write("c.txt", OLD);
+    }
 }
 
 #[test]
