@@ -5,9 +5,11 @@ use super::text::Text;
 use super::{Failure, failure, offline, pager};
 use crate::client::{self, Client};
 use crate::protocol::{Exit, Reply, Response, Target};
+use crate::sys::foreground::{Foreground, Heard};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,16 +110,31 @@ impl Desk {
 
     /// Asks a person whether to do `what` was asked for. Where none can be asked, says which flag answers instead.
     pub fn agreed(&self, what: &str, question: &str) -> Result<Answer, Failure> {
-        if !self.can_ask() {
-            return Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask")));
-        }
-        write!(io::stderr(), "fettlefs: {question} [y/N] ")?;
-        let mut line = String::new();
-        io::stdin().lock().read_line(&mut line)?;
-        Ok(match line.trim() {
-            "y" | "Y" | "yes" => Answer::Yes,
-            _ => Answer::No,
+        self.ask(what, question)?;
+        let mut line = Vec::new();
+        io::stdin().lock().read_until(b'\n', &mut line)?;
+        Ok(Answer::of(&line))
+    }
+
+    /// The same where signals wait to be passed on, and would not end who waits for the answer.
+    pub fn agreed_in_front(
+        &self,
+        what: &str,
+        question: &str,
+        foreground: &Foreground,
+    ) -> Result<Heard<Answer>, Failure> {
+        self.ask(what, question)?;
+        Ok(match foreground.hear(io::stdin().as_fd())? {
+            Heard::Answer(line) => Heard::Answer(Answer::of(&line)),
+            Heard::Signal(number) => Heard::Signal(number),
         })
+    }
+
+    fn ask(&self, what: &str, question: &str) -> Result<(), Failure> {
+        match self.can_ask() {
+            true => Ok(write!(io::stderr(), "fettlefs: {question} [y/N] ")?),
+            false => Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask"))),
+        }
     }
 
     /// Says on stderr what a person should know before an answer.
@@ -163,6 +180,15 @@ fn write_out(bytes: &[u8]) -> io::Result<Readers> {
 pub enum Answer {
     Yes,
     No,
+}
+
+impl Answer {
+    fn of(line: &[u8]) -> Self {
+        match line.trim_ascii() {
+            b"y" | b"Y" | b"yes" => Self::Yes,
+            _ => Self::No,
+        }
+    }
 }
 
 /// Every argument in all its readings.

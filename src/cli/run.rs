@@ -105,7 +105,9 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
     let front = foreground.start(|| inside.be_the_command(&foreground));
     let front = front.map_err(|err| told("start the command", &err))?;
     let status = wait(&foreground, front, &mut membership)?;
-    end::end(status, arguments.on_exit, arguments.fail_on_held, membership, desk)
+    let ending =
+        end::Ending { on_exit: arguments.on_exit, fail_on_held: arguments.fail_on_held, foreground: &foreground };
+    ending.end(status, membership, desk)
 }
 
 /// Until the command has ended. A daemon that died meanwhile comes back, or does not: the command learns of that by itself.

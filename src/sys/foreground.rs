@@ -34,6 +34,12 @@ const FOR_THE_PROGRAM: [libc::c_int; 10] = [
     libc::SIGURG,
 ];
 
+/// What ends who waits for an answer, once there is no program to pass it on to.
+const FOR_WHO_WAITS: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Read of a terminal at once; it gives a line at most.
+const LINE_PIECE_BYTES: usize = 256;
+
 /// Signals that wait to be passed on, from before the program is there.
 pub struct Foreground {
     signals: OwnedFd,
@@ -54,6 +60,14 @@ pub enum Happened {
     /// The other thing that was waited for.
     Told,
     TimeIsUp,
+}
+
+/// What came first when an answer was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard<T> {
+    Answer(T),
+    /// The number of a signal that asks us to end.
+    Signal(i32),
 }
 
 impl Foreground {
@@ -109,6 +123,23 @@ impl Foreground {
         }
     }
 
+    /// Sleeps until there is a line to read, or a signal comes that would have ended us if it did not wait. To be called when
+    /// the program has ended.
+    pub fn hear(&self, terminal: BorrowedFd<'_>) -> io::Result<Heard<Vec<u8>>> {
+        let mut line = Vec::new();
+        loop {
+            let is_readable = self.sleep(Some(terminal), None)?;
+            while let Some(Received { number, .. }) = receive(&self.signals)? {
+                if FOR_WHO_WAITS.contains(&number) {
+                    return Ok(Heard::Signal(number));
+                }
+            }
+            if is_readable && read_piece(terminal, &mut line)? {
+                return Ok(Heard::Answer(line));
+            }
+        }
+    }
+
     /// Whether `also` is readable.
     fn sleep(&self, also: Option<BorrowedFd<'_>>, left: Option<Duration>) -> io::Result<bool> {
         let left = left.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
@@ -122,6 +153,19 @@ impl Foreground {
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(err) => Err(err.into()),
         }
+    }
+}
+
+/// Whether that was all of the line.
+fn read_piece(terminal: BorrowedFd<'_>, line: &mut Vec<u8>) -> io::Result<bool> {
+    let mut piece = [0; LINE_PIECE_BYTES];
+    match rustix::io::read(terminal, &mut piece) {
+        Ok(count) => {
+            line.extend_from_slice(&piece[..count]);
+            Ok(count == 0 || line.ends_with(b"\n"))
+        }
+        Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(false),
+        Err(err) => Err(err.into()),
     }
 }
 

@@ -8,29 +8,113 @@ use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
 use crate::client::Client;
 use crate::protocol::{Acted, ErrorCode, Event, EventName, Held, Op, Outcome, Reply, Request, Status, Target};
+use crate::sys::foreground::{Foreground, Heard};
 
-/// The command has ended with `status`. What it has done is told whatever that is.
-pub fn end(
-    status: u8,
-    on_exit: OnExit,
-    fail_on_held: bool,
-    mut membership: Membership,
-    desk: &Desk,
-) -> Result<u8, Failure> {
-    let summary = match concluded(&mut membership, on_exit, desk) {
-        // It died over it: with the next, or not at all.
-        Err(Failure::Told(body)) if matches!(body.code, ErrorCode::Io | ErrorCode::NotMounted) => {
-            membership.lose();
-            concluded(&mut membership, on_exit, desk)
+/// What is to be done once the command has ended.
+pub struct Ending<'a> {
+    pub on_exit: OnExit,
+    pub fail_on_held: bool,
+    pub foreground: &'a Foreground,
+}
+
+/// What has become of a run, and the signal that ended it before it was decided about, if one did.
+struct Concluded {
+    summary: Summary,
+    signal: Option<i32>,
+}
+
+/// What became of what the run has held.
+enum Decided {
+    Done(Vec<Outcome>),
+    /// By nobody: it stays held.
+    Interrupted(i32),
+}
+
+impl Ending<'_> {
+    /// The command has ended with `status`. What it has done is told whatever that is.
+    pub fn end(&self, status: u8, mut membership: Membership, desk: &Desk) -> Result<u8, Failure> {
+        let concluded = match self.concluded(&mut membership, desk) {
+            // It died over it: with the next, or not at all.
+            Err(Failure::Told(body)) if matches!(body.code, ErrorCode::Io | ErrorCode::NotMounted) => {
+                membership.lose();
+                self.concluded(&mut membership, desk)
+            }
+            concluded => concluded,
+        };
+        // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
+        let left = membership.leave();
+        let Some(Concluded { summary, signal }) = concluded? else { return gone(status, desk) };
+        let ended = match signal {
+            Some(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            None if self.fail_on_held && status == 0 && !summary.held.is_empty() => 1,
+            None => status,
+        };
+        // The question has not ended its line.
+        let line = if signal.is_some() { "\n" } else { "" };
+        let line_ended = desk.remark(|text| {
+            text.put(line);
+        });
+        match line_ended.and_then(|()| summary.print(ended, desk)) {
+            // Nobody reads what is said on a terminal that has hung up.
+            Err(Failure::Print(_)) if signal.is_some() => {}
+            printed => printed?,
         }
-        concluded => concluded,
-    };
-    // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
-    let left = membership.leave();
-    let Some(summary) = summary? else { return gone(status, desk) };
-    let ended = if fail_on_held && status == 0 && !summary.held.is_empty() { 1 } else { status };
-    summary.print(ended, desk)?;
-    left.map(|()| ended)
+        left.map(|()| ended)
+    }
+
+    /// None where nobody answers any more.
+    fn concluded(&self, membership: &mut Membership, desk: &Desk) -> Result<Option<Concluded>, Failure> {
+        let Some((mut client, sessions)) = membership.reach() else { return Ok(None) };
+        self.conclude(&mut client, sessions, desk).map(Some)
+    }
+
+    fn conclude(&self, client: &mut Client, sessions: &Sessions, desk: &Desk) -> Result<Concluded, Failure> {
+        client.ask(&Request::new(Op::Flush))?;
+        // To be told, what was done while a daemon came back counts, too.
+        let told: Vec<String> = sessions.own.iter().chain(&sessions.of_nobody).cloned().collect();
+        let events = events_of(client, &told)?;
+        let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
+        let ours = status(client)?.held.into_iter().filter(is_ours).collect();
+        let (outcomes, signal) = match self.decide(client, ours, desk)? {
+            Decided::Done(outcomes) => (outcomes, None),
+            Decided::Interrupted(signal) => (Vec::new(), Some(signal)),
+        };
+        let status = status(client)?;
+        // What was confirmed in the run, or promoted by a check, has come to the project as well.
+        let mut landed = Touched::all(&events, &[EventName::WriteLanded, EventName::Confirmed]);
+        let denied = Touched::all(&events, &[EventName::WriteDenied]);
+        landed.retain(|touched| !touched.has_passed(&client.place().root));
+        Ok(Concluded { summary: Summary { sessions: told, landed, denied, outcomes, held: status.held }, signal })
+    }
+
+    /// Only of what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
+    /// although it may have written more to it. Expiry guards people, not this.
+    fn decide(&self, client: &mut Client, ours: Vec<Held>, desk: &Desk) -> Result<Decided, Failure> {
+        let act = match self.on_exit {
+            OnExit::Keep => return Ok(Decided::Done(Vec::new())),
+            _ if ours.is_empty() => return Ok(Decided::Done(Vec::new())),
+            OnExit::Confirm => Op::Confirm,
+            OnExit::Discard => Op::Discard,
+            OnExit::Ask => match self.ask(&ours, desk)? {
+                Heard::Answer(Answer::Yes) => Op::Confirm,
+                Heard::Answer(Answer::No) => return Ok(Decided::Done(Vec::new())),
+                Heard::Signal(signal) => return Ok(Decided::Interrupted(signal)),
+            },
+        };
+        let targets = ours.into_iter().map(|held| Target::id(held.id.to_string())).collect();
+        match client.ask(&Request { targets, renew: act == Op::Confirm, ..Request::new(act) })? {
+            Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. }) => {
+                Ok(Decided::Done(outcomes))
+            }
+            _ => Err(Failure::other_answer()),
+        }
+    }
+
+    fn ask(&self, ours: &[Held], desk: &Desk) -> Result<Heard<Answer>, Failure> {
+        desk.remark(|text| crate::cli::held::render_table(ours, text))?;
+        let question = format!("Apply {}?", plural(ours.len() as u64, "held change"));
+        desk.agreed_in_front("--on-exit ask", &question, self.foreground)
+    }
 }
 
 /// Nobody can say what became of the last writes.
@@ -39,28 +123,6 @@ fn gone(status: u8, desk: &Desk) -> Result<u8, Failure> {
         text.put("fettlefs: the daemon died and did not come back; what was held and kept is safe: fettlefs status\n");
     })?;
     Ok(if status == 0 { super::OWN_FAILURE } else { status })
-}
-
-/// None where nobody answers any more.
-fn concluded(membership: &mut Membership, on_exit: OnExit, desk: &Desk) -> Result<Option<Summary>, Failure> {
-    let Some((mut client, sessions)) = membership.reach() else { return Ok(None) };
-    conclude(&mut client, sessions, on_exit, desk).map(Some)
-}
-
-fn conclude(client: &mut Client, sessions: &Sessions, on_exit: OnExit, desk: &Desk) -> Result<Summary, Failure> {
-    client.ask(&Request::new(Op::Flush))?;
-    // To be told, what was done while a daemon came back counts, too.
-    let told: Vec<String> = sessions.own.iter().chain(&sessions.of_nobody).cloned().collect();
-    let events = events_of(client, &told)?;
-    let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
-    let ours = status(client)?.held.into_iter().filter(is_ours).collect();
-    let outcomes = decide(client, on_exit, ours, desk)?;
-    let status = status(client)?;
-    // What was confirmed in the run, or promoted by a check, has come to the project as well.
-    let mut landed = Touched::all(&events, &[EventName::WriteLanded, EventName::Confirmed]);
-    let denied = Touched::all(&events, &[EventName::WriteDenied]);
-    landed.retain(|touched| !touched.has_passed(&client.place().root));
-    Ok(Summary { sessions: told, landed, denied, outcomes, held: status.held })
 }
 
 /// Oldest first.
@@ -73,31 +135,6 @@ fn events_of(client: &mut Client, sessions: &[String]) -> Result<Vec<Event>, Fai
     }
     all.sort_by_key(|event| event.seq);
     Ok(all)
-}
-
-/// Only of what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
-/// although it may have written more to it. Expiry guards people, not this.
-fn decide(client: &mut Client, on_exit: OnExit, ours: Vec<Held>, desk: &Desk) -> Result<Vec<Outcome>, Failure> {
-    let act = match on_exit {
-        OnExit::Keep => return Ok(Vec::new()),
-        _ if ours.is_empty() => return Ok(Vec::new()),
-        OnExit::Confirm => Op::Confirm,
-        OnExit::Discard => Op::Discard,
-        OnExit::Ask => match ask(&ours, desk)? {
-            Answer::Yes => Op::Confirm,
-            Answer::No => return Ok(Vec::new()),
-        },
-    };
-    let targets = ours.into_iter().map(|held| Target::id(held.id.to_string())).collect();
-    match client.ask(&Request { targets, renew: act == Op::Confirm, ..Request::new(act) })? {
-        Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. }) => Ok(outcomes),
-        _ => Err(Failure::other_answer()),
-    }
-}
-
-fn ask(ours: &[Held], desk: &Desk) -> Result<Answer, Failure> {
-    desk.remark(|text| crate::cli::held::render_table(ours, text))?;
-    desk.agreed("--on-exit ask", &format!("Apply {}?", plural(ours.len() as u64, "held change")))
 }
 
 fn status(client: &mut Client) -> Result<Status, Failure> {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Going, command, nobody_is_left, run};
-use crate::harness::{lines, mounted_scratch, script};
+use crate::harness::{Screen, lines, mounted_scratch, script};
 
 #[test]
 fn signals_that_are_sent_to_the_run_reach_its_command() {
@@ -94,5 +94,48 @@ fn orphans_of_a_command_stay_inside_and_leave_no_zombies() {
                   echo go > $ROOT/fifo; until [ -s $ROOT/parent ]; do :; done";
     std::process::Command::new("mkfifo").arg(scratch.root().join("fifo")).status().expect("mkfifo");
     run(&scratch, &[], script).ok();
+    nobody_is_left(&scratch);
+}
+
+/// Where the command has ended there is nobody to pass signals on to: what asks the run to end ends its question.
+#[test]
+fn whoever_interrupts_the_question_of_a_run_leaves_everything_held() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let keys = [("\x03", 130), ("\x1c", 131)].map(|(key, status)| (Err(key), status));
+    let signals =
+        [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)].map(|(sent, status)| (Ok(sent), status));
+    for (how, status) in keys.into_iter().chain(signals) {
+        let mut command = scratch.fettlefs();
+        command.args(["run", "--on-exit", "ask", "--", "sed", "-i", "s/^/changed /", "a"]);
+        let mut screen = Screen::start(command.current_dir(scratch.project()), 24, 100);
+        screen.shows("Apply 1 held change? [y/N]");
+        match how {
+            Ok(signal) => kill_process(Pid::from_raw(screen.pid()).expect("a pid"), signal).expect("the run is there"),
+            Err(key) => screen.press(key),
+        }
+        assert_eq!(screen.ends(), status, "{how:?}: {}", screen.text());
+        screen.shows("fettlefs: 0 paths landed, 1 held");
+        nobody_is_left(&scratch);
+        assert_eq!(scratch.read("a"), lines(100), "{how:?}");
+        let mut discard = scratch.fettlefs();
+        let discarded = discard.args(["discard", "a"]).current_dir(scratch.project()).output().expect("the program");
+        crate::harness::Output::from(discarded).ok();
+    }
+}
+
+#[test]
+fn a_line_that_comes_in_pieces_answers_the_question_of_a_run() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let mut command = scratch.fettlefs();
+    command.args(["run", "--on-exit", "ask", "--", "sed", "-i", "s/^/changed /", "a"]);
+    let mut screen = Screen::start(command.current_dir(scratch.project()), 24, 100);
+    screen.shows("Apply 1 held change? [y/N]");
+    // Given out without an end of the line, which the terminal then has yet to give.
+    screen.press("ye\x04");
+    screen.press("s\n");
+    assert_eq!(screen.ends(), 0, "{}", screen.text());
+    assert!(scratch.read("a").starts_with("changed "), "{}", screen.text());
     nobody_is_left(&scratch);
 }
