@@ -369,15 +369,8 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let mut epilogue = Epilogue::default();
         for landable in landables.iter_mut() {
-            self.reopen(landable)?;
-            self.take_looks_below(&landable.taken.row, &mut landable.new, &landable.present)?;
-            if landable.new.exists() {
-                let mut names = landable.taken.row.names.iter();
-                names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
-            }
-            self.stage_confirmed(landable, &mut landing, by)?;
-            let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
-            self.confirmed_epilogue(landable, made, &mut epilogue, by)?;
+            let staged = self.stage_landable(landable, &mut landing, &mut epilogue, by);
+            staged.map_err(|err| self.written_meanwhile(err, &landable.taken))?;
             landable.close();
         }
         for dir in dirs {
@@ -387,6 +380,32 @@ impl Overlay {
             epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
         }
         Ok((landing, epilogue))
+    }
+
+    fn stage_landable(
+        &self,
+        landable: &mut Landable,
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+        by: &Writer,
+    ) -> Result<()> {
+        self.reopen(landable)?;
+        self.take_looks_below(&landable.taken.row, &mut landable.new, &landable.present)?;
+        if landable.new.exists() {
+            let mut names = landable.taken.row.names.iter();
+            names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
+        }
+        self.stage_confirmed(landable, landing, by)?;
+        let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
+        self.confirmed_epilogue(landable, made, epilogue, by)
+    }
+
+    /// Who writes to a change while it is copied is named, as who is found to have written to it afterwards.
+    pub(super) fn written_meanwhile(&self, err: Error, taken: &Taken) -> Error {
+        match err.is_written_meanwhile() {
+            true => self.state.lock().crossed(taken),
+            false => err,
+        }
     }
 
     /// Of what is replaced, older content may be known to have been renamed there: it is kept now. What is reviewed itself

@@ -4,6 +4,8 @@ use std::io;
 
 use crate::model::RelPath;
 use crate::protocol::ErrorCode;
+use crate::store;
+use crate::sys::file;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -22,7 +24,7 @@ pub enum Error {
     #[error("{doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(transparent)]
-    Store(#[from] crate::store::Error),
+    Store(#[from] store::Error),
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -49,7 +51,16 @@ impl Error {
         match self {
             Self::Denied => ErrorCode::HookDenied,
             Self::Busy { .. } => ErrorCode::Busy,
+            Self::Io { .. } | Self::Store(_) if self.is_written_meanwhile() => ErrorCode::Busy,
             Self::Errno(_) | Self::LooksAgain | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
+        }
+    }
+
+    /// Whether somebody wrote to what was being copied.
+    pub fn is_written_meanwhile(&self) -> bool {
+        match self {
+            Self::Io { cause, .. } | Self::Store(store::Error::Io { cause, .. }) => file::has_changed_meanwhile(cause),
+            Self::Errno(_) | Self::Denied | Self::LooksAgain | Self::Busy { .. } | Self::Store(_) => false,
         }
     }
 
@@ -84,11 +95,26 @@ impl<T> Context<T> for io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overlay::review::not_landed;
 
     #[test]
     fn a_denial_is_told_apart_from_a_failure() {
         assert_eq!((Error::Denied.code(), Error::Denied.kind()), (libc::EACCES, ErrorCode::HookDenied));
         let full = Error::Errno(libc::ENOSPC);
         assert_eq!((full.code(), full.kind()), (libc::ENOSPC, ErrorCode::Io));
+    }
+
+    /// Of a copy that lost its race, whichever layer made it, a client is told that he may try again.
+    #[test]
+    fn who_is_written_to_meanwhile_is_busy_and_has_not_failed() {
+        let doing = || "keep 2 bytes of content".to_owned();
+        let fails = |cause: fn() -> io::Error| {
+            [Error::Io { doing: doing(), cause: cause() }, store::Error::Io { doing: doing(), cause: cause() }.into()]
+        };
+        let told = |err: Error| (err.kind(), not_landed(err, "nothing was applied").code);
+        let written = fails(file::changed_meanwhile).map(told);
+        assert_eq!(written, [(ErrorCode::Busy, ErrorCode::Busy); 2]);
+        let broken = fails(|| io::Error::from_raw_os_error(libc::EIO)).map(told);
+        assert_eq!(broken, [(ErrorCode::Io, ErrorCode::WriteFailed); 2]);
     }
 }

@@ -175,8 +175,9 @@ impl Overlay {
             return Ok(outcome);
         }
         let nothing = |err| not_landed(err, "nothing was applied");
-        let (landing, epilogue, backup) =
-            self.stage_hunks(split, &mut landed, &present, &how.review).map_err(nothing)?;
+        let (landing, epilogue, backup) = self
+            .stage_hunks(split, &mut landed, &present, &how.review)
+            .map_err(|err| nothing(self.written_meanwhile(err, change)))?;
         let rest = epilogue.save[0].clone();
         let kept = landed.kept().doing(|| format!("hash {path}")).map_err(fault)?;
         let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;

@@ -431,6 +431,7 @@ pub(super) fn not_landed(err: Error, nothing: &str) -> ErrorBody {
         Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
         Error::Busy { path, pid: Some(pid) } => busy_open(&path, pid),
         Error::Busy { path, pid: None } => refused_at(&path, ErrorCode::Busy, "it was written to at this very moment"),
+        other if other.is_written_meanwhile() => ErrorBody::new(ErrorCode::Busy, format!("{nothing}: {other}")),
         other => ErrorBody::new(ErrorCode::WriteFailed, format!("{nothing}: {other}")),
     }
 }

@@ -11,6 +11,20 @@ use rustix::fs;
 
 use crate::model::{ContentHasher, Digest, ZERO_BLOCK_BYTES};
 
+/// Why a copy would be neither the old content nor the new.
+#[derive(Debug, thiserror::Error)]
+#[error("file changed its size while it was copied")]
+struct ChangedMeanwhile;
+
+pub fn changed_meanwhile() -> io::Error {
+    io::Error::other(ChangedMeanwhile)
+}
+
+/// Whether somebody wrote to a file while it was copied.
+pub fn has_changed_meanwhile(err: &io::Error) -> bool {
+    err.get_ref().is_some_and(|cause| cause.is::<ChangedMeanwhile>())
+}
+
 /// How much is read or written at once when no cheaper copy is to be had.
 const COPY_PIECE_BYTES: usize = 64 * ZERO_BLOCK_BYTES;
 
@@ -154,7 +168,7 @@ pub fn is_small_and_whole(size: u64, blocks: u64) -> bool {
 pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     let before = from.metadata()?;
     let size = before.len();
-    let changed = || Err(io::Error::other("file changed its size while it was copied"));
+    let changed = || Err(changed_meanwhile());
     if is_small_and_whole(size, before.blocks()) {
         let content = read_all(from)?;
         to.write_all_at(&content, 0)?;
@@ -198,7 +212,7 @@ pub fn overwrite(from: &File, to: &File) -> io::Result<()> {
     to.set_len(size)?;
     match from.metadata()?.len() == size {
         true => Ok(()),
-        false => Err(io::Error::other("file changed its size while it was copied")),
+        false => Err(changed_meanwhile()),
     }
 }
 

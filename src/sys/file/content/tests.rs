@@ -75,3 +75,15 @@ fn what_takes_no_room_takes_no_time() {
     assert_ne!(digest(&one).unwrap(), digest(&copy).unwrap());
     assert!(copy.metadata().unwrap().blocks() * 512 < MIB);
 }
+
+/// What is copied behind its own end goes on growing.
+#[test]
+fn a_file_that_somebody_writes_to_while_it_is_copied_is_told_apart_from_a_failure() {
+    let named = tempfile::NamedTempFile::new().unwrap();
+    named.as_file().write_all_at(&vec![b'x'; MIB as usize], 0).unwrap();
+    let behind = File::options().append(true).open(named.path()).unwrap();
+    let err = copy_content(named.as_file(), &behind).unwrap_err();
+    assert!(has_changed_meanwhile(&err), "{err}");
+    let unreadable = File::options().write(true).open(named.path()).unwrap();
+    assert!(!has_changed_meanwhile(&copy_content(&unreadable, &file(0, &[])).unwrap_err()));
+}
