@@ -93,7 +93,9 @@ pub fn render(body: &ErrorBody, style: &Style) -> Vec<u8> {
 fn hint(body: &ErrorBody) -> Option<String> {
     match (body.code, body.id.as_deref(), body.new_id.as_deref()) {
         (ErrorCode::Superseded, _, Some(new)) => Some(format!("To see what it became: fettlefs diff {new}")),
-        (ErrorCode::Expired, Some(id), _) => Some(format!("To look again: fettlefs diff {id}")),
+        (ErrorCode::Expired, Some(id), _) | (ErrorCode::Superseded, Some(id), None) => {
+            Some(format!("To look again: fettlefs diff {id}"))
+        }
         (ErrorCode::Expired, None, _) => Some("To look again: fettlefs diff; to go on without: --renew".to_owned()),
         (ErrorCode::Conflict, Some(_), _) => {
             Some("To land it anyway, keeping the other as a backup: --force".to_owned())

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Asker, Mounted, Project};
+use super::{Asker, Mounted, Project, rights};
 use crate::diff::{FileContent, FileDiff, FileSide, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent, Sides};
@@ -12,7 +12,7 @@ use crate::protocol::{
     Also, Backup, Counters, Counts, Cut, ErrorBody, ErrorCode, External, Held, ProjectFile, ProjectPath, Run, Status,
     Writer,
 };
-use crate::store::{self, UpperRow, What};
+use crate::store::{self, Depth, UpperRow, What};
 
 /// A row of which it is known that it is held.
 #[derive(Clone)]
@@ -209,11 +209,15 @@ fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>,
 /// All of it but for the lists, of which it has what is on the page.
 pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
+    let members = overlay.members(|_| true);
     let rows = held_rows(project);
     let external = external_beside(project, &rows)?;
     let changed: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
     let held_count = rows.len() as u64;
     let held = told_of(project, rows, &mut page, |path| Ok(changed.contains(path)))?;
+    if rights::may_change(asker, project) {
+        overlay.note_shown(&members, held.iter().map(|held| &held.id), Depth::Listed);
+    }
     let external = page.part(external);
     let backups = if page.is_full() { Vec::new() } else { overlay.store().backups().map_err(failed)? };
     let backups = page.part_made(backups, |kept| Ok::<_, ErrorBody>(backup(kept)))?;

@@ -10,7 +10,7 @@ use super::{Asker, Project, rights};
 use crate::model::{ChangeId, ChangeKind, Timestamp};
 use crate::overlay::WholeContent;
 use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, Cut, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
-use crate::store::{self, UpperRow, now_millis};
+use crate::store::{self, Depth, UpperRow, now_millis};
 
 /// One entry, told apart by what it is and not by where the kernel keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -242,10 +242,12 @@ fn side_content(
 
 fn diff(project: &Project, asker: &Asker, id: &ChangeId) -> Result<Vec<u8>, i32> {
     let row = readable_part(project, asker, id, Part::Diff)?;
+    let members = project.overlay.members(|operation| row.held().operation == Some(operation));
     let diff = answers::diff(project, &row).map_err(|err| refused("read a held change", &err))?;
     // A look by somebody who may confirm renews (SPEC §8).
     if diff.is_as_held && rights::may_change(asker, project) {
         project.overlay.renew(id).map_err(|err| refused("renew a held change", &err))?;
+        project.overlay.note_shown(&members, [id], Depth::Compared);
     }
     Ok(diff.text)
 }

@@ -9,13 +9,13 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
-use crate::overlay::{ConfirmHow, Expiry, Policy, Review, RollbackHow, UndoHow, no_such_operation};
+use crate::overlay::{ConfirmHow, Expiry, Members, Policy, Review, RollbackHow, UndoHow, no_such_operation};
 use crate::protocol::{
     Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffReply, DiffText, ErrorBody, ErrorCode, Event, EventName,
     EventsReply, ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply,
     Reply, Request, Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
-use crate::store::{Backup, EventDraft, Fault, Verdict};
+use crate::store::{Backup, Depth, EventDraft, Fault, Verdict};
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -30,6 +30,8 @@ const EVENTS_MAX: u64 = 2000;
 
 /// Held changes that the answer to a request for review tells of; all are `status`'s to tell.
 const HELD_TOLD_MAX: usize = 200;
+/// Changes that joined an operation since it was shown, of which a refusal tells.
+const LATE_TOLD_MAX: usize = 20;
 /// Characters of such a request that an event repeats.
 const REVIEW_CHARS_MAX: usize = 1000;
 
@@ -109,11 +111,38 @@ fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 /// Who may confirm what is shown has had his fresh look with it (SPEC §8).
 fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
-    let changes = looking_again(|| diffs(request, asker, project))?;
-    Ok(Reply::Diff(DiffReply { changes, next: None }.page(request.offset, request.limit)))
+    let (members, looked) = looking_again(|| {
+        let members = members_beside(request, project)?;
+        Ok((members, diffs(request, asker, project)?))
+    })?;
+    let as_held: HashSet<ChangeId> =
+        looked.iter().filter(|looked| looked.is_as_held).map(|looked| looked.change.held.id.clone()).collect();
+    let changes = looked.into_iter().map(|looked| looked.change).collect();
+    let reply = DiffReply { changes, next: None }.page(request.offset, request.limit);
+    if rights::may_change(asker, project) {
+        let shown = reply.changes.iter().map(|change| &change.held.id).filter(|id| as_held.contains(id));
+        project.overlay.note_shown(&members, shown, Depth::Compared);
+    }
+    Ok(Reply::Diff(reply))
 }
 
-fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<ChangeDiff>> {
+/// All of the operations of which a request names something.
+fn members_beside(request: &Request, project: &Project) -> Result<Members> {
+    let chosen = chosen(request, project, Unnamed::All)?;
+    let operations: HashSet<OperationId> = chosen.iter().filter_map(|row| row.held().operation).collect();
+    match operations.is_empty() {
+        true => Ok(Members::new()),
+        false => Ok(project.overlay.members(|operation| operations.contains(&operation))),
+    }
+}
+
+/// A diff, and whether it is of what the change's id stands for.
+struct Looked {
+    change: ChangeDiff,
+    is_as_held: bool,
+}
+
+fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Looked>> {
     let named = !request.targets.is_empty();
     let mut changes = Vec::new();
     for row in chosen(request, project, Unnamed::All)? {
@@ -127,7 +156,7 @@ fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Chan
     Ok(changes)
 }
 
-fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<ChangeDiff> {
+fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<Looked> {
     let looked = answers::diff(project, row).and_then(|diff| Ok((answers::held(project, row)?, diff)));
     let is_as_held = matches!(&looked, Ok((_, diff)) if diff.is_as_held);
     if !is_as_held && answers::held_row(project, row.id()).is_none() {
@@ -138,7 +167,7 @@ fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<ChangeDi
         project.overlay.renew(row.id())?;
         held.expired = false;
     }
-    Ok(ChangeDiff { held, text: DiffText(diff.text) })
+    Ok(Looked { change: ChangeDiff { held, text: DiffText(diff.text) }, is_as_held })
 }
 
 fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
@@ -213,7 +242,15 @@ fn act_on_chosen(
     work: impl Fn(&[HeldRow]) -> Result<Vec<Outcome>>,
 ) -> Result<Acted> {
     project.overlay.settle_pending();
-    let outcomes = looking_again(|| work(&chosen(request, project, Unnamed::Refused)?))?;
+    let outcomes = looking_again(|| {
+        let members = if request.dry_run { members_beside(request, project)? } else { Members::new() };
+        let chosen = chosen(request, project, Unnamed::Refused)?;
+        check_as_shown(request, &chosen, project)?;
+        let outcomes = work(&chosen)?;
+        // Of what is only told of.
+        project.overlay.note_shown(&members, outcomes.iter().filter_map(|outcome| outcome.id.as_ref()), Depth::Listed);
+        Ok(outcomes)
+    })?;
     Ok(Acted { outcomes, dry_run: request.dry_run })
 }
 
@@ -271,6 +308,30 @@ fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Resu
             Err(ErrorBody { path: row.row().names.first().cloned(), ..body })
         }
     }
+}
+
+/// An operation that is named is what was shown of it, for its name stays while more joins it (SPEC §8).
+fn check_as_shown(request: &Request, chosen: &[HeldRow], project: &Project) -> Result<()> {
+    let named = request.targets.iter().filter_map(|target| target.id.as_deref()).chain(request.operation.as_deref());
+    named.filter_map(OperationId::parse).try_for_each(|operation| {
+        let is_late =
+            |row: &&HeldRow| row.held().operation == Some(operation) && project.overlay.is_late(operation, row.id());
+        let late: Vec<&HeldRow> = chosen.iter().filter(is_late).collect();
+        if late.is_empty() { Ok(()) } else { Err(not_as_shown(operation, &late)) }
+    })
+}
+
+fn not_as_shown(operation: OperationId, late: &[&HeldRow]) -> ErrorBody {
+    let what = match late.len() {
+        1 => "1 change".to_owned(),
+        count => format!("{count} changes"),
+    };
+    let message = format!("{operation} is not what was shown of it: {what} came or became another since");
+    let told = late.iter().take(LATE_TOLD_MAX).map(|row| format!("{}  {}\n", row.id(), row.row().names[0]));
+    let more = late.len().saturating_sub(LATE_TOLD_MAX);
+    let detail: String = told.chain((more > 0).then(|| format!("and {more} more\n"))).collect();
+    let error = ErrorBody::new(ErrorCode::Superseded, message).about(operation.to_string());
+    ErrorBody { detail: Some(detail.into_boxed_str()), ..error }
 }
 
 /// What a request means that names nothing.

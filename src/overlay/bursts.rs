@@ -151,6 +151,7 @@ impl Overlay {
     fn note_gathered(&self, gathered: &Gathered, also: &[UpperId]) -> Result<OperationId> {
         self.goes.renamed(gathered);
         self.bursts.renamed(gathered);
+        self.inspected.renamed(gathered, &self.store);
         let operation = gathered.operation;
         let mut state = self.state.lock();
         let of_them = |held: &Held| held.operation.is_some_and(|was| gathered.were.contains(&was));

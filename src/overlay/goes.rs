@@ -335,6 +335,7 @@ impl Overlay {
         if !review.dry_run {
             self.goes.end_all();
             self.bursts.end_all();
+            self.forget_inspections();
         }
     }
 }

@@ -108,6 +108,7 @@ impl Overlay {
             self.check_fresh(change)?;
         }
         let outcome = self.land_hunks(&split, how).inspect_err(|err| self.record_failure(change, &err.message))?;
+        self.note_parted(&change.held, outcome.new_id.as_ref());
         if !how.review.dry_run {
             self.tell_changed(&change.row.names[0], false);
         }
@@ -126,6 +127,7 @@ impl Overlay {
             return self.discard(ids, review);
         };
         let outcome = self.drop_hunks(&split, review)?;
+        self.note_parted(&change.held, outcome.new_id.as_ref());
         if !review.dry_run {
             self.tell_changed(&change.row.names[0], true);
         }

@@ -7,7 +7,7 @@
 //! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
 //! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
 //! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]) by one
-//! landing ([`undo_contents`]). What
+//! landing ([`undo_contents`]); what was shown of operations is [`inspected`]. What
 //! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
 //! Begin with [`Overlay`].
 //!
@@ -43,6 +43,7 @@ mod hold;
 mod hold_again;
 mod hunks;
 mod implied;
+mod inspected;
 mod known;
 mod land;
 mod layered;
@@ -104,6 +105,7 @@ pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use handles::{HandleId, OpenFlags};
+pub use inspected::Members;
 pub use layered::{Layered, Waiting};
 pub use lookup::{Entry, Found, ListEntry, ListingStamp};
 pub use nodes::{NodeId, ROOT};
@@ -126,6 +128,7 @@ use bursts::Bursts;
 use external::{Doubts, Heralded};
 use goes::Goes;
 use handles::Handle;
+use inspected::Inspected;
 use known::Anchors;
 use nodes::Nodes;
 use shells::Shells;
@@ -198,6 +201,7 @@ pub struct Overlay {
     traffic: Traffic,
     bursts: Bursts,
     goes: Goes,
+    inspected: Inspected,
     runs: Runs,
     shells: Shells,
     witness: Witness,
@@ -298,6 +302,7 @@ impl Overlay {
             bursts: Bursts::default(),
             spent: Spent::default(),
             goes: Goes::default(),
+            inspected: Inspected::default(),
             runs,
             shells: Shells::default(),
             witness: Witness::default(),
@@ -326,6 +331,7 @@ impl Overlay {
                 state.uppers.restore(row);
             }
         }
+        self.load_inspections()?;
         self.restore_windows()?;
         for id in interrupted {
             if let Err(err) = self.settle_interrupted(id) {

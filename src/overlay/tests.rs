@@ -10,6 +10,7 @@ mod findings;
 mod goes;
 mod hunks;
 mod inodes;
+mod inspected;
 mod links;
 mod looks;
 mod looks_held;

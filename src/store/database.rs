@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS reader  (uid INTEGER NOT NULL, session TEXT NOT NULL,
 CREATE TABLE IF NOT EXISTS reading (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, session TEXT NOT NULL,
                                     path BLOB NOT NULL, sha256 TEXT NOT NULL, own TEXT, size INTEGER NOT NULL,
                                     bytes BLOB NOT NULL, UNIQUE (uid, session, path)) STRICT;
+CREATE TABLE IF NOT EXISTS inspection (operation INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 ";
 
 const FILE: &str = "fettle.db";

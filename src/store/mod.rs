@@ -23,6 +23,7 @@ mod events;
 mod followers;
 mod fulfilment;
 mod halt;
+mod inspections;
 mod journal;
 mod landing;
 mod layout;
@@ -54,6 +55,7 @@ pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
 pub use events::{Event, EventDraft, Gathered, LOG_BYTES_MAX};
+pub use inspections::{Depth, Inspection};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{

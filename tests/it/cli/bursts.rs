@@ -23,9 +23,13 @@ fn below(view: &View<'_>) -> String {
 /// The burst's name, and what became of commands about it, in which it is called `OP`.
 fn with_operation(scratch: &Scratch, view: &View<'_>, commands: &[&str]) -> String {
     let operation = view.status()["held"][0]["operation"].as_str().expect("held in a burst").to_owned();
+    with_shown(scratch, view, &operation, commands)
+}
+
+/// The same without a look at it.
+fn with_shown(scratch: &Scratch, view: &View<'_>, operation: &str, commands: &[&str]) -> String {
     transcript(scratch, commands, |arguments| {
-        let arguments: Vec<&str> =
-            arguments.iter().map(|word| if *word == "OP" { &operation } else { *word }).collect();
+        let arguments: Vec<&str> = arguments.iter().map(|word| if *word == "OP" { operation } else { *word }).collect();
         view.cli(&arguments)
     })
 }
@@ -129,4 +133,58 @@ fn what_cannot_be_undone_leaves_what_is_held_alone() {
     let want = "$ undo OP\n! fettlefs: b.txt: it was edited since; --force keeps that as a backup\n=> 5\n";
     assert_eq!(with_operation(&scratch, &view, &["undo OP"]), want);
     assert_eq!((below(&view).as_str(), view.held().len()), ("abc", 2));
+}
+
+const GROWN: &str = "\
+$ confirm OP
+! fettlefs: [op] is not what was shown of it: 1 change came or became another since
+! [id1]  e.txt
+!   To look again: fettlefs diff [op]
+=> 5
+$ discard OP
+! fettlefs: [op] is not what was shown of it: 1 change came or became another since
+! [id1]  e.txt
+!   To look again: fettlefs diff [op]
+=> 5
+$ confirm OP --dry-run
+! fettlefs: [op] is not what was shown of it: 1 change came or became another since
+! [id1]  e.txt
+!   To look again: fettlefs diff [op]
+=> 5
+";
+
+/// An operation's name stays while programs write on, with a mount and without; what is confirmed by it is what was shown.
+#[test]
+fn what_became_another_since_an_operation_was_shown_is_not_confirmed_by_its_name() {
+    let scratch = mounted_scratch!();
+    let view = changed_at_once(&scratch);
+    let operation = view.status()["held"][0]["operation"].as_str().expect("held in a burst").to_owned();
+    let rewrite = |word: &str| view.write("e.txt", format!("{word}\n").repeat(5));
+    let refused = ["confirm OP", "discard OP", "confirm OP --dry-run"];
+    // Listed, as `status` has done.
+    rewrite("one");
+    assert_eq!(with_shown(&scratch, &view, &operation, &refused), GROWN);
+    view.status();
+    view.cli(&["confirm", &operation, "--dry-run"]).ok();
+    // Seen, for which a list is no substitute any more.
+    view.cli(&["diff", &operation]).ok();
+    rewrite("two");
+    view.status();
+    assert_eq!(with_shown(&scratch, &view, &operation, &refused), GROWN);
+    let told: serde_json::Value = view.cli(&["confirm", &operation, "--json"]).exits(5).json();
+    assert_eq!(told["error"]["code"], "superseded", "{told}");
+    let seen_by_another_face = format!(".fettle/held/{}/diff", view.held()[1].id);
+    view.read(seen_by_another_face);
+    view.cli(&["confirm", &operation, "--dry-run"]).ok();
+    rewrite("three");
+    let lower = view.lower();
+    view.unmount().ok();
+    let outside = |arguments: &[&str]| -> crate::harness::Output {
+        let output = scratch.fettlefs().args(arguments).current_dir(scratch.project()).output();
+        output.expect("the built program runs").into()
+    };
+    outside(&["confirm", &operation]).exits(5);
+    outside(&["diff", &operation]).ok();
+    outside(&["confirm", &operation]).ok();
+    assert_eq!(std::fs::read_to_string(lower.join("e.txt")).expect("a file"), "three\n".repeat(5));
 }
