@@ -1,6 +1,6 @@
 //! What the overlay and the store tell, in the words of the protocol.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -197,10 +197,11 @@ pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
 
 /// The same, where it is known what is held.
 fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>, ErrorBody> {
-    let held_at = |path: &_| rows.iter().find(|row| row.row.names.contains(path)).map(|row| row.id().clone());
+    let held_at: HashMap<&RelPath, &ChangeId> =
+        rows.iter().flat_map(|row| row.row.names.iter().map(move |name| (name, row.id()))).collect();
     let paths = project.overlay.external_paths()?;
     let told = paths.into_iter().map(|(path, kind)| {
-        let held = held_at(&path);
+        let held = held_at.get(&path).map(|id| (*id).clone());
         External { path, kind, hint: External::HINT.to_owned(), held }
     });
     Ok(told.collect())

@@ -426,15 +426,10 @@ fn chosen_backups(request: &Request, project: &Project) -> Result<Vec<Backup>> {
     let readings = request.targets.iter().chain([&by_fields]).filter(|reading| **reading != Target::default());
     let all = project.overlay.store().backups().map_err(failed)?;
     let mut chosen: Vec<Backup> = Vec::new();
+    let mut paths = HashSet::new();
     for reading in readings {
         let meant = backups_of(reading, &all)?;
-        chosen.extend(
-            meant
-                .into_iter()
-                .filter(|backup| chosen.iter().all(|other| other.path != backup.path))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
+        chosen.extend(meant.into_iter().filter(|backup| paths.insert(&backup.path)).cloned());
     }
     match chosen.is_empty() {
         true => Err(ErrorBody::new(ErrorCode::BadRequest, "rollback of what? Give a backup's name or a path")),

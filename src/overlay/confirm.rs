@@ -12,8 +12,8 @@ use crate::diff::{self, Merge};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks,
-    Kept, Landed, Landing, PathEffect, Promised, UpperRow, What, Writer,
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate,
+    FileLooks, Kept, Landed, Landing, PathEffect, Promised, UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::is_absent;
@@ -573,9 +573,10 @@ impl State {
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;
             if let Some(meta) = meta {
-                upper.row.base.below = Below::of(Some(meta));
                 // With others' edits merged in it looks like what has landed, and not like its own file.
                 upper.row.looks = Some(FileLooks::default());
+                let base = Base { below: Below::of(Some(meta)), ..upper.row.base };
+                self.uppers.set_base(row.id, base);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::{Error, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    self, Applied, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
+    self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -354,9 +354,8 @@ impl Overlay {
     /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
     fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
         state.uppers.held_no_more(id);
+        state.uppers.set_base(id, Base::of(Below::of(below.as_ref())));
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
-        (upper.row.base.content, upper.row.base.found) = (None, None);
-        upper.row.base.below = Below::of(below.as_ref());
         (upper.dirty, upper.saved) = (true, true);
         Ok(self.store.save_upper(&upper.row)?)
     }

@@ -1,5 +1,6 @@
 //! Holding: a change gets its id and its reasons and waits for review; lower stays as it was.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
@@ -152,7 +153,7 @@ impl Overlay {
         comparison.reasons.dedup();
         let kind = comparison.kind();
         let full = ChangeId::full(&comparison.path, kind, old, new, looks);
-        let id = self.state.lock().unused_id(&full, job.row.id, &[])?;
+        let id = self.state.lock().unused_id(&full, job.row.id, &BTreeSet::new())?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
@@ -221,7 +222,7 @@ impl Overlay {
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None, None);
         // By itself: what follows takes the lock, too.
-        let unused = self.state.lock().unused_id(&full, id, &[])?;
+        let unused = self.state.lock().unused_id(&full, id, &BTreeSet::new())?;
         let part = self.part_of(&path, by, Doing::Hold);
         row.held = Some(Held {
             id: unused,
@@ -267,13 +268,14 @@ fn detail_before(job: &Job) -> Option<String> {
 
 impl State {
     /// The first digits of `full` that no other live change has, nor any of `also`.
-    pub(super) fn unused_id(&self, full: &str, own: UpperId, also: &[UpperRow]) -> Result<ChangeId> {
-        let others = || self.uppers.iter().map(|upper| &upper.row).chain(also).filter(|row| row.id != own);
-        let taken = |digits: &str| {
-            others().filter_map(|row| row.held.as_ref()).any(|held| held.id.as_str().starts_with(digits))
+    pub(super) fn unused_id(&self, full: &str, own: UpperId, also: &BTreeSet<ChangeId>) -> Result<ChangeId> {
+        let taken = |digits: &ChangeId| {
+            let next = also.range(digits..).next();
+            self.uppers.has_change(digits, own) || next.is_some_and(|id| id.as_str().starts_with(digits.as_str()))
         };
-        let length = (ID_DIGITS..full.len()).find(|length| !taken(&full[..*length])).unwrap_or(full.len());
-        ChangeId::parse(&full[..length]).ok_or(Error::Errno(libc::EIO))
+        let mut ids = (ID_DIGITS..=full.len()).filter_map(|length| ChangeId::parse(&full[..length]));
+        let unused = ids.clone().find(|id| !taken(id)).or_else(|| ids.next_back());
+        unused.ok_or(Error::Errno(libc::EIO))
     }
 
     /// The source of a rename went with the holding of its target.

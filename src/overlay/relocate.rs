@@ -425,10 +425,10 @@ impl Overlay {
     pub(super) fn drop_change_name(&self, id: UpperId, gone: &RelPath) -> Result<()> {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id) else { return Ok(()) };
-        let (mut rows, mut epilogue) = (Vec::new(), Epilogue::default());
-        state.call(upper, upper.row.without_name(gone), &mut rows, &mut epilogue)?;
-        self.store.record_epilogue(&epilogue)?;
-        state.rows_changed(rows);
+        let mut renamed = RenamedRows::default();
+        state.call(upper, upper.row.without_name(gone), &mut renamed)?;
+        self.store.record_epilogue(&renamed.epilogue)?;
+        state.rows_changed(renamed.rows);
         Ok(())
     }
 
@@ -439,8 +439,9 @@ impl Overlay {
         let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ESTALE))?;
         let held = upper.row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
         let row = UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..upper.row.without_name(base) };
-        let (mut rows, mut epilogue) = (Vec::new(), Epilogue::default());
-        state.call(upper, row, &mut rows, &mut epilogue)?;
+        let mut renamed = RenamedRows::default();
+        state.call(upper, row, &mut renamed)?;
+        let RenamedRows { rows, mut epilogue, .. } = renamed;
         epilogue.save.extend(whiteout.clone());
         self.store.record_epilogue(&epilogue)?;
         state.based_on_nothing(rows);
@@ -458,12 +459,20 @@ impl Overlay {
     }
 }
 
+/// Upper entries as they will be.
+#[derive(Default)]
+struct RenamedRows {
+    rows: Vec<UpperRow>,
+    /// The new ids among them.
+    changes: BTreeSet<ChangeId>,
+    epilogue: Epilogue,
+}
+
 impl State {
     /// Upper entries as they will be once each path of `moves` is called by its new name, and what the database shall
     /// say of them. A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
     pub(super) fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
-        let mut rows: Vec<UpperRow> = Vec::new();
-        let mut epilogue = Epilogue::default();
+        let mut renamed = RenamedRows::default();
         for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
             let moved = |name: &RelPath| moves.iter().find_map(|one| name.rebase(one.from, one.to));
             let mut names: Vec<RelPath> = Vec::new();
@@ -473,17 +482,19 @@ impl State {
                     names.push(name);
                 }
             }
-            self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut rows, &mut epilogue)?;
+            self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut renamed)?;
         }
-        Ok((rows, epilogue))
+        Ok((renamed.rows, renamed.epilogue))
     }
 
     /// The same for one entry, which is to be `row`.
-    fn call(&self, upper: &Upper, mut row: UpperRow, rows: &mut Vec<UpperRow>, epilogue: &mut Epilogue) -> Result<()> {
+    fn call(&self, upper: &Upper, mut row: UpperRow, renamed: &mut RenamedRows) -> Result<()> {
+        let RenamedRows { rows, changes, epilogue } = renamed;
         let was = &upper.row.names[0];
         if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
             let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
-            let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, rows)?);
+            let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, changes)?);
+            changes.insert(held.id.clone());
             if old != held.id {
                 epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
             }

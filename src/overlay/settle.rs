@@ -462,8 +462,7 @@ impl State {
         upper.moved_on = false;
         upper.because.clear();
         upper.takes_along = None;
-        (upper.row.base.content, upper.row.base.found) = (None, None);
         upper.row.looks = meta.map(FileLooks::of);
-        upper.row.base.below = Below::of(meta);
+        self.uppers.set_base(job.row.id, Base::of(Below::of(meta)));
     }
 }

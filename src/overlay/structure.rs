@@ -6,7 +6,7 @@
 //! of their own, held for their parent. One that takes the place of a held deletion is one change with it: when it goes,
 //! the deletion waits as before; when it lands, the deletion does.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -416,7 +416,7 @@ impl State {
         reasons.sort();
         reasons.dedup();
         let full = ChangeId::full(&row.names[0], kind, row.base.digest(), None, None);
-        let id = self.unused_id(&full, row.id, &[])?;
+        let id = self.unused_id(&full, row.id, &BTreeSet::new())?;
         let now = store::now_millis();
         let before = row.held.take();
         let count = |count: fn(&Held) -> u64| before.as_ref().map_or(0, count);

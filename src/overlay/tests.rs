@@ -14,6 +14,7 @@ mod inspected;
 mod links;
 mod looks;
 mod looks_held;
+mod many;
 mod model;
 mod moved_aside;
 mod outside;

@@ -3,15 +3,16 @@
 //! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
 //! further names, under which the view must show the same content; `by_taken` those that stand for one name alone. Numbers
 //! come again: what is found by one counts if [`Births`] says that it is of the inode. `based_on` says under which number an
-//! entry is found in either. `by_change` has those whose row says that they are held.
+//! entry is found in either. `by_change` has those whose row says that they are held. `counted` has those whose row says that
+//! they are, or may be, in the place of a directory or one themselves.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
 use super::copy_up::same_content_stamp;
 use super::nodes::NodeId;
 use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp};
-use crate::store::{Below, Held, Kept, UpperId, UpperRow, What};
+use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
 
 #[derive(Debug)]
 pub(super) struct Upper {
@@ -82,6 +83,74 @@ pub(super) struct DirsIn {
     pub perhaps_hidden: Vec<RelPath>,
 }
 
+/// What an entry is to [`DirsIn`].
+#[derive(Clone, Copy)]
+enum Counts {
+    Made,
+    Hidden,
+    /// Unless it has landed.
+    PerhapsHidden,
+}
+
+impl Counts {
+    fn of(row: &UpperRow) -> Option<Self> {
+        let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+        let has_bare_base = row.base.below != Below::Nothing && row.base.content.is_none();
+        match row.what {
+            What::Dir if is_structure => Some(Self::Made),
+            What::Whiteout if is_structure => Some(Self::Hidden),
+            What::File | What::Symlink if has_bare_base => Some(Self::PerhapsHidden),
+            What::Dir | What::Whiteout | What::File | What::Symlink | What::Node => None,
+        }
+    }
+}
+
+/// The entries in one directory that [`DirsIn`] tells of.
+#[derive(Default)]
+struct Counted {
+    made: HashSet<UpperId>,
+    hidden: HashSet<UpperId>,
+    perhaps_hidden: HashSet<UpperId>,
+}
+
+impl Counted {
+    fn of(&mut self, counts: Counts) -> &mut HashSet<UpperId> {
+        match counts {
+            Counts::Made => &mut self.made,
+            Counts::Hidden => &mut self.hidden,
+            Counts::PerhapsHidden => &mut self.perhaps_hidden,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.made.is_empty() && self.hidden.is_empty() && self.perhaps_hidden.is_empty()
+    }
+}
+
+/// The same by directory: the kernel asks how many links one has after each change in it, however many entries that has.
+#[derive(Default)]
+struct CountedIn(HashMap<RelPath, Counted>);
+
+impl CountedIn {
+    fn note(&mut self, row: &UpperRow) {
+        let Some(counts) = Counts::of(row) else { return };
+        for dir in row.names.iter().filter_map(RelPath::parent) {
+            self.0.entry(dir).or_default().of(counts).insert(row.id);
+        }
+    }
+
+    fn forget(&mut self, row: &UpperRow) {
+        let Some(counts) = Counts::of(row) else { return };
+        for dir in row.names.iter().filter_map(RelPath::parent) {
+            let Some(counted) = self.0.get_mut(&dir) else { continue };
+            counted.of(counts).remove(&row.id);
+            if counted.is_empty() {
+                self.0.remove(&dir);
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Uppers {
     entries: HashMap<UpperId, Upper>,
@@ -90,7 +159,9 @@ pub(super) struct Uppers {
     by_inode: HashMap<(u64, u64), Vec<UpperId>>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
-    by_change: HashMap<ChangeId, UpperId>,
+    /// In their order: those that begin alike follow each other.
+    by_change: BTreeMap<ChangeId, UpperId>,
+    counted: CountedIn,
     /// How many directories there are among them: mostly none, and then nobody need look for one.
     dirs: usize,
     births: Births,
@@ -105,7 +176,8 @@ impl Uppers {
         self.entries.get(&id)
     }
 
-    /// What its row says of names and of what it waits as is changed by [`Self::set_row`] and [`Self::held_no_more`] only.
+    /// What its row says of names, of its base and of what it waits as is changed by [`Self::set_row`], [`Self::set_base`] and
+    /// [`Self::held_no_more`] only.
     pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
         self.entries.get_mut(&id)
     }
@@ -246,20 +318,11 @@ impl Uppers {
     }
 
     pub fn dirs_in(&self, dir: &RelPath) -> DirsIn {
-        let mut dirs = DirsIn::default();
-        for (name, id) in self.in_dir(dir) {
-            let Some(upper) = self.get(id) else { continue };
-            let Upper { row: UpperRow { what, base, held, .. }, .. } = upper;
-            let is_structure = held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
-            let has_bare_base = !upper.is_landed() && base.below != Below::Nothing && base.content.is_none();
-            match what {
-                What::Dir if is_structure => dirs.made += 1,
-                What::Whiteout if is_structure => dirs.hidden += 1,
-                What::File | What::Symlink if has_bare_base => dirs.perhaps_hidden.extend(dir.join(name)),
-                What::Dir | What::Whiteout | What::File | What::Symlink | What::Node => {}
-            }
-        }
-        dirs
+        let Some(Counted { made, hidden, perhaps_hidden }) = self.counted.0.get(dir) else { return DirsIn::default() };
+        let uppers = perhaps_hidden.iter().filter_map(|id| self.get(*id)).filter(|upper| !upper.is_landed());
+        let names = uppers.flat_map(|upper| &upper.row.names).filter(|name| name.parent().as_ref() == Some(dir));
+        let count = |ids: &HashSet<UpperId>| u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        DirsIn { made: count(made), hidden: count(hidden), perhaps_hidden: names.cloned().collect() }
     }
 
     /// Entries at or below `path`.
@@ -283,6 +346,7 @@ impl Uppers {
         }
         self.note_base(id, upper.row.base.below);
         self.note_held(&upper.row);
+        self.counted.note(&upper.row);
         self.dirs += usize::from(upper.row.what == What::Dir);
         self.entries.insert(id, upper);
     }
@@ -301,6 +365,7 @@ impl Uppers {
     pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
         let upper = self.entries.remove(&id)?;
         self.forget_held(upper.row.held.as_ref(), id);
+        self.counted.forget(&upper.row);
         self.dirs -= usize::from(upper.row.what == What::Dir);
         upper.row.names.iter().for_each(|name| self.take_name(name, id));
         if let Some(inode) = self.based_on.remove(&id) {
@@ -317,8 +382,19 @@ impl Uppers {
 
     /// The entry waits for nobody any more.
     pub fn held_no_more(&mut self, id: UpperId) {
-        let held = self.entries.get_mut(&id).and_then(|upper| upper.row.held.take());
+        let Some(upper) = self.entries.get_mut(&id) else { return };
+        self.counted.forget(&upper.row);
+        let held = upper.row.held.take();
+        self.counted.note(&upper.row);
         self.forget_held(held.as_ref(), id);
+    }
+
+    /// What the entry is judged against from now on. Its inode goes on being found under the number it had.
+    pub fn set_base(&mut self, id: UpperId, base: Base) {
+        let Some(upper) = self.entries.get_mut(&id) else { return };
+        self.counted.forget(&upper.row);
+        upper.row.base = base;
+        self.counted.note(&upper.row);
     }
 
     fn forget_held(&mut self, held: Option<&Held>, id: UpperId) {
@@ -344,6 +420,8 @@ impl Uppers {
         let old = std::mem::replace(&mut upper.row, row.clone());
         self.forget_held(old.held.as_ref(), row.id);
         self.note_held(&row);
+        self.counted.forget(&old);
+        self.counted.note(&row);
         old.names.iter().for_each(|name| self.take_name(name, row.id));
         row.names.iter().for_each(|name| self.put_name(name, row.id));
         if old.base.below != row.base.below {
@@ -356,6 +434,13 @@ impl Uppers {
 
     pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
         self.by_change.get(id).copied()
+    }
+
+    /// Whether the id of a change begins with these digits, other than that of `own`.
+    pub fn has_change(&self, digits: &ChangeId, own: UpperId) -> bool {
+        let mut alike =
+            self.by_change.range(digits.clone()..).take_while(|(id, _)| id.as_str().starts_with(digits.as_str()));
+        alike.any(|(_, upper)| *upper != own)
     }
 
     fn put_name(&mut self, path: &RelPath, id: UpperId) {

@@ -21,7 +21,7 @@ use self::tree::{Node, Path, Thing};
 use super::*;
 use crate::model::{Looks, Reason, RelPath, Timestamp};
 use crate::policy::tier::Thresholds;
-use crate::store::{TEMP_PREFIX, What};
+use crate::store::{Below, TEMP_PREFIX, What};
 use crate::sys::file::FileKind;
 
 const PATHS: [&str; 14] = ["a", "b", "c", "d", "e", "f", "a/a", "a/s/a", "d/a", "d/b", "d/s", "e/a", "e/s/a", "d/s/a"];
@@ -558,6 +558,7 @@ impl Pair {
         }
         self.check_held();
         self.check_rows();
+        self.check_counted();
     }
 
     fn walked_view(&mut self) -> Shown {
@@ -658,6 +659,31 @@ impl Pair {
         drop(state);
         assert_eq!(rows, self.view().store().load_upper().unwrap(), "the database");
         assert_eq!(self.bench.stage_files(), files, "upper files");
+    }
+
+    /// What is counted of directories is what a look at all entries finds.
+    fn check_counted(&self) {
+        let state = self.view().state.lock();
+        let mut wanted: BTreeMap<RelPath, (u32, u32, Vec<RelPath>)> = BTreeMap::new();
+        for upper in state.uppers.iter() {
+            let row = &upper.row;
+            let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+            let is_bare = !upper.is_landed() && row.base.below != Below::Nothing && row.base.content.is_none();
+            for name in &row.names {
+                let (made, hidden, perhaps_hidden) = wanted.entry(name.parent().unwrap()).or_default();
+                *made += u32::from(is_structure && row.what == What::Dir);
+                *hidden += u32::from(is_structure && row.what == What::Whiteout);
+                perhaps_hidden
+                    .extend((is_bare && matches!(row.what, What::File | What::Symlink)).then(|| name.clone()));
+            }
+        }
+        for (dir, (made, hidden, mut perhaps_hidden)) in wanted {
+            let mut counted = state.uppers.dirs_in(&dir);
+            perhaps_hidden.sort();
+            counted.perhaps_hidden.sort();
+            let counted = (counted.made, counted.hidden, counted.perhaps_hidden);
+            assert_eq!(counted, (made, hidden, perhaps_hidden), "directories in {dir}");
+        }
     }
 
     /// Everything is let go of, and what lower lost by our doing is kept.
