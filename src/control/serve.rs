@@ -11,9 +11,9 @@ use super::{blame, check, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Members, Policy, Review, RollbackHow, UndoHow, no_such_operation};
 use crate::protocol::{
-    Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffReply, DiffText, ErrorBody, ErrorCode, Event, EventName,
-    EventsReply, ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply,
-    Reply, Request, Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
+    Acted, BackupsReply, ChangeDiff, CheckPhase, Cut, DiffCut, DiffReply, DiffText, ErrorBody, ErrorCode, Event,
+    EventName, EventsReply, ExternalReply, FlushReply, FsckReply, HeldAtUnmount, LogReply, Op, Outcome, Problem,
+    ReloadReply, Reply, Request, Response, ReviewReply, Target, UnmountReply, VERSION, VersionReply, page,
 };
 use crate::store::{Backup, Depth, EventDraft, Fault, Verdict};
 
@@ -111,14 +111,11 @@ fn status(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 /// Who may confirm what is shown has had his fresh look with it (SPEC §8).
 fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
-    let (members, looked) = looking_again(|| {
+    let (members, reply, as_held) = looking_again(|| {
         let members = members_beside(request, project)?;
-        Ok((members, diffs(request, asker, project)?))
+        let (reply, as_held) = diffs(request, asker, project)?;
+        Ok((members, reply, as_held))
     })?;
-    let as_held: HashSet<ChangeId> =
-        looked.iter().filter(|looked| looked.is_as_held).map(|looked| looked.change.held.id.clone()).collect();
-    let changes = looked.into_iter().map(|looked| looked.change).collect();
-    let reply = DiffReply { changes, next: None }.page(request.offset, request.limit);
     if rights::may_change(asker, project) {
         let shown = reply.changes.iter().map(|change| &change.held.id).filter(|id| as_held.contains(id));
         project.overlay.note_shown(&members, shown, Depth::Compared);
@@ -142,18 +139,27 @@ struct Looked {
     is_as_held: bool,
 }
 
-fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Looked>> {
-    let named = !request.targets.is_empty();
-    let mut changes = Vec::new();
-    for row in chosen(request, project, Unnamed::All)? {
-        if rights::may_read(asker, project, row.row()) {
-            changes.push(looked_at(&row, asker, project)?);
-        } else if named {
-            let message = format!("{}: you may not read this file", row.id());
-            return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.id().as_str()));
-        }
+/// A page, and which of its diffs are of what their ids stand for.
+fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<(DiffReply, HashSet<ChangeId>)> {
+    let (readable, closed): (Vec<HeldRow>, Vec<HeldRow>) = chosen(request, project, Unnamed::All)?
+        .into_iter()
+        .partition(|row| rights::may_read(asker, project, row.row()));
+    if let Some(row) = closed.first().filter(|_| !request.targets.is_empty()) {
+        let message = format!("{}: you may not read this file", row.id());
+        return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.id().as_str()));
     }
-    Ok(changes)
+    let (mut page, mut as_held) = (DiffCut::new(request.offset, request.limit), HashSet::new());
+    for row in readable {
+        if page.is_full() {
+            break;
+        }
+        let looked = looked_at(&row, asker, project)?;
+        if looked.is_as_held {
+            as_held.insert(row.id().clone());
+        }
+        page.take(looked.change);
+    }
+    Ok((page.into_page(), as_held))
 }
 
 fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<Looked> {

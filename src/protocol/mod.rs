@@ -25,7 +25,7 @@ pub use check::{CheckPhase, CheckReply, ReviewReply};
 pub use error::{ErrorBody, ErrorCode, Exit};
 pub use event::{Event, EventName, NEW_FILE, Program, last_of_each_path, tells_of_removal};
 pub use op::Op;
-pub use page::{Cut, Page, page};
+pub use page::{Cut, DiffCut, Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};
 pub use reading::{Meter, MeterCounts, MeterReply, ReadForm, ReadReply};
 pub use reply::{

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io::{self, Write};
 
+use super::{ChangeDiff, DiffReply, DiffText};
 use serde::Serialize;
 
 /// Bytes of entries a page may have. Half of a reply, so that what stands around the entries always fits.
@@ -100,6 +101,74 @@ impl Cut {
         self.passed += 1;
         self.taken += 1;
         true
+    }
+}
+
+/// Bytes of changes that a page of diffs may have. The rest of a reply is for what stands around them.
+const DIFF_PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 8 * 7;
+
+/// As how many bytes JSON spells one at most: one that is not printable as six, and all once more in base64 where not all is
+/// UTF-8.
+const SPELLED_BYTES_MAX: usize = 8;
+
+/// A page of diffs, made a change at a time. What is counted is a place for each change and, behind it, the bytes of its text:
+/// a change without text has its place on some page, too.
+pub struct DiffCut {
+    offset: u64,
+    end: u64,
+    room: usize,
+    /// Places and bytes of the changes so far.
+    passed: u64,
+    page: DiffReply,
+}
+
+impl DiffCut {
+    /// The page that begins at `offset`, and counts up to `limit`.
+    pub fn new(offset: u64, limit: Option<u64>) -> Self {
+        let end = offset.saturating_add(limit.unwrap_or(u64::MAX).max(1));
+        Self { offset, end, room: DIFF_PAGE_BYTES_MAX, passed: 0, page: DiffReply::default() }
+    }
+
+    /// Whether nothing of the changes that follow is on the page.
+    pub fn is_full(&self) -> bool {
+        self.page.next.is_some()
+    }
+
+    pub fn into_page(self) -> DiffReply {
+        self.page
+    }
+
+    /// Takes what the page has of the next change: at least something of the first that it does not begin behind.
+    pub fn take(&mut self, mut change: ChangeDiff) {
+        let text = std::mem::take(&mut change.text.0);
+        let start = self.passed;
+        self.passed = start + 1 + text.len() as u64;
+        if self.is_full() || self.passed <= self.offset {
+            return;
+        }
+        let around = json_bytes(&change);
+        let is_first = self.page.changes.is_empty();
+        if start >= self.end || (around > self.room && !is_first) {
+            self.page.next = Some(start);
+            return;
+        }
+        self.room = self.room.saturating_sub(around);
+        let from = self.offset.saturating_sub(start + 1) as usize;
+        let to = (self.end.min(self.passed) - start - 1) as usize;
+        change.text = DiffText(self.fitting(&text[from..to]));
+        self.room = self.room.saturating_sub(json_bytes(&change.text));
+        let next = start + 1 + (from + change.text.0.len()) as u64;
+        self.page.next = (next < self.passed).then_some(next);
+        self.page.changes.push(change);
+    }
+
+    /// As much of a text as there is room for, and never nothing.
+    fn fitting(&self, text: &[u8]) -> Vec<u8> {
+        let whole = DiffText(text.to_vec());
+        match json_bytes(&whole) <= self.room {
+            true => whole.0,
+            false => text[..text.len().min((self.room / SPELLED_BYTES_MAX).max(1))].to_vec(),
+        }
     }
 }
 

@@ -125,8 +125,8 @@ pub struct Acted {
     pub dry_run: bool,
 }
 
-/// Unified diffs of held changes. `offset` and `next` count bytes of diff text over all changes in their order; a
-/// change that a page cuts goes on under the same id in the next.
+/// Unified diffs of held changes. `offset` and `next` count bytes of diff text over all changes in their order, and one for
+/// each change; a change that a page cuts goes on under the same id in the next.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct DiffReply {
     pub changes: Vec<ChangeDiff>,
@@ -147,35 +147,6 @@ pub struct ChangeDiff {
 pub struct DiffText(pub Vec<u8>);
 
 impl DiffReply {
-    /// Text bytes in one page. An eighth of a reply: JSON may spell one byte with six characters.
-    pub const PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 8;
-
-    /// The page that begins at byte `offset` of the text, of at most `limit` bytes.
-    pub fn page(self, offset: u64, limit: Option<u64>) -> Self {
-        let limit = limit.unwrap_or(u64::MAX).clamp(1, Self::PAGE_BYTES_MAX as u64);
-        let end = offset.saturating_add(limit);
-        let mut start = 0;
-        let mut changes = Vec::new();
-        for mut change in self.changes {
-            let stop = start + change.text.0.len() as u64;
-            if start >= end {
-                return Self { changes, next: Some(end) };
-            }
-            // An empty diff (a bare change of type) belongs to the page in which its place lies.
-            if stop > offset || (start == stop && start >= offset) {
-                let from = offset.saturating_sub(start) as usize;
-                let to = (end.min(stop) - start) as usize;
-                change.text = DiffText(change.text.0[from..to].to_vec());
-                changes.push(change);
-            }
-            if stop > end {
-                return Self { changes, next: Some(end) };
-            }
-            start = stop;
-        }
-        Self { changes, next: None }
-    }
-
     /// Puts the page that follows this one behind it.
     pub fn append(&mut self, page: Self) {
         for change in page.changes {

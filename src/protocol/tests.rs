@@ -303,22 +303,68 @@ fn pages_of_status_join_to_the_whole() {
     }
 }
 
+fn page_of_diffs(changes: Vec<ChangeDiff>, offset: u64, limit: Option<u64>) -> DiffReply {
+    let mut cut = DiffCut::new(offset, limit);
+    changes.into_iter().for_each(|change| cut.take(change));
+    cut.into_page()
+}
+
+/// All pages joined, each of which a reply can carry, and how many there were.
+fn joined_diffs(changes: &[ChangeDiff], limit: Option<u64>) -> (DiffReply, usize) {
+    let (mut joined, mut pages) = (DiffReply::default(), 0);
+    let mut offset = Some(0);
+    while let Some(from) = offset {
+        let page = page_of_diffs(changes.to_vec(), from, limit);
+        assert!(page.next.is_none_or(|next| next > from), "it gets on");
+        let line = Response::done(Reply::Diff(page.clone())).to_whole_line();
+        assert!(line.len() <= REPLY_BYTES_MAX, "{} bytes at {from}", line.len());
+        offset = page.next;
+        joined.append(page);
+        pages += 1;
+    }
+    (joined, pages)
+}
+
+fn diff_of(id: &str, text: &[u8]) -> ChangeDiff {
+    ChangeDiff { held: held(id, id), text: DiffText(text.to_vec()) }
+}
+
 #[test]
 fn pages_of_diffs_join_to_the_whole_wherever_they_are_cut() {
-    let texts: [(&str, &[u8]); 4] = [("aaaa", b"one\n"), ("bbbb", b""), ("cccc", b"three\xff\n"), ("dddd", b"four\n")];
-    let whole = || DiffReply {
-        changes: texts
-            .iter()
-            .map(|(id, text)| ChangeDiff { held: held(id, id), text: DiffText(text.to_vec()) })
-            .collect(),
-        next: None,
+    let texts: [(&str, &[u8]); 6] = [
+        ("aaaa", b"one\n"),
+        ("bbbb", b""),
+        ("cccc", b"three\xff\n"),
+        ("dddd", b"four\n"),
+        ("eeee", b""),
+        ("ffff", b""),
+    ];
+    let changes = texts.map(|(id, text)| diff_of(id, text));
+    for limit in 1..30 {
+        let (joined, _) = joined_diffs(&changes, Some(limit));
+        assert_eq!(joined, DiffReply { changes: changes.to_vec(), next: None }, "limit {limit}");
+    }
+    assert_eq!(page_of_diffs(changes.to_vec(), u64::MAX, None), DiffReply::default());
+}
+
+#[test]
+fn a_page_of_diffs_fits_in_a_reply_however_many_and_however_long_they_are() {
+    let many = |text: &[u8]| (0..20_000).map(|number| diff_of(&format!("{number:08x}"), text)).collect::<Vec<_>>();
+    let names = |count: usize| Also((0..count).map(|number| path(&format!("{number:0>200}"))).collect());
+    let linked = |text: &[u8]| {
+        let change = diff_of("aaaa", text);
+        ChangeDiff { held: Held { also: names(20_000), ..change.held }, ..change }
     };
-    for limit in 1..20 {
-        let mut joined = whole().page(0, Some(limit));
-        while let Some(next) = joined.next {
-            joined.append(whole().page(next, Some(limit)));
-        }
-        assert_eq!(joined, whole(), "limit {limit}");
+    let control = [vec![1; 3 << 20], b"\xff".to_vec()].concat();
+    for changes in [
+        many(b""),
+        many(b"@@ -1 +1 @@\n-a\n+b\n"),
+        vec![diff_of("aaaa", &control), diff_of("bbbb", b"a\n")],
+        vec![linked(&control), diff_of("bbbb", b"a\n"), linked(b"")],
+    ] {
+        let (joined, pages) = joined_diffs(&changes, None);
+        assert!(joined == DiffReply { changes, next: None }, "all of it on {pages} pages");
+        assert!((2..20).contains(&pages), "{pages}");
     }
 }
 
