@@ -1,9 +1,10 @@
 //! What every command works with: where it looks, and how it prints.
 
-use super::terminal::Style;
+use super::terminal::{Bytes, Style};
 use super::text::Text;
 use super::{Failure, failure, offline, pager};
 use crate::client::{self, Client};
+use crate::diff::Unreadable;
 use crate::protocol::{Exit, Reply, Response, Target};
 use crate::sys::foreground::{Foreground, Heard};
 use serde::Serialize;
@@ -100,6 +101,14 @@ impl Desk {
         match printed {
             Err(err) if err.kind() != io::ErrorKind::BrokenPipe => Exit::Failed,
             Ok(()) | Err(_) => failure.exit(),
+        }
+    }
+
+    /// A patch for `git apply` is what goes into a pipe or a file; a person sees that something differs.
+    pub fn unreadable(&self) -> Unreadable {
+        match (self.format, self.stdout.bytes) {
+            (Format::Human, Bytes::Raw) => Unreadable::Whole,
+            (Format::Human, Bytes::Escaped) | (Format::Json, _) => Unreadable::Named,
         }
     }
 

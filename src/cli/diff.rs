@@ -3,11 +3,15 @@
 use super::desk::{Length, targets};
 use super::text::Text;
 use super::{Desk, Failure, completions};
+use crate::diff::Unreadable;
 use crate::protocol::{DiffReply, Exit, Op, Reply, Request};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Show what held changes would do, as a patch that `git apply` takes
+///
+/// Of a file that is no text a terminal shows that it differs; into a pipe or a file it is written whole. Over 5 MiB it is named
+/// only, and `git apply` refuses the patch.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Ids, paths, directories or globs; everything held if none
@@ -19,7 +23,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let answer = ask(&arguments.targets, desk)?;
+    let answer = ask(&arguments.targets, desk.unreadable(), desk)?;
     let Reply::Diff(diff) = &answer else { return Err(Failure::other_answer()) };
     let exit = match arguments.exit_code && !diff.changes.is_empty() {
         true => Exit::Failed,
@@ -30,10 +34,11 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 }
 
 /// The diffs of `arguments`, of everything if there are none.
-pub fn ask(arguments: &[OsString], desk: &Desk) -> Result<Reply, Failure> {
+pub fn ask(arguments: &[OsString], unreadable: Unreadable, desk: &Desk) -> Result<Reply, Failure> {
     let mut client = desk.client()?;
     let targets = targets(&client, arguments)?;
-    Ok(client.ask(&Request { all: targets.is_empty(), targets, ..Request::new(Op::Diff) })?)
+    let binary = unreadable == Unreadable::Whole;
+    Ok(client.ask(&Request { all: targets.is_empty(), targets, binary, ..Request::new(Op::Diff) })?)
 }
 
 fn render(diff: &DiffReply, text: &mut Text) {

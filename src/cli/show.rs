@@ -5,6 +5,7 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::words::{age, percent};
 use super::{Desk, Failure, completions, diff};
+use crate::diff::Unreadable;
 use crate::protocol::{ChangeDiff, Exit, Held, Program, Reply, Writer};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let answer = diff::ask(&arguments.targets, desk)?;
+    let answer = diff::ask(&arguments.targets, Unreadable::Named, desk)?;
     let Reply::Diff(diff) = &answer else { return Err(Failure::other_answer()) };
     desk.answer(&answer, Length::Long, |text| {
         diff.changes.iter().for_each(|change| render(change, text));

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{Asker, Mounted, Project, rights};
-use crate::diff::{FileContent, FileDiff, FileSide, unified};
+use crate::diff::{FileContent, FileDiff, FileSide, Unreadable, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent, Sides};
 use crate::protocol::{
@@ -159,7 +159,7 @@ pub struct Diffed {
 }
 
 /// The diff of a held change against what lower has.
-pub fn diff(project: &Project, row: &HeldRow) -> Result<Diffed, ErrorBody> {
+pub fn diff(project: &Project, row: &HeldRow, unreadable: Unreadable) -> Result<Diffed, ErrorBody> {
     let path = row.row.names.first().ok_or_else(|| internal("a held change without a name"))?;
     let Sides { old, new, looks, is_as_held } = project.overlay.sides(&row.row)?;
     let (old, new) = (old.as_ref().map(file_side), new.as_ref().map(file_side));
@@ -167,7 +167,7 @@ pub fn diff(project: &Project, row: &HeldRow) -> Result<Diffed, ErrorBody> {
     // Of modes git's header tells no more than whether the file can be run. What stands before a header `git apply` skips.
     let remarks = looks.into_iter().chain((!is_as_held).then_some(written));
     let remarks = remarks.map(|told| format!("# {path}: {told}\n")).collect::<String>();
-    let text = [remarks.into_bytes(), unified(&FileDiff { path, old, new })].concat();
+    let text = [remarks.into_bytes(), unified(&FileDiff { path, old, new }, unreadable)].concat();
     Ok(Diffed { text, is_as_held })
 }
 

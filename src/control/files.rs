@@ -7,6 +7,7 @@ use super::answers::{self, HeldRow};
 use super::desk::VirtualMeta;
 use super::effects;
 use super::{Asker, Project, rights};
+use crate::diff::Unreadable;
 use crate::model::{ChangeId, ChangeKind, Timestamp};
 use crate::overlay::WholeContent;
 use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, Cut, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
@@ -243,7 +244,7 @@ fn side_content(
 fn diff(project: &Project, asker: &Asker, id: &ChangeId) -> Result<Vec<u8>, i32> {
     let row = readable_part(project, asker, id, Part::Diff)?;
     let members = project.overlay.members(|operation| row.held().operation == Some(operation));
-    let diff = answers::diff(project, &row).map_err(|err| refused("read a held change", &err))?;
+    let diff = answers::diff(project, &row, Unreadable::Named).map_err(|err| refused("read a held change", &err))?;
     // A look by somebody who may confirm renews (SPEC §8).
     if diff.is_as_held && rights::may_change(asker, project) {
         project.overlay.renew(id).map_err(|err| refused("renew a held change", &err))?;

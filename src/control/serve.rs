@@ -8,6 +8,7 @@ use super::find::{Identified, Known, Live, find, glob_of, path_glob};
 use super::read::Receipt;
 use super::{Asker, Project};
 use super::{blame, check, patch, read, rights, runs};
+use crate::diff::Unreadable;
 use crate::model::{ChangeId, OperationId, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Members, Policy, Review, RollbackHow, UndoHow, no_such_operation};
 use crate::protocol::{
@@ -148,12 +149,13 @@ fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<(DiffRep
         let message = format!("{}: you may not read this file", row.id());
         return Err(ErrorBody::new(ErrorCode::NotPermitted, message).about(row.id().as_str()));
     }
+    let unreadable = if request.binary { Unreadable::Whole } else { Unreadable::Named };
     let (mut page, mut as_held) = (DiffCut::new(request.offset, request.limit), HashSet::new());
     for row in readable {
         if page.is_full() {
             break;
         }
-        let looked = looked_at(&row, asker, project)?;
+        let looked = looked_at(&row, unreadable, asker, project)?;
         if looked.is_as_held {
             as_held.insert(row.id().clone());
         }
@@ -162,8 +164,8 @@ fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<(DiffRep
     Ok((page.into_page(), as_held))
 }
 
-fn looked_at(row: &HeldRow, asker: &Asker, project: &Project) -> Result<Looked> {
-    let looked = answers::diff(project, row).and_then(|diff| Ok((answers::held(project, row)?, diff)));
+fn looked_at(row: &HeldRow, unreadable: Unreadable, asker: &Asker, project: &Project) -> Result<Looked> {
+    let looked = answers::diff(project, row, unreadable).and_then(|diff| Ok((answers::held(project, row)?, diff)));
     let is_as_held = matches!(&looked, Ok((_, diff)) if diff.is_as_held);
     if !is_as_held && answers::held_row(project, row.id()).is_none() {
         return Err(no_longer_held(row));

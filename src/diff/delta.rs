@@ -2,7 +2,7 @@
 
 use super::hunks::hunks;
 use super::side::{Side, classify};
-use super::unified::{FileContent, FileDiff, FileSide, unified};
+use super::unified::{FileContent, FileDiff, FileSide, Unreadable, unified};
 use crate::model::RelPath;
 
 /// More pieces than this are harder to put together than the text is to read again (SPEC §16).
@@ -30,7 +30,7 @@ pub fn delta(path: &RelPath, old: &[u8], new: &[u8]) -> Delta {
         return Delta::Whole;
     }
     let side = |bytes| Some(FileSide { content: FileContent::Bytes(bytes), mode: PLAIN });
-    let text = unified(&FileDiff { path, old: side(old), new: side(new) });
+    let text = unified(&FileDiff { path, old: side(old), new: side(new) }, Unreadable::Named);
     // Multiplied out, so that nothing is rounded away.
     match text.len() as u128 * 100 <= new.len() as u128 * DELTA_PERCENT_MAX {
         true => Delta::Diff(text),
@@ -89,11 +89,9 @@ mod tests {
             (new.len(), is_diff)
         };
         // Headers, the hunk's line, two lines of a change and three of context: 98 bytes whatever the long line has.
-        let diff = unified(&FileDiff {
-            path: &path,
-            old: Some(FileSide { content: FileContent::Bytes(b"a\n\n\n\n\nx\n"), mode: PLAIN }),
-            new: Some(FileSide { content: FileContent::Bytes(b"b\n\n\n\n\nx\n"), mode: PLAIN }),
-        });
+        let side = |bytes| Some(FileSide { content: FileContent::Bytes(bytes), mode: PLAIN });
+        let file = FileDiff { path: &path, old: side(b"a\n\n\n\n\nx\n"), new: side(b"b\n\n\n\n\nx\n") };
+        let diff = unified(&file, Unreadable::Named);
         let least = (diff.len() * 100).div_ceil(40);
         let fixed = length(0).0;
         assert_eq!(length(least - fixed), (least, true));

@@ -5,6 +5,7 @@
 //! [`delta`] is what a reader is sent who has an earlier version, [`apply_anchored`] what a patch makes of a file. Nothing
 //! here does I/O, reads a clock or knows a limit that a user can set.
 
+mod binary;
 mod blame;
 mod delta;
 mod ends;
@@ -30,4 +31,4 @@ pub use patch::{Anchored, Unpatched, apply_anchored};
 pub use quote::quote_path;
 pub use script::Edit;
 pub use side::{Side, TEXT_BYTES_MAX, classify, classify_size};
-pub use unified::{FileContent, FileDiff, FileSide, unified};
+pub use unified::{FileContent, FileDiff, FileSide, Unreadable, unified};

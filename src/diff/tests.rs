@@ -1,7 +1,7 @@
 //! Tables for what a person can check by eye, a naive subsequence and git itself as judges for the rest.
 
 use super::*;
-use crate::model::RelPath;
+use crate::model::{Digest, RelPath};
 use proptest::prelude::*;
 use std::path::Path;
 use std::process::Command;
@@ -152,14 +152,14 @@ fn names_are_quoted_as_git_quotes_them() {
 
 type Content<'a> = Option<(&'a [u8], u32)>;
 
-fn patch(path: &RelPath, old: Content, new: Content) -> Vec<u8> {
+fn patch(path: &RelPath, old: Content, new: Content, unreadable: Unreadable) -> Vec<u8> {
     let side = |(bytes, mode)| FileSide { content: FileContent::Bytes(bytes), mode };
-    unified(&FileDiff { path, old: old.map(side), new: new.map(side) })
+    unified(&FileDiff { path, old: old.map(side), new: new.map(side) }, unreadable)
 }
 
 fn check_text(old: Content, new: Content, want: &str) {
     let path = RelPath::parse(b"dir/x").expect("valid");
-    assert_eq!(String::from_utf8_lossy(&patch(&path, old, new)), want);
+    assert_eq!(String::from_utf8_lossy(&patch(&path, old, new, Unreadable::Named)), want);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_diff_reads_as_git_writes_it() {
     check_text(
         Some((b"a\xff", PLAIN)),
         Some((b"b", PLAIN)),
-        "diff --git a/dir/x b/dir/x\nBinary files a/dir/x and b/dir/x differ\n",
+        "diff --git a/dir/x b/dir/x\nindex 4d79631c27e15f648237a5d31c26bc521534d15c..63d8dbd40c23542e740659a7168a0ce3138ea748\nBinary files a/dir/x and b/dir/x differ\n",
     );
     check_text(
         Some((b"a\n", PLAIN)),
@@ -192,25 +192,98 @@ fn a_diff_reads_as_git_writes_it() {
 
 /// Writes the old side, lets git apply our diff, and compares what stands there with the new side.
 fn check_git_applies(name: &[u8], old: Content, new: Content) {
-    use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a scratch directory");
     let path = RelPath::parse(name).expect("valid");
     let file = dir.path().join(Path::new(std::ffi::OsStr::from_bytes(name)));
-    if let Some((content, _)) = old {
+    if let Some((content, mode)) = old {
         std::fs::write(&file, content).expect("written");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode & 0o777)).expect("permitted");
     }
-    let patch = patch(&path, old, new);
+    let patch = patch(&path, old, new, Unreadable::Whole);
+    let content = || std::fs::read(&file).ok();
+    assert!(git_apply(dir.path(), &[], &patch), "{}", String::from_utf8_lossy(&patch));
+    assert_eq!(content().as_deref(), new.map(|(content, _)| content), "{}", file.display());
+    let runs = std::fs::metadata(&file).ok().map(|found| found.permissions().mode() & 0o111 != 0);
+    assert_eq!(runs, new.map(|(_, mode)| mode & 0o111 != 0), "{}", file.display());
+    // That a binary file could be run git forgets when it brings one back, of its own patches as well.
+    assert!(git_apply(dir.path(), &["-R"], &patch), "{}", String::from_utf8_lossy(&patch));
+    assert_eq!(content().as_deref(), old.map(|(content, _)| content), "{}", file.display());
+}
+
+/// Whether git takes the patch.
+fn git_apply(dir: &Path, flags: &[&str], patch: &[u8]) -> bool {
+    use std::io::Write;
     let mut git = Command::new("git")
         .args(["apply", "--whitespace=nowarn"])
-        .current_dir(dir.path())
-        .env("GIT_CEILING_DIRECTORIES", dir.path().parent().expect("a parent"))
+        .args(flags)
+        .current_dir(dir)
+        .env("GIT_CEILING_DIRECTORIES", dir.parent().expect("a parent"))
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("git runs");
-    git.stdin.take().expect("piped").write_all(&patch).expect("git reads");
-    assert!(git.wait().expect("git ends").success(), "{}", String::from_utf8_lossy(&patch));
-    assert_eq!(std::fs::read(&file).ok().as_deref(), new.map(|(content, _)| content), "{}", file.display());
+    git.stdin.take().expect("piped").write_all(patch).expect("git reads");
+    git.wait().expect("git ends").success()
+}
+
+/// What is no text and hardly gets shorter.
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    [0xff].into_iter().chain((1..length).map(next)).collect()
+}
+
+#[test]
+fn git_applies_what_is_no_text() {
+    const RUNS: u32 = 0o100_755;
+    // As long as makes lines of each length, and more than one block of what does not compress.
+    for length in (1..120).chain([70_000, 200_000]) {
+        check_git_applies(b"x", None, Some((&noise(1, length), PLAIN)));
+    }
+    let (one, other, zeros) = (noise(2, 5_000), noise(3, 300), [&[0xff][..], &[0; 100_000]].concat());
+    for (old, new) in [
+        (Some((&one[..], PLAIN)), Some((&other[..], PLAIN))),
+        (Some((&one, PLAIN)), Some((&other, RUNS))),
+        (Some((&one, RUNS)), Some((&one, PLAIN))),
+        (Some((&one, PLAIN)), None),
+        (Some((&one, RUNS)), None),
+        (None, Some((&zeros, RUNS))),
+        (Some((b"text\n", PLAIN)), Some((&other, PLAIN))),
+        (Some((&other, PLAIN)), Some((b"text\n", PLAIN))),
+        (Some((b"", PLAIN)), Some((&other, PLAIN))),
+        (Some((&other, PLAIN)), Some((b"", PLAIN))),
+        (Some((b"a\0b\n", PLAIN)), Some((b"a\0c\n", PLAIN))),
+    ] {
+        check_git_applies(b"x", old, new);
+        check_git_applies(b"with space \xff", old, new);
+    }
+}
+
+#[test]
+fn git_refuses_what_only_says_that_something_differs() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let path = |name: &str| RelPath::parse(name.as_bytes()).expect("valid");
+    std::fs::write(dir.path().join("a"), b"a\n").expect("written");
+    std::fs::write(dir.path().join("b"), b"\xff").expect("written");
+    let text = patch(&path("a"), Some((b"a\n", PLAIN)), Some((b"b\n", PLAIN)), Unreadable::Whole);
+    let side = |content| Some(FileSide { content, mode: PLAIN });
+    let (bytes, large) = (FileContent::Bytes(b"\xff"), FileContent::Large(Digest::of(b"large")));
+    let path = path("b");
+    for (file, unreadable) in [
+        (FileDiff { path: &path, old: side(bytes), new: side(FileContent::Bytes(b"\xfe")) }, Unreadable::Named),
+        (FileDiff { path: &path, old: side(bytes), new: side(large) }, Unreadable::Whole),
+        (FileDiff { path: &path, old: side(large), new: side(bytes) }, Unreadable::Whole),
+    ] {
+        let named = unified(&file, unreadable);
+        for patch in [[text.clone(), named.clone()].concat(), [named, text.clone()].concat()] {
+            assert!(!git_apply(dir.path(), &[], &patch), "{}", String::from_utf8_lossy(&patch));
+            assert_eq!(std::fs::read(dir.path().join("a")).expect("there"), b"a\n", "none of it is applied");
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Bytes in, bytes out: nothing is escaped but names. What shows it on a terminal must escape it (SPEC §12).
 
+use super::binary::binary_patch;
 use super::hunks::{Hunk, hunks_of};
 use super::lines::Lines;
 use super::quote::quote_path;
@@ -35,20 +36,30 @@ const TYPE_MASK: u32 = 0o170_000;
 const SYMLINK: u32 = 0o120_000;
 const EXECUTABLE: u32 = 0o100;
 
+/// What is shown of content that is no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// That it differs. `git apply` refuses such a patch as a whole, unless the file goes.
+    Named,
+    /// All of it, for `git apply`. What nobody reads for a diff is named still.
+    Whole,
+}
+
 /// The unified diff; empty where nothing differs. A change of type is a deletion and a creation, as in git.
-pub fn unified(file: &FileDiff) -> Vec<u8> {
+pub fn unified(file: &FileDiff, unreadable: Unreadable) -> Vec<u8> {
     match (file.old, file.new) {
         (Some(old), Some(new)) if old.is_symlink() != new.is_symlink() => {
-            [FileDiff { new: None, ..*file }, FileDiff { old: None, ..*file }].iter().flat_map(render).collect()
+            let both = [FileDiff { new: None, ..*file }, FileDiff { old: None, ..*file }];
+            both.iter().flat_map(|file| render(file, unreadable)).collect()
         }
-        _ => render(file),
+        _ => render(file, unreadable),
     }
 }
 
-fn render(file: &FileDiff) -> Vec<u8> {
+fn render(file: &FileDiff, unreadable: Unreadable) -> Vec<u8> {
     let names = Names::of(file);
     let modes = mode_lines(file);
-    let body = body(file, &names);
+    let body = body(file, &names, unreadable);
     if modes.is_empty() && body.is_empty() {
         return Vec::new();
     }
@@ -82,14 +93,15 @@ fn mode_lines(file: &FileDiff) -> String {
     }
 }
 
-fn body<'a>(file: &FileDiff<'a>, names: &Names) -> Vec<u8> {
+fn body<'a>(file: &FileDiff<'a>, names: &Names, unreadable: Unreadable) -> Vec<u8> {
     let content = |side: Option<FileSide<'a>>| side.map_or(FileContent::Bytes(b""), |side| side.content);
     let (old, new) = (content(file.old), content(file.new));
     if old == new {
         return Vec::new();
     }
     let (Some(old), Some(new)) = (old.text(), new.text()) else {
-        return [b"Binary files ", names.old.as_slice(), b" and ", &names.new, b" differ\n"].concat();
+        let ids = format!("index {}..{}\n", index_id(file.old), index_id(file.new));
+        return [ids.as_bytes(), &unreadable_body(old, new, names, unreadable)].concat();
     };
     let (old, new) = (Lines::of(old), Lines::of(new));
     let mut out = [b"--- ", end_name(&names.old).as_slice(), b"\n+++ ", &end_name(&names.new), b"\n"].concat();
@@ -99,6 +111,29 @@ fn body<'a>(file: &FileDiff<'a>, names: &Names) -> Vec<u8> {
         render_hunk(&mut out, hunk, number, &old, &new);
     }
     out
+}
+
+fn unreadable_body(old: FileContent, new: FileContent, names: &Names, unreadable: Unreadable) -> Vec<u8> {
+    match (old, new, unreadable) {
+        (FileContent::Bytes(old), FileContent::Bytes(new), Unreadable::Whole) => binary_patch(old, new),
+        (_, _, Unreadable::Named | Unreadable::Whole) => {
+            [b"Binary files ", names.old.as_slice(), b" and ", &names.new, b" differ\n"].concat()
+        }
+    }
+}
+
+/// What git calls the content. Without such a line `git apply` takes the header for none, and leaves the file out in
+/// silence. Content that nobody reads has its SHA-256, by which git finds nothing.
+fn index_id(side: Option<FileSide>) -> String {
+    match side.map(|side| side.content) {
+        None => gix::ObjectId::null(gix::hash::Kind::Sha1).to_string(),
+        Some(FileContent::Large(digest)) => digest.to_string(),
+        Some(FileContent::Bytes(bytes)) => {
+            let id = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, bytes);
+            // Content made to collide with other content git takes no more than we do.
+            id.map_or_else(|_| Digest::of(bytes).to_string(), |id| id.to_string())
+        }
+    }
 }
 
 /// A tab ends a name with spaces, so that a reader does not take the rest for a date.

@@ -12,7 +12,7 @@ use super::rename::End;
 use super::settle::Job;
 use super::side::Side;
 use super::{Caller, Error, Overlay, Result};
-use crate::diff::{FileContent, FileDiff, FileSide, unified};
+use crate::diff::{FileContent, FileDiff, FileSide, Unreadable, unified};
 use crate::hooks::{Answer, Counts, Question, Tier};
 use crate::model::{Digest, Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
@@ -203,7 +203,7 @@ fn diff(comparison: &Comparison, old: &Side, new: &Side) -> Vec<u8> {
     if !is_known(old) || !is_known(new) {
         return Vec::new();
     }
-    unified(&FileDiff { path: &comparison.path, old: file_side(old), new: file_side(new) })
+    unified(&FileDiff { path: &comparison.path, old: file_side(old), new: file_side(new) }, Unreadable::Named)
 }
 
 fn file_side(side: &Side) -> Option<FileSide<'_>> {

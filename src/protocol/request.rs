@@ -34,6 +34,8 @@ pub struct Request {
     pub timeout_seconds: Option<u64>,
     /// What was received before, or counted, is forgotten first.
     pub reset: bool,
+    /// Content that is no text is given whole, as `git apply` takes it.
+    pub binary: bool,
     /// What a patch does, file by file.
     pub files: Vec<FilePatch>,
     pub phase: Option<CheckPhase>,
@@ -138,6 +140,8 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reset: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    binary: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     files: Option<Vec<FilePatch>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     phase: Option<Word<CheckPhase>>,
@@ -183,6 +187,7 @@ impl Request {
             held: HeldAtUnmount::Keep,
             timeout_seconds: None,
             reset: false,
+            binary: false,
             files: Vec::new(),
             phase: None,
             tested: None,
@@ -256,6 +261,7 @@ impl Request {
             held: fields.held.map_or_else(HeldAtUnmount::default, |Word(held)| held),
             timeout_seconds: fields.timeout,
             reset: fields.reset.unwrap_or_default(),
+            binary: fields.binary.unwrap_or_default(),
             files,
             phase: fields.phase.map(|Word(phase)| phase),
             tested: fields.tested,
@@ -296,6 +302,7 @@ impl Request {
             held: (self.held != HeldAtUnmount::Keep).then_some(Word(self.held)),
             timeout: self.timeout_seconds,
             reset: set(self.reset),
+            binary: set(self.binary),
             files: (!self.files.is_empty()).then(|| self.files.clone()),
             phase: self.phase.map(Word),
             tested: self.tested.clone(),

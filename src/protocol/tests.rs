@@ -103,6 +103,7 @@ fn a_request_survives_its_own_line() {
         Request { name: Some("a".into()), path: Some(path("a")), to: Some(odd), ..Request::new(Op::Rollback) },
         Request { held: HeldAtUnmount::Confirm, timeout_seconds: Some(3), force: true, ..Request::new(Op::Unmount) },
         Request { offset: 7, limit: Some(9), session: Some("s".into()), ..Request::new(Op::Log) },
+        Request { all: true, binary: true, ..Request::new(Op::Diff) },
         Request { path: Some(path("a")), reset: true, session: Some("s".into()), ..Request::new(Op::Read) },
         Request { files: parse_patch(PATCH.as_bytes()).unwrap(), dry_run: true, ..Request::new(Op::Patch) },
         Request {
