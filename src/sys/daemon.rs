@@ -15,6 +15,7 @@ mod tests;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
@@ -67,13 +68,35 @@ const FAILED: u8 = b'F';
 /// Longer than any error we write; a broken child must not make the parent allocate at will.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
+/// A thread that was joined stands among the others until the kernel has let go of it: on a busy machine some
+/// milliseconds.
+const THREAD_ENDS_MAX: Duration = Duration::from_secs(2);
+const THREADS_COUNTED_EVERY: Duration = Duration::from_millis(1);
+
 /// Forks; the child becomes the leader of a session of its own and stands in `/`, so resolve relative paths before.
 ///
-/// Refused when the process has more than one thread: the others would be missing in the child with their locks held.
+/// Refused when the process has more than one thread: see [`check_alone`].
 pub fn fork() -> io::Result<Forked> {
-    match thread_count()? {
-        1 => fork_among_threads(),
+    check_alone()?;
+    fork_among_threads()
+}
+
+/// For who is about to fork: other threads would be missing in the child, with their locks held.
+pub(super) fn check_alone() -> io::Result<()> {
+    match count_left(|| Ok(fs::read_dir("/proc/self/task")?.count()), THREAD_ENDS_MAX)? {
+        1 => Ok(()),
         count => Err(io::Error::other(format!("fork with {count} threads running"))),
+    }
+}
+
+/// How many threads there are, once those that are ending have ended.
+fn count_left(mut count: impl FnMut() -> io::Result<usize>, wait_max: Duration) -> io::Result<usize> {
+    let begun = Instant::now();
+    loop {
+        match count()? {
+            more if more > 1 && begun.elapsed() < wait_max => std::thread::sleep(THREADS_COUNTED_EVERY),
+            left => return Ok(left),
+        }
     }
 }
 
@@ -175,10 +198,6 @@ fn read_reason(word: &mut File) -> io::Result<String> {
     let mut reason = vec![0; length.min(MESSAGE_BYTES_MAX)];
     word.read_exact(&mut reason)?;
     Ok(String::from_utf8_lossy(&reason).into_owned())
-}
-
-pub(super) fn thread_count() -> io::Result<usize> {
-    Ok(fs::read_dir("/proc/self/task")?.count())
 }
 
 /// [`fork`] without its check, for tests, whose process has threads.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use super::daemon::thread_count;
+use super::daemon::check_alone;
 use super::signals::{Received, exchange_mask, receive, signal_descriptor};
 
 /// What may be sent to us and is meant for the program. Those that stop, and those that no program can keep from itself,
@@ -92,10 +92,7 @@ impl Foreground {
     /// Forks; the child does `work`, which ends in an `exec` or gives its exit status. Refused when there are threads, whose
     /// locks would be held for ever in the child.
     pub fn start(&self, work: impl FnOnce() -> i32) -> io::Result<Front> {
-        match thread_count()? {
-            1 => {}
-            count => return Err(io::Error::other(format!("fork with {count} threads running"))),
-        }
+        check_alone()?;
         // SAFETY: there is one thread, so the child's memory is whole.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),

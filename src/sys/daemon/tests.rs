@@ -93,6 +93,17 @@ fn a_process_with_threads_is_not_forked() {
     other.join().unwrap();
 }
 
+/// One that was joined may be counted for a moment still.
+#[test]
+fn a_thread_that_is_ending_is_waited_for() {
+    let mut counts = [3, 2, 2, 1, 2].into_iter();
+    let mut next = || Ok(counts.next().unwrap());
+    assert_eq!(
+        (count_left(&mut next, Duration::from_secs(60)).unwrap(), count_left(next, Duration::ZERO).unwrap()),
+        (1, 2)
+    );
+}
+
 fn pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     (File::from(read), write)
