@@ -77,8 +77,7 @@ fn tell_systemd() {
 /// Finds what is wrong with a mount by its arguments alone, and does nothing.
 pub fn rehearse(arguments: &MountArgs) -> Result<(), Failure> {
     Options::parse(&arguments.options)?;
-    directory(&arguments.project, "project")?;
-    arguments.mountpoint.as_deref().map_or(Ok(()), |point| directory(point, "mountpoint").map(|_| ()))
+    plan::places(arguments).map(|_| ())
 }
 
 /// Never returns to what the caller has yet to do.

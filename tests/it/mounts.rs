@@ -244,6 +244,32 @@ fn places_that_cannot_be_a_mountpoint_or_a_project_are_refused_by_name() {
     refused(&output, 2, &["state directory"]);
 }
 
+/// In a root of its own: no program would be in such a view.
+#[test]
+fn a_root_directory_is_neither_project_nor_mountpoint() {
+    let scratch = mounted_scratch!();
+    let script = "set -e; mkdir -p view/tmp view/old view/p; touch view/f; mount --bind $FETTLEFS view/f
+        for dir in usr lib lib64 bin dev proc; do
+            [ ! -e /$dir ] || { mkdir view/$dir; mount --bind /$dir view/$dir; }
+        done
+        mount --rbind view view; cd view; pivot_root . old; cd /; umount -l old
+        set +e; unset FETTLE_STATE_DIR
+        for how in 'mount /' 'mount . /p' 'mount /p/../' 'mount /p /' 'mount p /proc/self/root' run '-C / run'; do
+            [ \"${how%run}\" = \"$how\" ] || how=\"$how -- true\"; /f $how; echo $?
+        done
+        /f doctor / | grep -c '/ is no project'; ls -A / /p; /f unmount --force / 2> /dev/null";
+    let output = in_own_namespace(&scratch, script);
+    let dirs = "bin\ndev\nf\nlib\nlib64\nold\np\nproc\ntmp\nusr\n";
+    assert_eq!(
+        output.stdout,
+        format!("{}{}1\n/:\n{dirs}\n/p:\n", "2\n".repeat(5), "125\n".repeat(2)),
+        "{}",
+        output.stderr
+    );
+    let said = |what: &str| output.stderr.matches(&format!("the {what} is /, and programs would go on below")).count();
+    assert_eq!((said("project"), said("mountpoint")), (5, 2), "{}", output.stderr);
+}
+
 #[test]
 fn a_dead_mount_is_replaced_and_what_it_held_is_there() {
     let scratch = mounted_scratch!();

@@ -33,7 +33,16 @@ pub fn of_machine() -> Vec<Finding> {
 pub fn of_project(project: &Path) -> Vec<Finding> {
     let mut findings = settings(project);
     findings.extend([outsiders(project), space(project)]);
+    findings.extend(place(project));
     findings
+}
+
+/// No program would be in a view there.
+fn place(project: &Path) -> Option<Finding> {
+    let fault = || {
+        Finding::fault("project", "/ is no project: programs would go on below a view there", "name a directory in it")
+    };
+    project.parent().is_none().then(fault)
 }
 
 /// Nothing of the project can be seen through it.

@@ -35,11 +35,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn make(arguments: &MountArgs) -> Result<Self, Failure> {
-        let project = directory(&arguments.project, "project")?;
-        let mountpoint = match &arguments.mountpoint {
-            Some(path) => directory(path, "mountpoint")?,
-            None => project.clone(),
-        };
+        let (project, mountpoint) = places(arguments)?;
         let source = sources::rule_source(&project, Some(&mountpoint), &arguments.settings)?;
         let plan = Self {
             project,
@@ -262,6 +258,25 @@ impl Plan {
             return Err(Failure::new(ErrorCode::NotPermitted, message));
         }
         Ok(())
+    }
+}
+
+/// The project, and where its view appears. Neither is `/`: paths begin below whatever is mounted on that, so no program
+/// would be in the view. A run could be, but would have `/dev` and `/proc` as files of the project.
+pub fn places(arguments: &MountArgs) -> Result<(PathBuf, PathBuf), Failure> {
+    let project = place(&arguments.project, "project")?;
+    let mountpoint =
+        arguments.mountpoint.as_ref().map_or_else(|| Ok(project.clone()), |path| place(path, "mountpoint"));
+    Ok((project, mountpoint?))
+}
+
+fn place(path: &Path, what: &'static str) -> Result<PathBuf, Failure> {
+    let place = directory(path, what)?;
+    match place.parent() {
+        Some(_) => Ok(place),
+        None => Err(refused(format!(
+            "the {what} is /, and programs would go on below a view there: name another directory"
+        ))),
     }
 }
 
