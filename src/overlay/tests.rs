@@ -35,6 +35,7 @@ mod stress;
 mod structure;
 mod symlinks;
 mod together;
+mod tracked;
 mod undo;
 mod windows;
 
