@@ -370,8 +370,18 @@ fn outcome(change: &Taken) -> Outcome {
 
 /// What it does to a change to go from the view, for who undoes it.
 pub(super) fn discarded(row: &UpperRow, side: &Side, kept: Option<Digest>) -> Result<Effect> {
+    discarded_for(None, row, side, kept)
+}
+
+/// The same of one in whose place another is held from then on.
+pub(super) fn discarded_for(
+    instead: Option<ChangeId>,
+    row: &UpperRow,
+    side: &Side,
+    kept: Option<Digest>,
+) -> Result<Effect> {
     let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
     let version = side.meta.map(|meta| Version { group: side.masked_group(), ..Version::of(&meta, content) });
     let looks = side.looks(row).doing(|| format!("look at {}", row.names[0]))?;
-    Ok(Effect::Discarded { row: Box::new(row.clone()), content: version, xattrs: looks.given_xattrs(), rest: None })
+    Ok(Effect::Discarded { row: Box::new(row.clone()), content: version, xattrs: looks.given_xattrs(), instead })
 }

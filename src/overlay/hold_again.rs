@@ -7,17 +7,19 @@ use std::sync::Arc;
 use rustix::fs::XattrFlags;
 
 use super::copy_up::same_content_stamp;
+use super::discard::discarded_for;
 use super::error::Context;
 use super::handles::Backing;
+use super::land::backup_of;
 use super::restore::{Coming, Plan};
 use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, undone_event};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, RelPath, Stamp, Timestamp, Xattr};
+use crate::model::{BackupKind, ChangeId, RelPath, Stamp, Timestamp, Xattr};
 use crate::protocol::{Action as Done, Counts, ErrorCode, Outcome};
 use crate::store::{
-    self, Below, Effect, Epilogue, Fate, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
+    self, Below, Effect, Epilogue, Fate, Landing, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::xattr;
@@ -30,12 +32,13 @@ pub(super) struct Returning<'a> {
     xattrs: &'a [Xattr],
     /// What lower has at its path.
     below: Option<Meta>,
-    rest: Option<Rest>,
+    instead: Option<Instead>,
 }
 
-/// What stayed held of a change, some hunks of which had been discarded: the whole takes its place.
+/// What is held in the place of a change: the rest of it, some hunks of which were discarded, or the whole that it is the
+/// rest of. The two change places.
 #[derive(Clone)]
-struct Rest {
+struct Instead {
     upper: UpperId,
     id: ChangeId,
 }
@@ -45,7 +48,7 @@ pub(super) struct Returned<'a> {
     row: UpperRow,
     below: Option<Meta>,
     content: Option<Content<'a>>,
-    rest: Option<Rest>,
+    instead: Option<Instead>,
 }
 
 /// What stands in upper for it.
@@ -58,7 +61,7 @@ struct Content<'a> {
 /// What is held again, and the entries whose place it took.
 pub(super) struct HeldAgain {
     pub rows: Vec<UpperRow>,
-    pub rests: Vec<UpperId>,
+    pub gone: Vec<UpperId>,
 }
 
 impl Returning<'_> {
@@ -79,8 +82,8 @@ impl Returned<'_> {
     }
 
     /// The entry whose place it takes.
-    pub fn rest(&self) -> Option<UpperId> {
-        Some(self.rest.as_ref()?.upper)
+    pub fn instead(&self) -> Option<UpperId> {
+        Some(self.instead.as_ref()?.upper)
     }
 }
 
@@ -95,11 +98,11 @@ impl Overlay {
     ) -> Reviewed<Vec<Returning<'a>>> {
         let mut returning = Vec::new();
         for PathEffect { path, effect } in &operation.effects {
-            let Effect::Discarded { row, content, xattrs, rest } = effect else { continue };
+            let Effect::Discarded { row, content, xattrs, instead } = effect else { continue };
             if !comes_with_its_dir(path, operation) {
                 self.check_way(path)?;
             }
-            let returned = self.returning_one(row, (content.as_ref(), rest.as_ref()), plan, how)?;
+            let returned = self.returning_one(row, (content.as_ref(), instead.as_ref()), plan, how)?;
             returning.extend(returned.map(|one| Returning { xattrs, ..one }));
         }
         Ok(returning)
@@ -107,14 +110,14 @@ impl Overlay {
 
     pub(super) fn tell_returned(&self, again: HeldAgain) {
         again.rows.iter().flat_map(|row| &row.names).for_each(|name| self.tell_changed(name, true));
-        again.rests.into_iter().for_each(|rest| self.store.drop_upper_file(rest));
+        again.gone.into_iter().for_each(|gone| self.store.drop_upper_file(gone));
     }
 
     /// None where it is held again already.
     fn returning_one<'a>(
         &self,
         row: &'a UpperRow,
-        (content, rest): (Option<&'a Version>, Option<&ChangeId>),
+        (content, instead): (Option<&'a Version>, Option<&ChangeId>),
         plan: &Plan<'_>,
         how: &UndoHow,
     ) -> Reviewed<Option<Returning<'a>>> {
@@ -125,10 +128,10 @@ impl Overlay {
             let held = |id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone());
             there.map(|upper| (upper, held(upper)))
         };
-        let rest = match (there, &row.held) {
+        let instead = match (there, &row.held) {
             (None, _) => None,
             (Some((_, Some(now))), Some(then)) if now == then.id => return Ok(None),
-            (Some((upper, Some(id))), _) if rest == Some(&id) => Some(Rest { upper, id }),
+            (Some((upper, Some(id))), _) if instead == Some(&id) => Some(Instead { upper, id }),
             (Some(_), _) => {
                 return Err(refused_at(path, ErrorCode::Conflict, "something else is held or being written there"));
             }
@@ -153,7 +156,7 @@ impl Overlay {
         if row.what == What::Whiteout && !coming.map_or(below.is_some(), |coming| coming.exists) {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
-        Ok(Some(Returning { row, content, xattrs: &[], below, rest }))
+        Ok(Some(Returning { row, content, xattrs: &[], below, instead }))
     }
 
     /// Whether lower has what the change was based on.
@@ -181,7 +184,7 @@ impl Overlay {
 
     /// Its content as an upper entry, on disk.
     pub(super) fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
-        let Returning { row, content, xattrs, below, rest } = returning;
+        let Returning { row, content, xattrs, below, instead } = returning;
         let path = &row.names[0];
         let doing = || format!("bring back {path}");
         let now = store::now_millis();
@@ -209,7 +212,7 @@ impl Overlay {
         if let Some(content) = self.present_side(path)?.stage(&self.store)? {
             self.store.keep_content(&content)?;
         }
-        Ok(Returned { row, below: *below, content: new, rest: rest.clone() })
+        Ok(Returned { row, below: *below, content: new, instead: instead.clone() })
     }
 
     fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {
@@ -249,25 +252,41 @@ impl Overlay {
         Ok(Content { new: upper.new, file: Some(upper.file) })
     }
 
-    /// Has a landing hold them when it is done.
+    /// Has a landing hold them when it is done, and keep what they take the place of.
     pub(super) fn stage_returned(
         &self,
         returned: &[Returned<'_>],
         (operation, how): (&Operation, &UndoHow),
+        landing: &mut Landing<'_>,
         epilogue: &mut Epilogue,
     ) -> Result<()> {
-        for Returned { row, rest, .. } in returned {
+        for Returned { row, instead, .. } in returned {
             let path = &row.names[0];
             let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
-            if let Some(rest) = rest {
-                epilogue.drop.push(rest.upper);
-                epilogue.verdicts.push((rest.id.clone(), path.clone(), Fate::Superseded { by: id.clone() }));
-            }
-            epilogue.events.push(event.doing([PathEffect::new(path, Effect::HeldAgain { id })]));
+            let effect = match instead {
+                None => Effect::HeldAgain { id },
+                Some(instead) => {
+                    epilogue.drop.push(instead.upper);
+                    epilogue.verdicts.push((instead.id.clone(), path.clone(), Fate::Superseded { by: id.clone() }));
+                    self.stage_replaced(instead.upper, id, how, landing)?
+                }
+            };
+            epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
             epilogue.save.push(row.clone());
         }
         Ok(())
+    }
+
+    /// Keeps what is held in the place of the change `by`, which supersedes it. Gives what that does, for who undoes it.
+    fn stage_replaced(&self, id: UpperId, by: ChangeId, how: &UndoHow, landing: &mut Landing<'_>) -> Result<Effect> {
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::EBUSY))?;
+        let side = self.row_side(&row)?;
+        let content = side.stage(&self.store)?.ok_or(Error::Errno(libc::EIO))?;
+        let backup = backup_of(&row.names[0], &side, &content, BackupKind::Discarded, &how.review.by);
+        let effect = discarded_for(Some(by), &row, &side, Some(content.digest))?;
+        landing.keep(content, backup);
+        Ok(effect)
     }
 
     /// Whether something else has come where they are to be held, or to what they are held over.
@@ -299,22 +318,21 @@ impl<T> DoingIn<T> for Result<T> {
 impl State {
     /// Whether something else is where it is to be held.
     fn is_taken(&self, one: &Returned<'_>) -> bool {
-        let is_rest = |rest: &Rest| {
-            let upper = self.uppers.get(rest.upper).filter(|upper| !upper.dirty && !upper.busy);
-            upper.is_some_and(|upper| upper.row.held.as_ref().is_some_and(|held| held.id == rest.id))
+        let stands = |instead: &Instead| {
+            let upper = self.uppers.get(instead.upper).filter(|upper| !upper.dirty && !upper.busy);
+            upper.is_some_and(|upper| upper.row.held.as_ref().is_some_and(|held| held.id == instead.id))
         };
-        let is_gone = one.rest.as_ref().is_some_and(|rest| !is_rest(rest));
-        let rest = one.rest.as_ref().map(|rest| rest.upper);
-        is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != rest)
+        let is_gone = one.instead.as_ref().is_some_and(|instead| !stands(instead));
+        is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != one.instead())
     }
 
     /// It is held again, over what the same landing has `put` there, if anything. It is claimed: until that is recorded
     /// nobody else may end it.
     pub(super) fn returned(&mut self, one: Returned<'_>, put: Option<Meta>) -> UpperRow {
-        let Returned { mut row, below, content, rest } = one;
+        let Returned { mut row, below, content, instead } = one;
         self.epoch += 1;
-        if let Some(rest) = rest {
-            self.uppers.remove(rest.upper);
+        if let Some(instead) = instead {
+            self.uppers.remove(instead.upper);
         }
         if let Some(meta) = put {
             row.base.below = Below::of(Some(&meta));
@@ -340,6 +358,14 @@ impl State {
         if let Some(open) = open.filter(|open| !open.backing().is_orphan()) {
             open.set_backing(Backing::Upper(id, Arc::new(file)));
         }
+    }
+}
+
+/// What is told once they are held again: with what was kept of what they took the place of.
+pub(super) fn note_backups(returning: &[Returning<'_>], outcomes: &mut [Outcome], names: &[String]) {
+    let replacing = returning.iter().zip(outcomes).filter(|(one, _)| one.instead.is_some());
+    for ((_, outcome), name) in replacing.zip(names) {
+        outcome.backup = Some(name.clone());
     }
 }
 

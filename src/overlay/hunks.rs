@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::confirm::{ConfirmHow, Expiry};
+use super::discard::discarded_for;
 use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, backup_of, content_effect};
@@ -23,8 +24,8 @@ use crate::diff::{self, Measure};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    AnchorState, Below, Durability, Effect, Epilogue, EventDraft, Fate, Held, Kept, Landing, PathEffect, UpperFile,
-    UpperRow, What,
+    AnchorState, Below, Durability, Epilogue, EventDraft, Fate, Held, Kept, Landing, PathEffect, UpperFile, UpperRow,
+    What,
 };
 use crate::sys::file;
 
@@ -272,14 +273,9 @@ impl Overlay {
         let rest = split.rest(self, row, split.old.text(), (Digest::of(&left), &left)).map_err(nothing)?;
         let mut epilogue = split.superseded(&rest);
         epilogue.drop.push(change.row.id);
-        let whole = Kept { digest: whole_of(&change.held).map_err(nothing)?, symlink: false };
-        let looks = split.new.looks(&change.row).map_err(|err| nothing(err.into()))?;
-        let effect = Effect::Discarded {
-            row: Box::new(change.row.clone()),
-            content: split.new.version(Some(whole)),
-            xattrs: looks.given_xattrs(),
-            rest: rest.held.as_ref().map(|held| held.id.clone()),
-        };
+        let whole = whole_of(&change.held).map_err(nothing)?;
+        let instead = rest.held.as_ref().map(|held| held.id.clone());
+        let effect = discarded_for(instead, &change.row, &split.new, Some(whole)).map_err(nothing)?;
         let event = self.hunks_event(EventName::Discarded, split, review);
         epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
         let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;

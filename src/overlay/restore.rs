@@ -526,6 +526,11 @@ impl Plan<'_> {
         self.files.iter().map(Restoring::outcome).chain(dirs).collect()
     }
 
+    /// How many backups its landing keeps.
+    pub fn backups(&self) -> usize {
+        self.files.iter().filter(|file| file.backup.is_some()).count()
+    }
+
     /// The same once it has landed: with what was kept of what was there.
     pub fn note_backups(&self, outcomes: &mut [Outcome], names: &[String]) {
         let kept = self.files.iter().zip(outcomes).filter(|(file, _)| file.backup.is_some());

@@ -5,7 +5,7 @@
 //! the three stages its part of the landing, notes it under the lock when lower is new, and tells it afterwards.
 
 use super::discard::Dropping;
-use super::hold_again::{HeldAgain, Returned, Returning};
+use super::hold_again::{self, HeldAgain, Returned, Returning};
 use super::restore::Plan;
 use super::review::{Reviewed, not_landed};
 use super::settle::Claim;
@@ -70,8 +70,10 @@ impl Overlay {
             return Ok([undoing.dropping.outcomes(), &restored, &returned].concat());
         }
         let (landed, again) = self.land_undone(&mut undoing)?;
-        let (dropped, replaced) = landed.backups.split_at(undoing.dropping.backups());
+        let (dropped, kept) = landed.backups.split_at(undoing.dropping.backups());
+        let (replaced, superseded) = kept.split_at(undoing.plan.backups());
         undoing.plan.note_backups(&mut restored, replaced);
+        hold_again::note_backups(&undoing.returning, &mut returned, superseded);
         for outcome in restored.iter_mut().chain(&mut returned) {
             outcome.operation = landed.operation.map(|operation| operation.to_string());
         }
@@ -100,7 +102,7 @@ impl Overlay {
         self.look_below(dropping)?;
         let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>();
         let returned = returned.map_err(nothing_undone)?;
-        self.stage_returned(&returned, of, &mut epilogue).map_err(nothing_undone)?;
+        self.stage_returned(&returned, of, &mut landing, &mut epilogue).map_err(nothing_undone)?;
         // Who asks for it knows what is there then: it is no stale writer.
         let tree = self.tree_of(how.review.by.pid);
         self.apply_undone(landing, epilogue, (dropping, plan, returned), tree).map_err(nothing_undone)
@@ -114,7 +116,7 @@ impl Overlay {
         (dropping, plan, returned): (&mut Dropping<'_>, &Plan<'_>, Vec<Returned<'_>>),
         tree: Option<u32>,
     ) -> Result<(Landed, HeldAgain)> {
-        let rests = returned.iter().filter_map(Returned::rest).collect();
+        let gone = returned.iter().filter_map(Returned::instead).collect();
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue)?;
         let (applied, rows) = {
@@ -137,7 +139,7 @@ impl Overlay {
         let claims: Vec<Claim<'_>> = rows.iter().map(|row| Claim { overlay: self, id: row.id, judged: true }).collect();
         let landed = applied.finish()?;
         drop(claims);
-        Ok((landed, HeldAgain { rows, rests }))
+        Ok((landed, HeldAgain { rows, gone }))
     }
 }
 

@@ -156,11 +156,12 @@ pub enum Effect {
         /// Those of its own.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         xattrs: Vec<Xattr>,
-        /// What stayed held, where some of its hunks went.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        rest: Option<ChangeId>,
+        /// What was held in its place from then on: its rest, where some of its hunks went; the whole, where an undo had
+        /// that take the place of its rest.
+        #[serde(default, alias = "rest", skip_serializing_if = "Option::is_none")]
+        instead: Option<ChangeId>,
     },
-    /// A change that had been discarded is held again.
+    /// A change that had been discarded is held again where nothing was held.
     HeldAgain {
         id: ChangeId,
     },

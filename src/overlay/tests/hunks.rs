@@ -152,6 +152,104 @@ fn discarded_hunks_are_held_again_with_the_rest_under_the_old_id() {
 }
 
 #[test]
+fn the_undo_of_discarded_hunks_is_undone_as_often_as_somebody_wants() {
+    for chosen in [&[1][..], &[2, 5], &[1, 2, 3, 4]] {
+        let mut bench = held();
+        let whole = bench.only_id();
+        bench.discard_hunks(chosen).unwrap();
+        let (rest, kept) = (bench.only_id(), ALL.len() - chosen.len());
+        let with = |bench: &Bench| (bench.sides(), bench.only_id());
+        let all = ((Some(text(&[])), Some(text(&ALL)), 5), whole.clone());
+        let some = ((Some(text(&[])), Some(text(&others(chosen))), kept as u64), rest.clone());
+        for round in 0..3 {
+            let reader = bench.node("a").unwrap();
+            let reader = bench.view().open(reader, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
+            let undone = bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap().remove(0);
+            assert_eq!((with(&bench), undone.id), (all.clone(), Some(whole.clone())), "{chosen:?}, {round}");
+            let backup = bench.view().store().backup(&undone.backup.unwrap()).unwrap().unwrap();
+            let content = bench.view().store().content(backup.digest).unwrap().unwrap();
+            assert_eq!(String::from_utf8_lossy(&content), text(&others(chosen)), "{chosen:?}, {round}");
+            let again = bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap().remove(0);
+            assert_eq!((with(&bench), again.id), (some.clone(), Some(rest.clone())), "{chosen:?}, {round}");
+            let read = bench.view().read(reader, 0, 1 << 20).unwrap();
+            assert_eq!(String::from_utf8_lossy(&read), text(&others(chosen)), "who has it open sees it");
+            bench.close(reader);
+            assert_eq!(bench.confirm(std::slice::from_ref(&whole)).unwrap_err(), ErrorCode::UnknownId);
+            if round == 1 {
+                bench.remount();
+                assert_eq!((with(&bench), bench.stage_files()), (some.clone(), 1));
+            }
+        }
+        bench.confirm(&[rest]).unwrap();
+        assert_eq!(bench.lower("a"), Some(text(&others(chosen))));
+        bench.assert_nothing_held();
+    }
+}
+
+#[test]
+fn hunks_that_were_discarded_one_after_the_other_come_and_go_in_that_order() {
+    let bench = held();
+    let mut steps = vec![(bench.only_id(), bench.read("a"))];
+    let mut discards = Vec::new();
+    for _ in 0..2 {
+        bench.discard_hunks(&[1]).unwrap();
+        discards.push(bench.latest());
+        steps.push((bench.only_id(), bench.read("a")));
+    }
+    let now = |bench: &Bench| (bench.only_id(), bench.read("a"));
+    let refused = bench.undo(&discards[0]).unwrap_err();
+    assert_eq!((refused.code, now(&bench)), (ErrorCode::Conflict, steps[2].clone()), "another is held by now");
+    let mut undone = Vec::new();
+    for at in [1, 0] {
+        bench.undo(&discards[at]).unwrap();
+        undone.push(bench.latest());
+        assert_eq!(now(&bench), steps[at]);
+        assert_eq!(bench.undo(&discards[at]).unwrap_err().code, ErrorCode::AlreadyApplied);
+    }
+    for (at, undo) in [(1, &undone[1]), (2, &undone[0])] {
+        bench.undo(undo).unwrap();
+        assert_eq!(now(&bench), steps[at]);
+        assert_eq!(bench.undo(undo).unwrap_err().code, ErrorCode::AlreadyApplied);
+    }
+}
+
+#[test]
+fn the_rest_does_not_come_back_over_what_became_of_the_whole() {
+    let with = |become_of: &dyn Fn(&Bench)| {
+        let bench = held();
+        bench.discard_hunks(&[2]).unwrap();
+        let rest = bench.only_id();
+        bench.undo(&bench.latest()).unwrap();
+        let undo = bench.latest();
+        become_of(&bench);
+        let before = (bench.lower("a"), bench.read("a"));
+        let again = bench.undo(&undo).map_err(|refused| refused.code);
+        (before, (bench.lower("a"), bench.read("a")), again.map(|mut done| done.remove(0).id == Some(rest)))
+    };
+    let (before, after, refused) = with(&|bench| bench.save("a", &text(&[1, 3, 4])));
+    assert_eq!((before, refused), (after, Err(ErrorCode::Conflict)), "somebody went on with the whole");
+    let (before, after, refused) = with(&|bench| bench.confirm(&[bench.only_id()]).map(drop).unwrap());
+    assert_eq!((before, refused), (after, Err(ErrorCode::Conflict)), "it is in the project");
+    let (_, after, again) = with(&|bench| bench.discard("a"));
+    assert_eq!((after, again), ((Some(text(&[])), Some(text(&[1, 3, 4, 5]))), Ok(true)));
+}
+
+#[test]
+fn the_undo_of_landed_hunks_is_undone_as_often_as_somebody_wants() {
+    let bench = held();
+    bench.confirm_hunks(&[1, 3]).unwrap();
+    for _ in 0..3 {
+        assert_eq!(bench.sides(), (Some(text(&[1, 3])), Some(text(&ALL)), 3));
+        bench.undo(&bench.latest()).unwrap();
+        assert_eq!(bench.sides(), (Some(text(&[])), Some(text(&ALL)), 5));
+        bench.undo(&bench.latest()).unwrap();
+    }
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("a"), Some(text(&ALL)));
+    bench.assert_nothing_held();
+}
+
+#[test]
 fn what_is_written_afterwards_joins_the_rest() {
     let bench = held();
     bench.confirm_hunks(&[1, 3]).unwrap();
