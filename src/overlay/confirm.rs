@@ -470,14 +470,18 @@ impl Overlay {
     fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
         let path = &dir.row.names[0];
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
-        let looks = meta.map(|meta| DirLooks::of_going(&self.lower.place(path)?, &meta)).transpose();
-        let looks = looks.doing(|| format!("open {path}"))?;
-        let removed = looks.map(|looks| PathEffect::new(path, Effect::DirRemoved(looks)));
+        let removed = meta.map(|meta| self.dir_removed(path, &meta)).transpose()?;
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(dir.held.id.to_string());
             event.message = Some("[directory removed]".to_owned());
         });
         Ok(reviewed(event, &dir.held, by).doing(removed))
+    }
+
+    /// What it does to a directory that is there now to go.
+    fn dir_removed(&self, path: &RelPath, meta: &Meta) -> Result<PathEffect> {
+        let looks = self.lower.place(path).and_then(|place| DirLooks::of_going(&place, meta));
+        Ok(PathEffect::new(path, Effect::DirRemoved(looks.doing(|| format!("open {path}"))?)))
     }
 
     /// `effects` is what had to be done before.
@@ -492,6 +496,10 @@ impl Overlay {
         let path = &taken.row.names[0];
         let content = new.kept().doing(|| format!("hash {path}"))?;
         let after = new.version(content);
+        if let Some(meta) = present.meta.filter(|meta| meta.is_dir() && !new.is_dir()) {
+            // Without it an undo would leave nothing at all there.
+            effects.push(self.dir_removed(path, &meta)?);
+        }
         if present.version(*backup).is_some() || after.is_some() {
             let effect = content_effect(&taken.row.base, (&*present, *backup), after);
             effects.push(PathEffect::new(path, effect));

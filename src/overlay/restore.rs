@@ -138,8 +138,7 @@ impl Overlay {
     /// A directory that came with what goes now. One with something else in it stays.
     fn is_removable(&self, path: &RelPath, plan: &Plan<'_>, dropping: &HashSet<UpperId>) -> Reviewed<bool> {
         let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
-        let held_in_it = self.state.lock().uppers.within(path).iter().any(|id| !dropping.contains(id));
-        if !meta.is_dir() || held_in_it {
+        if !meta.is_dir() || self.state.lock().uppers.need_dir(path, dropping) {
             return Ok(false);
         }
         let entries = self.lower.list(path).map_err(|err| failed(path, &err.into()))?;

@@ -114,7 +114,7 @@ impl Overlay {
             return Err(refused_at(path, ErrorCode::Conflict, "it is not a directory any more"));
         }
         let is_empty = self.lower.list(path).map_err(|err| failed(path, &err.into()))?.is_empty();
-        if !is_empty || !self.state.lock().uppers.within(path).is_empty() {
+        if !is_empty || self.state.lock().uppers.need_dir(path, &HashSet::new()) {
             return Err(refused_at(path, ErrorCode::Conflict, "the directory is not empty"));
         }
         self.reverse_structure(path, &Reversed::Goes(was), operation, how)

@@ -325,6 +325,13 @@ impl Uppers {
         DirsIn { made: count(made), hidden: count(hidden), perhaps_hidden: names.cloned().collect() }
     }
 
+    /// Whether anything but what is `going` needs the directory that lower has at `path`: it is a change of that, or shows in
+    /// it. What is held as deleted in a directory needs none.
+    pub fn need_dir(&self, path: &RelPath, going: &HashSet<UpperId>) -> bool {
+        let is_changed = self.at(path).is_some_and(|id| !going.contains(&id));
+        is_changed || self.shown_within(path).any(|upper| !going.contains(&upper.row.id))
+    }
+
     /// Entries at or below `path`.
     pub fn within(&self, path: &RelPath) -> Vec<UpperId> {
         let below = self.by_name.range(path.clone()..).take_while(|(dir, _)| dir.is_within(path));

@@ -466,6 +466,81 @@ fn a_directory_that_somebody_uses_since_stays() {
 }
 
 #[test]
+fn a_directory_goes_with_what_came_in_it_though_a_deletion_is_held_there() {
+    let mut bench = Bench::new();
+    for path in ["d/c", "d/gone"] {
+        bench.put(path, &lines(100));
+        bench.unlink(path);
+    }
+    bench.rmdir("d").unwrap();
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    bench.mkdir("d");
+    bench.save("d/c", &changed(100, 90));
+    let deletion = bench.id_of("d/gone");
+    bench.view().confirm(&[bench.id_of("d/c")], &ConfirmHow { force: true, ..HOW }).unwrap();
+    let confirmed = bench.latest();
+    for _ in 0..2 {
+        assert_eq!((bench.lower("d/c"), bench.only_id()), (Some(changed(100, 90)), deletion.clone()));
+        bench.undo(&confirmed).unwrap();
+        assert_eq!((bench.lower_names(), bench.names("")), (vec![], vec![]));
+        assert_eq!(bench.only_id(), deletion);
+        bench.undo_latest();
+    }
+    bench.assert_sound();
+}
+
+#[test]
+fn a_directory_that_was_made_goes_though_a_deletion_is_held_in_it_and_stays_for_what_shows() {
+    let bench = Bench::new();
+    bench.make_dir("d", 0o755);
+    let made = bench.latest();
+    bench.decided();
+    bench.put("d/gone", &lines(100));
+    bench.unlink("d/gone");
+    bench.refused(&made, ErrorCode::Conflict, "the directory is not empty");
+    std::fs::remove_file(bench.lower_path("d/gone")).unwrap();
+    bench.save("d/AGENTS.md", "held\n");
+    bench.refused(&made, ErrorCode::Conflict, "the directory is not empty");
+    bench.discard("d/AGENTS.md");
+    bench.undo(&made).unwrap();
+    assert_eq!((bench.lower_names(), bench.names("")), (vec![], vec![]));
+    assert_eq!(bench.waiting().len(), 1, "the deletion waits on");
+}
+
+#[test]
+fn what_took_the_place_of_a_directory_does_not_go_without_that() {
+    type Made = fn(&Bench);
+    let file: Made = |bench| bench.save("k", "file\n");
+    let link: Made = |bench| bench.view().symlink(ROOT, OsStr::new("k"), OsStr::new("to"), &ME).map(drop).unwrap();
+    for made in [file, link] {
+        for is_emptied_before in [true, false] {
+            let mut bench = Bench::new();
+            bench.put("k/z", &lines(100));
+            std::fs::set_permissions(bench.lower_path("k"), std::fs::Permissions::from_mode(0o711)).unwrap();
+            bench.unlink("k/z");
+            bench.rmdir("k").unwrap();
+            made(&bench);
+            if is_emptied_before {
+                bench.confirm(&[bench.id_of("k/z")]).unwrap();
+            }
+            let confirmed = bench.confirm_all();
+            let kind = |bench: &Bench| std::fs::symlink_metadata(bench.lower_path("k")).unwrap().file_type();
+            let was = kind(&bench);
+            assert!(!was.is_dir());
+            bench.refused(&confirmed, ErrorCode::Conflict, "k: something else has taken the directory's place");
+            assert_eq!(bench.insist_on_undo(&confirmed).unwrap_err().code, ErrorCode::Conflict);
+            assert_eq!((kind(&bench), bench.lower("k/z")), (was, None));
+            // Once it is out of the way the directory is back, as it was.
+            bench.unlink("k");
+            bench.undo(&confirmed).unwrap();
+            assert_eq!((bench.mode("k"), bench.lower("k/z").is_none()), (0o711, is_emptied_before));
+            assert_eq!(bench.names("k").is_empty(), is_emptied_before);
+            bench.assert_sound();
+        }
+    }
+}
+
+#[test]
 fn what_somebody_has_open_for_writing_is_not_undone_under_him() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
