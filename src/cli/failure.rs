@@ -3,7 +3,7 @@
 use super::outcome::render_diff_summary;
 use super::terminal::{Ink, Style};
 use super::text::Text;
-use crate::client::{ClientError, OTHER_ANSWER, OutsideProject};
+use crate::client::{ClientError, NotInProject, OTHER_ANSWER};
 use crate::protocol::{ErrorBody, ErrorCode, Exit, ProtocolError, Response};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -65,9 +65,9 @@ impl From<ProtocolError> for Failure {
     }
 }
 
-impl From<OutsideProject> for Failure {
-    fn from(err: OutsideProject) -> Self {
-        Self::new(ErrorCode::UnknownPath, err.to_string())
+impl From<NotInProject> for Failure {
+    fn from(err: NotInProject) -> Self {
+        Self::new(err.code(), err.to_string())
     }
 }
 

@@ -22,7 +22,7 @@ pub use mounts::{DeadMount, fettle_mounts, projects_elsewhere};
 pub use patience::patiently;
 pub use place::{Place, find};
 pub use reach::{Reach, reach};
-pub use target::{OutsideProject, path_of, target};
+pub use target::{NotInProject, path_of, target};
 
 /// What is said of a reply that does not go with its request.
 pub const OTHER_ANSWER: &str = "the daemon answered another question; are its version and this program's the same?";

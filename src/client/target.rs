@@ -4,58 +4,65 @@
 //! client sends every reading that is possible, relative to the project, and the daemon takes the one that exists.
 
 use super::Place;
-use crate::model::RelPath;
-use crate::protocol::Target;
+use crate::model::{PathError, RelPath};
+use crate::protocol::{ErrorCode, Target};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// An argument that can only name something outside the project.
+/// An argument that can name nothing in the project.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", told(argument, root))]
-pub struct OutsideProject {
-    argument: PathBuf,
-    root: PathBuf,
+pub enum NotInProject {
+    #[error("an empty argument names nothing in the project {}", .root.display())]
+    Empty { root: PathBuf },
+    #[error("{} is outside the project {}", .argument.display(), .root.display())]
+    Outside { argument: PathBuf, root: PathBuf },
+    #[error("{argument:?}: {why}")]
+    NoPath { argument: PathBuf, why: PathError },
 }
 
-fn told(argument: &Path, root: &Path) -> String {
-    match argument.as_os_str().is_empty() {
-        true => format!("an empty argument names nothing in the project {}", root.display()),
-        false => format!("{} is outside the project {}", argument.display(), root.display()),
+impl NotInProject {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Empty { .. } | Self::Outside { .. } => ErrorCode::UnknownPath,
+            Self::NoPath { .. } => ErrorCode::BadRequest,
+        }
     }
 }
 
 /// Every reading of one argument.
-pub fn target(place: &Place, argument: &OsStr) -> Result<Target, OutsideProject> {
+pub fn target(place: &Place, argument: &OsStr) -> Result<Target, NotInProject> {
     let text = argument.to_str();
-    let path = project_path(place, argument);
+    let path = path_of(place, argument);
     let id = text.filter(|text| !matches!(*text, "" | "..") && !text.contains('/')).map(str::to_owned);
     let glob = text.filter(|text| Target::is_glob(text)).and_then(|text| project_glob(place, text));
     match (path, &id) {
-        (None, None) => Err(OutsideProject { argument: PathBuf::from(argument), root: place.root.clone() }),
-        (path, _) => Ok(Target { id, path, glob }),
+        (Err(err), None) => Err(err),
+        (path, _) => Ok(Target { id, path: path.ok(), glob }),
     }
 }
 
-/// The one path an argument names, for what takes no ids.
-pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, OutsideProject> {
-    let outside = || OutsideProject { argument: PathBuf::from(argument), root: place.root.clone() };
-    project_path(place, argument).ok_or_else(outside)
-}
-
-/// The argument as a path below the project; none when it leads out of it, or is no path at all. Nothing is not the working
-/// directory: a variable that is not set must not name everything.
-fn project_path(place: &Place, argument: &OsStr) -> Option<RelPath> {
+/// The one path below the project that an argument names, for what takes no ids. Nothing is not the working directory: a
+/// variable that is not set must not name everything.
+pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, NotInProject> {
+    let root = || place.root.clone();
     if argument.is_empty() {
-        return None;
+        return Err(NotInProject::Empty { root: root() });
     }
     let lexical = normalize(&place.start.join(argument));
-    let relative = match lexical.strip_prefix(&place.root) {
-        Ok(relative) => relative.to_owned(),
-        // An absolute argument may come through a symbolic link that the root does not come through.
-        Err(_) => resolved(&lexical)?.strip_prefix(&place.root).ok()?.to_owned(),
-    };
-    RelPath::parse(relative.as_os_str().as_bytes()).ok()
+    let relative = below(&place.root, &lexical);
+    let relative = relative.ok_or_else(|| NotInProject::Outside { argument: argument.into(), root: root() })?;
+    let parsed = RelPath::parse(relative.as_os_str().as_bytes());
+    parsed.map_err(|why| NotInProject::NoPath { argument: argument.into(), why })
+}
+
+/// An absolute path relative to the project; none when it leads out of it.
+fn below(root: &Path, path: &Path) -> Option<PathBuf> {
+    match path.strip_prefix(root) {
+        Ok(relative) => Some(relative.to_owned()),
+        // It may come through a symbolic link that the root does not come through.
+        Err(_) => resolved(path)?.strip_prefix(root).ok().map(Path::to_owned),
+    }
 }
 
 /// The path with its directory's symbolic links followed, but not its own: a link is a change of its own.

@@ -44,6 +44,22 @@ fn an_argument_that_leads_out_of_the_project_is_refused() {
 }
 
 #[test]
+fn an_argument_that_is_no_path_is_told_why() {
+    let (long, in_sub) = (format!("sub/{}", "x".repeat(256)), place("/p/src"));
+    for (argument, why) in [("sub/a\0b", "path has a NUL byte"), (&long, "name is longer than 255 bytes")] {
+        for err in
+            [target(&in_sub, OsStr::new(argument)).unwrap_err(), path_of(&in_sub, OsStr::new(argument)).unwrap_err()]
+        {
+            assert_eq!((err.code(), err.to_string()), (ErrorCode::BadRequest, format!("{argument:?}: {why}")));
+        }
+    }
+    // As an id it may be one that there is not.
+    assert_eq!(target(&in_sub, OsStr::new("a\0b")).unwrap(), readings(Some("a\0b"), None, None));
+    let empty = path_of(&in_sub, OsStr::new("")).unwrap_err();
+    assert_eq!(empty.to_string(), "an empty argument names nothing in the project /p");
+}
+
+#[test]
 fn a_project_is_found_from_any_directory_below_it() {
     let scratch = tempfile::tempdir().unwrap();
     let root = scratch.path().canonicalize().unwrap();

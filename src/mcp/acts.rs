@@ -12,10 +12,10 @@ use super::arguments::{
 };
 use super::checks::{Waiting, check};
 use super::tools::Tool;
-use crate::client::{self, Client, OTHER_ANSWER, OutsideProject};
+use crate::client::{self, Client, NotInProject, OTHER_ANSWER};
 use crate::protocol::{
-    ErrorBody, ErrorCode, FilePatch, Op, PATCH_FILES_MAX, PATCH_HUNKS_MAX, ProtocolError, ReadForm, Reply, Request,
-    Response, Target,
+    ChangeDiff, ErrorBody, ErrorCode, FilePatch, Held, Op, PATCH_FILES_MAX, PATCH_HUNKS_MAX, ProtocolError, ReadForm,
+    Reply, Request, Response, Target,
 };
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -78,12 +78,25 @@ fn diff(arguments: DiffArguments, desk: &Desk) -> Result<Answer> {
     let Reply::Diff(reply) = client.ask(&request)? else { return Err(other_answer()) };
     let mut text: String = reply.changes.iter().map(|change| String::from_utf8_lossy(&change.text.0)).collect();
     if text.is_empty() {
-        text = "Nothing is held.".to_owned();
+        text = nothing_shown(&reply.changes, arguments.offset);
     }
     if let Some(next) = reply.next {
         text.push_str(&format!("\n... more: offset {next}\n"));
     }
     Ok(Answer { json: json_of(&Response::done(Reply::Diff(reply)))?, text: Some(text) })
+}
+
+/// What is told where a diff has no text: it may be that of a directory, or of nothing past its end.
+fn nothing_shown(changes: &[ChangeDiff], offset: u64) -> String {
+    match (changes, offset) {
+        ([], 0) => "Nothing is held.".to_owned(),
+        ([], offset) => format!("The diff ends before offset {offset}."),
+        (changes, _) => changes.iter().map(|ChangeDiff { held, .. }| no_lines(held)).collect(),
+    }
+}
+
+fn no_lines(held: &Held) -> String {
+    format!("{} {}: held, and has no lines\n", held.id, held.path)
 }
 
 fn read(arguments: ReadArguments, desk: &Desk, waiting: &Waiting) -> Result<Answer> {
@@ -193,8 +206,8 @@ fn other_answer() -> ErrorBody {
     ErrorBody::new(ErrorCode::Io, OTHER_ANSWER)
 }
 
-impl From<OutsideProject> for ErrorBody {
-    fn from(err: OutsideProject) -> Self {
-        Self::new(ErrorCode::UnknownPath, err.to_string())
+impl From<NotInProject> for ErrorBody {
+    fn from(err: NotInProject) -> Self {
+        Self::new(err.code(), err.to_string())
     }
 }

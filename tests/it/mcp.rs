@@ -111,6 +111,38 @@ fn a_server_outlives_mounts_and_works_without_one() {
 }
 
 #[test]
+fn a_diff_without_text_does_not_say_that_nothing_is_held_where_something_is() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"made/**\"\naction = \"hold\"\n");
+    let view = scratch.mount();
+    let mut pipe = Pipe::open(&scratch, view.root(), &[]);
+    pipe.initialize("2025-11-25");
+    assert_eq!(pipe.text("diff", json!({})), "Nothing is held.");
+    view.sh("mkdir made made/dir").ok();
+    view.write("made/a", lines(3));
+    for targets in [json!([]), json!(["made/a"])] {
+        let past = pipe.text("diff", json!({"targets": targets, "offset": 1_000_000}));
+        assert_eq!(past, "The diff ends before offset 1000000.");
+    }
+    let held = pipe.call("status", json!({}))["held"].clone();
+    let dir = held.as_array().expect("a list").iter().find(|held| held["path"] == "made/dir").expect("it waits");
+    let want = format!("{} made/dir: held, and has no lines\n", dir["id"].as_str().expect("an id"));
+    assert_eq!(pipe.text("diff", json!({"targets": ["made/dir"]})), want);
+    assert_eq!(pipe.close(), 0);
+}
+
+#[test]
+fn a_path_with_a_nul_byte_is_no_path() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let mut pipe = Pipe::open(&scratch, view.root(), &[]);
+    pipe.initialize("2025-11-25");
+    assert_eq!(pipe.refused("read", json!({"path": "a\u{0}b"})), "bad_request");
+    assert_eq!(pipe.refused("read", json!({"path": "../a"})), "unknown_path");
+    assert_eq!(pipe.close(), 0);
+}
+
+#[test]
 fn what_is_no_call_gets_an_error_and_changes_nothing() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));

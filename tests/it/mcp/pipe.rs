@@ -62,6 +62,14 @@ impl Pipe {
         answer["structuredContent"].clone()
     }
 
+    /// The answer of a call as a model reads it.
+    #[track_caller]
+    pub fn text(&mut self, tool: &str, arguments: Value) -> String {
+        let answer = self.answer(tool, arguments);
+        assert_eq!(answer["isError"], false, "{answer}");
+        answer["content"][0]["text"].as_str().expect("a text").to_owned()
+    }
+
     /// The code with which a call is refused.
     #[track_caller]
     pub fn refused(&mut self, tool: &str, arguments: Value) -> String {
