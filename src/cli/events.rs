@@ -36,7 +36,10 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let mut client = desk.client()?;
+    let mut client = match arguments.follow {
+        true => desk.client()?.outlive_view()?,
+        false => desk.client()?,
+    };
     let mut request = Request { session: arguments.session, wait: arguments.follow, ..Request::new(Op::Events) };
     request.since = match (arguments.since, arguments.follow) {
         (None, true) => Some(before_latest(&mut client)?),
@@ -84,15 +87,17 @@ fn tell(reply: &EventsReply, request: &Request, desk: &Desk) -> Result<Readers, 
 /// is said if neither comes.
 fn after_death(client: &Client, failure: ErrorBody) -> Result<Client, Failure> {
     let began = Instant::now();
+    let mut missing = None;
     while began.elapsed() < LOOKS_FOR {
         thread::sleep(LOOKS_EVERY);
         match client.again() {
             Ok(next) if answers(&next)? => return Ok(next),
             // Not yet: an ordinary user's dead mount goes before the next comes.
-            Ok(_) | Err(_) => {}
+            found => missing = found.err(),
         }
     }
-    Err(failure.into())
+    // A mount that is not there any more is no dead one.
+    Err(missing.map_or_else(|| failure.into(), Failure::from))
 }
 
 /// What is left to be told of a mount that goes: its end. Who cannot ask from here without it has been told all.

@@ -1,6 +1,6 @@
 //! One question and its answer, pages joined.
 
-use super::{DeadMount, Place, Reach, find, patiently, reach};
+use super::{DeadMount, Place, Reach, find, patiently, project_of, reach};
 use crate::protocol::{
     ErrorBody, ErrorCode, PROJECT_LINK, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole,
 };
@@ -24,6 +24,8 @@ pub struct Client {
     place: Place,
     reach: Reach,
     offline: Offline,
+    /// Of whoever goes on when the view that it was found in has gone.
+    project: Option<PathBuf>,
 }
 
 /// What came back, of one page.
@@ -70,7 +72,7 @@ impl Client {
     pub fn open(start: &Path, offline: Offline) -> Result<Self, ClientError> {
         let place = find(start)?;
         let reach = reach(&place)?;
-        Ok(Self { place, reach, offline })
+        Ok(Self { place, reach, offline, project: None })
     }
 
     /// What [`Client::open`] takes to find whoever answers later.
@@ -78,9 +80,34 @@ impl Client {
         (self.place.start.clone(), self.offline)
     }
 
+    /// Has [`Self::again`] go on in the project when the view is not there any more: the way from within it ends with it.
+    pub fn outlive_view(self) -> Result<Self, ClientError> {
+        let project = match self.reach {
+            Reach::View(_) => project_of(&self.place.root)?,
+            Reach::Socket(_) | Reach::Offline | Reach::Stale(_) => None,
+        };
+        Ok(Self { project, ..self })
+    }
+
     /// The way to whoever answers by now, looked for from the same place.
     pub fn again(&self) -> Result<Self, ClientError> {
-        Self::open(&self.place.start, self.offline)
+        let found = Self::open(&self.place.start, self.offline);
+        let Some(project) = &self.project else { return found };
+        let found = match found {
+            Ok(found) if found.is_in_view_of(project) => found,
+            // Where the view was there is what it covered, and perhaps a project of others.
+            Ok(_) | Err(_) => Self::open(project, self.offline)?,
+        };
+        Ok(Self { project: self.project.clone(), ..found })
+    }
+
+    /// Dead or alive.
+    fn is_in_view_of(&self, project: &Path) -> bool {
+        match &self.reach {
+            Reach::View(_) => matches!(project_of(&self.place.root), Ok(Some(of)) if of == project),
+            Reach::Stale(dead) => dead.project == project,
+            Reach::Socket(_) | Reach::Offline => false,
+        }
     }
 
     pub fn place(&self) -> &Place {

@@ -18,6 +18,7 @@ mod tests;
 pub use ask::{Client, ClientError, Offline};
 pub use check::{Check, Checked};
 pub use command::{Group, PROGRESS_EVERY, Ran};
+use mounts::project_of;
 pub use mounts::{DeadMount, fettle_mounts, projects_elsewhere};
 pub use patience::patiently;
 pub use place::{Place, find};

@@ -16,6 +16,12 @@ pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     Ok(ours.iter().filter(|mount| !ours.iter().any(|other| covers(other, mount))).cloned().collect())
 }
 
+/// The project of the view whose root a directory is.
+pub(super) fn project_of(root: &Path) -> Result<Option<PathBuf>, ClientError> {
+    let mut mounts = fettle_mounts()?.into_iter();
+    Ok(mounts.find(|mount| mount.mountpoint == root).map(|mount| mount.source.into()))
+}
+
 /// The projects of which there is a view in a namespace that is not ours: those of runs.
 pub fn projects_elsewhere() -> Result<BTreeSet<PathBuf>, ClientError> {
     let mounts = mount::mounts_elsewhere()

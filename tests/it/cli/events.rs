@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::{small, work};
-use crate::harness::{Scratch, View, eventually, mounted_scratch, script, venv};
+use crate::harness::{Scratch, Stopped, View, eventually, mounted_scratch, script, venv};
 
 /// `fettlefs events --follow --json`, asked from within the view or from outside.
 struct Follower {
@@ -119,6 +120,45 @@ fn a_follower_outlives_a_daemon_that_died() {
     view.unmount();
     inside.end();
     outside.end();
+}
+
+/// How long after the end it goes on: less than a dead mount is waited for.
+const SOON: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_follower_in_a_view_that_has_gone_meanwhile_is_told_the_rest() {
+    // Few are told once it goes on, and many are more than fit into a pipe that nobody reads.
+    for count in [3, 200] {
+        let scratch = mounted_scratch!();
+        let view = small(&scratch).at("view").start();
+        let mut inside = Follower::start(&scratch, view.root(), &["--since", "0"]);
+        assert_eq!(inside.next().expect("the first")["event"], "session_started");
+        let stopped = Stopped::new(inside.child.id() as i32);
+        (0..count).for_each(|number| view.write(format!("told{number}"), "new\n"));
+        view.unmount();
+        let gone = Instant::now();
+        drop(stopped);
+        (0..count).for_each(|number| drop(inside.next_about(&format!("told{number}"))));
+        inside.end();
+        assert!(gone.elapsed() < SOON, "{:?}", gone.elapsed());
+    }
+}
+
+#[test]
+fn a_follower_that_cannot_see_how_it_went_on_does_not_say_that_the_daemon_died() {
+    let scratch = mounted_scratch!();
+    let state = scratch.root().join("state");
+    let view = small(&scratch).at("view").env("FETTLE_STATE_DIR", &state).start();
+    // Without the variable it knows of no state but the view's.
+    let mut inside = Follower::start(&scratch, view.root(), &["--since", "0"]);
+    assert_eq!(inside.next().expect("the first")["event"], "session_started");
+    let stopped = Stopped::new(inside.child.id() as i32);
+    view.unmount();
+    drop(stopped);
+    let said = std::iter::from_fn(|| inside.next()).last().expect("an answer");
+    let message = said["error"]["message"].as_str().expect("a message");
+    assert!(said["error"]["code"] == "not_mounted" && message.starts_with("no mount"), "{said}");
+    assert_eq!(inside.child.wait().expect("it can be waited for").code(), Some(3));
 }
 
 /// Says each line of its input that the schema in its first argument does not describe. Nothing may be there that the
