@@ -13,6 +13,7 @@ use super::words::plural;
 use super::{Failure, held};
 use crate::client::{Check, Checked, Group, PROGRESS_EVERY};
 use crate::protocol::{CheckReply, ErrorBody, ErrorCode, Exit, Held, Outcome};
+use crate::sys::signals::Termination;
 
 /// Ids that are named one by one in what a person may type next.
 const IDS_TYPED_MAX: usize = 10;
@@ -37,11 +38,15 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let check = Check::begin(desk.client()?, arguments.command, arguments.confirm)?;
     let words = check.words.as_str();
     let tell = |took: Duration, line: &[u8]| tell_progress(words, took, line, desk);
+    let failed = |err| Failure::new(ErrorCode::Io, format!("run {words}: {err}"));
+    // Who ends us ends the command, and its end is recorded.
+    let signals = Termination::block_heeded().map_err(failed)?;
     // What the terminal stops it stops for both.
-    let ran = check.run(Group::Callers, PROGRESS_EVERY, tell);
-    let ran = ran.map_err(|err| Failure::new(ErrorCode::Io, format!("run {words}: {err}")))?;
+    let ran = check.run(Group::Callers(&signals), PROGRESS_EVERY, tell).map_err(failed)?;
+    let ended = check.end(ran.status);
+    signals.unblock().map_err(failed)?;
     let checked = |reply| Checked { words, ran: &ran, reply };
-    match (ran.status, check.end(ran.status)) {
+    match (ran.status, ended) {
         (0, Ok(reply)) => passed(&check, &checked(&reply), arguments.confirm, desk),
         (0, Err(error)) => Err(nothing_promoted(error, words)),
         (_, Ok(reply)) => report(&checked(&reply), desk),

@@ -53,7 +53,7 @@ impl Check {
     /// Runs the command to its end; see [`command::run`].
     pub fn run(
         &self,
-        group: Group,
+        group: Group<'_>,
         every: Duration,
         progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
     ) -> io::Result<Ran> {

@@ -8,7 +8,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::sys::signals::{self, Origin, Termination, Wakeup, unblock_in};
 
 /// What is remembered of the output: what a person or an agent reads of it, and no more than fits an answer.
 const TAIL_BYTES_MAX: usize = 8 << 10;
@@ -28,17 +30,19 @@ const OUTPUT_AFTER_END: Duration = Duration::from_millis(500);
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Whose signals a command gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// Those of the terminal, as its caller: who stops waiting does not end it.
-    Callers,
+#[derive(Clone, Copy, Debug)]
+pub enum Group<'a> {
+    /// Those of the terminal, as its caller, whose own signals are passed on to it: it is for the command to end by them.
+    /// Who stops waiting does not end it.
+    Callers(&'a Termination),
     /// Its own: it and what it started end when nobody waits for it any more.
     Own,
 }
 
 /// A command that has ended.
 pub struct Ran {
-    /// As a shell has it: 128 and the signal's number, 127 where there is no such program, 126 where it cannot be run.
+    /// As a shell has it: 128 and the signal's number, 127 where there is no such program, 126 where it cannot be run. Of one
+    /// that was asked to end it is never 0.
     pub status: i32,
     pub took: Duration,
     /// The last lines of both streams, as they came.
@@ -49,6 +53,7 @@ enum Said {
     Output(Vec<u8>),
     Ended(io::Result<ExitStatus>),
     NothingMore,
+    Woken(io::Result<Wakeup>),
 }
 
 /// Runs `command` in `directory`, with nothing to read. `progress` is told the time and the last line each time so long
@@ -56,9 +61,9 @@ enum Said {
 pub fn run(
     command: &[OsString],
     directory: &Path,
-    group: Group,
+    group: Group<'_>,
     every: Duration,
-    mut progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
+    progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
 ) -> io::Result<Ran> {
     let began = Instant::now();
     let (output, child) = match start(command, directory, group)? {
@@ -66,9 +71,27 @@ pub fn run(
         Err(err) => return Ok(not_run(command, &err, began)),
     };
     let leader = Pid::from_child(&child);
-    let said = listen(output, child)?;
+    let (tell, said) = sync_channel(PIECES_MAX);
+    listen(output, child, &tell)?;
+    let Group::Callers(signals) = group else { return wait(leader, group, (began, every), said, progress) };
+    std::thread::scope(|scope| {
+        scope.spawn(move || tell_signals(signals, &tell));
+        let ran = wait(leader, group, (began, every), said, progress);
+        signals.waker().wake()?;
+        ran
+    })
+}
+
+/// Hears what is said until the command has ended.
+fn wait(
+    leader: Pid,
+    group: Group<'_>,
+    (began, every): (Instant, Duration),
+    said: Receiver<Said>,
+    mut progress: impl FnMut(Duration, &[u8]) -> io::Result<()>,
+) -> io::Result<Ran> {
     let mut tail = Tail::default();
-    let (mut status, mut is_over) = (None, false);
+    let (mut status, mut is_over, mut asked) = (None, false, None);
     let mut until = began + every;
     while !(is_over && status.is_some()) {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -79,6 +102,12 @@ pub fn run(
                 status = Some(ended?);
                 until = Instant::now() + OUTPUT_AFTER_END;
             }
+            Ok(Said::Woken(woken)) => {
+                if let Wakeup::Signal(asking, origin) = woken? {
+                    asked = Some(asking);
+                    pass_on(asking, origin, leader)?;
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -87,7 +116,7 @@ pub fn run(
                 break;
             }
             if let Err(err) = progress(began.elapsed(), tail.last_line()) {
-                if group == Group::Own {
+                if matches!(group, Group::Own) {
                     end(leader, &said)?;
                 }
                 return Err(err);
@@ -97,17 +126,24 @@ pub fn run(
     }
     let status = status
         .map_or(-1, |status: ExitStatus| status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()));
+    let status = asked.filter(|_| status == 0).map_or(status, |asked| 128 + asked.number());
     Ok(Ran { status, took: began.elapsed(), tail: tail.into_lines() })
 }
 
 /// Both streams into one pipe, so that their lines stay in order. The inner error is the command's own.
-fn start(command: &[OsString], directory: &Path, group: Group) -> io::Result<Result<(PipeReader, Child), io::Error>> {
+fn start(
+    command: &[OsString],
+    directory: &Path,
+    group: Group<'_>,
+) -> io::Result<Result<(PipeReader, Child), io::Error>> {
     let (output, input) = io::pipe()?;
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]).current_dir(directory).stdin(Stdio::null());
     child.stdout(input.try_clone()?).stderr(input);
     match group {
-        Group::Callers => {}
+        Group::Callers(_) => {
+            unblock_in(&mut child);
+        }
         Group::Own => {
             child.process_group(0);
         }
@@ -121,9 +157,8 @@ fn not_run(command: &[OsString], err: &io::Error, began: Instant) -> Ran {
     Ran { status, took: began.elapsed(), tail }
 }
 
-fn listen(mut output: PipeReader, mut child: Child) -> io::Result<Receiver<Said>> {
-    let (tell, said) = sync_channel(PIECES_MAX);
-    let tell_end: SyncSender<Said> = tell.clone();
+fn listen(mut output: PipeReader, mut child: Child, tell: &SyncSender<Said>) -> io::Result<()> {
+    let (tell, tell_end) = (tell.clone(), tell.clone());
     std::thread::Builder::new().name("check-output".to_owned()).spawn(move || {
         let mut piece = vec![0; 64 << 10];
         // Who listened has gone when a send fails; what the pipe says no more nobody can hear.
@@ -137,7 +172,29 @@ fn listen(mut output: PipeReader, mut child: Child) -> io::Result<Receiver<Said>
     std::thread::Builder::new().name("check-command".to_owned()).spawn(move || {
         drop(tell_end.send(Said::Ended(child.wait())));
     })?;
-    Ok(said)
+    Ok(())
+}
+
+/// Until it is woken.
+fn tell_signals(signals: &Termination, tell: &SyncSender<Said>) {
+    let mut goes_on = true;
+    while goes_on {
+        let woken = signals.wait();
+        goes_on = matches!(woken, Ok(Wakeup::Signal(..)));
+        // The command may have ended, and nobody wait for it any more.
+        goes_on &= tell.send(Said::Woken(woken)).is_ok();
+    }
+}
+
+/// What comes from the terminal the command has got itself.
+fn pass_on(asking: signals::Signal, origin: Origin, leader: Pid) -> io::Result<()> {
+    let asking = match (origin, asking) {
+        (Origin::Terminal, _) => return Ok(()),
+        (Origin::Process, signals::Signal::Terminate) => Signal::TERM,
+        (Origin::Process, signals::Signal::Interrupt) => Signal::INT,
+        (Origin::Process, signals::Signal::HangUp) => Signal::HUP,
+    };
+    unless_gone(kill_process(leader, asking))
 }
 
 /// Ends a command that still runs, and what it started: it is asked first.
@@ -146,7 +203,7 @@ fn end(leader: Pid, said: &Receiver<Said>) -> io::Result<()> {
     let until = Instant::now() + END_WITHIN;
     loop {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Said::Output(_) | Said::NothingMore) => {}
+            Ok(Said::Output(_) | Said::NothingMore | Said::Woken(_)) => {}
             // It alone has ended; what it started may have kept the signal from itself.
             Ok(Said::Ended(_)) | Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => {
                 return signal(leader, Signal::KILL);
@@ -156,7 +213,11 @@ fn end(leader: Pid, said: &Receiver<Said>) -> io::Result<()> {
 }
 
 fn signal(leader: Pid, signal: Signal) -> io::Result<()> {
-    match kill_process_group(leader, signal) {
+    unless_gone(kill_process_group(leader, signal))
+}
+
+fn unless_gone(sent: rustix::io::Result<()>) -> io::Result<()> {
+    match sent {
         // It has ended by itself.
         Err(rustix::io::Errno::SRCH) => Ok(()),
         sent => sent.map_err(io::Error::from),
@@ -191,9 +252,13 @@ impl Tail {
 mod tests {
     use super::*;
 
+    fn signals() -> Termination {
+        Termination::block_heeded().unwrap()
+    }
+
     fn ran(script: &str) -> Ran {
         let command = ["sh", "-c", script].map(OsString::from);
-        run(&command, Path::new("/"), Group::Callers, PROGRESS_EVERY, |_, _| Ok(())).unwrap()
+        run(&command, Path::new("/"), Group::Callers(&signals()), PROGRESS_EVERY, |_, _| Ok(())).unwrap()
     }
 
     #[test]
@@ -217,7 +282,8 @@ mod tests {
             );
         }
         let run = |program: &str| {
-            run(&[OsString::from(program)], Path::new("/"), Group::Callers, PROGRESS_EVERY, |_, _| Ok(())).unwrap()
+            run(&[OsString::from(program)], Path::new("/"), Group::Callers(&signals()), PROGRESS_EVERY, |_, _| Ok(()))
+                .unwrap()
         };
         let missing = run("/no/such/program");
         assert_eq!(missing.status, 127);
@@ -238,7 +304,8 @@ mod tests {
             // It waits for this, so it cannot end before somebody was told of it.
             std::fs::write(&fifo, "done\n")
         };
-        let ran = run(&command, scratch.path(), Group::Callers, Duration::from_millis(200), progress).unwrap();
+        let ran =
+            run(&command, scratch.path(), Group::Callers(&signals()), Duration::from_millis(200), progress).unwrap();
         assert_eq!((ran.status, ran.tail.as_slice()), (0, &b"working\n\ndone\n"[..]));
         assert_eq!(told, [b"working"]);
     }

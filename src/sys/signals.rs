@@ -28,7 +28,7 @@ pub enum Signal {
 impl Signal {
     const ALL: [Self; 3] = [Self::Terminate, Self::Interrupt, Self::HangUp];
 
-    fn number(self) -> libc::c_int {
+    pub fn number(self) -> libc::c_int {
         match self {
             Self::Terminate => libc::SIGTERM,
             Self::Interrupt => libc::SIGINT,
@@ -37,10 +37,18 @@ impl Signal {
     }
 }
 
+/// Who has sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The terminal, to all in front of it.
+    Terminal,
+    Process,
+}
+
 /// Why the wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wakeup {
-    Signal(Signal),
+    Signal(Signal, Origin),
     /// Another thread called [`Waker::wake`], for instance because the mount ended by itself.
     Woken,
 }
@@ -48,6 +56,7 @@ pub enum Wakeup {
 /// The blocked signals and the means to wait for them.
 #[derive(Debug)]
 pub struct Termination {
+    blocked: libc::sigset_t,
     signals: OwnedFd,
     woken: Arc<OwnedFd>,
 }
@@ -59,10 +68,24 @@ pub struct Waker(Arc<OwnedFd>);
 impl Termination {
     /// Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and in those it starts: call it before any is started.
     pub fn block() -> io::Result<Self> {
-        let set = signal_set();
-        change_mask(libc::SIG_BLOCK, &set)?;
+        Self::block_these(signal_set())
+    }
+
+    /// The same of those that are not ignored: to `nohup` and to a script's jobs some mean nothing.
+    pub fn block_heeded() -> io::Result<Self> {
+        let heeded = Signal::ALL.map(Signal::number).into_iter().filter(|number| !is_ignored(*number));
+        Self::block_these(set_of(&heeded.collect::<Vec<_>>()))
+    }
+
+    fn block_these(blocked: libc::sigset_t) -> io::Result<Self> {
+        change_mask(libc::SIG_BLOCK, &blocked)?;
         let woken = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { signals: signal_descriptor(&set)?, woken: Arc::new(woken) })
+        Ok(Self { blocked, signals: signal_descriptor(&blocked)?, woken: Arc::new(woken) })
+    }
+
+    /// They end the program again, as far as the calling thread gets them.
+    pub fn unblock(self) -> io::Result<()> {
+        change_mask(libc::SIG_UNBLOCK, &self.blocked)
     }
 
     pub fn waker(&self) -> Waker {
@@ -73,8 +96,8 @@ impl Termination {
     pub fn wait(&self) -> io::Result<Wakeup> {
         loop {
             self.sleep()?;
-            if let Some(signal) = read_signal(&self.signals)? {
-                return Ok(Wakeup::Signal(signal));
+            if let Some((signal, origin)) = read_signal(&self.signals)? {
+                return Ok(Wakeup::Signal(signal, origin));
             }
             if take_wake(&self.woken)? {
                 return Ok(Wakeup::Woken);
@@ -157,9 +180,19 @@ pub(super) struct Received {
     pub is_from_kernel: bool,
 }
 
-fn read_signal(signals: &OwnedFd) -> io::Result<Option<Signal>> {
-    let number = receive(signals)?.map(|received| received.number);
-    Ok(number.and_then(|number| Signal::ALL.into_iter().find(|signal| signal.number() == number)))
+fn read_signal(signals: &OwnedFd) -> io::Result<Option<(Signal, Origin)>> {
+    let Some(Received { number, is_from_kernel }) = receive(signals)? else { return Ok(None) };
+    let signal = Signal::ALL.into_iter().find(|signal| signal.number() == number);
+    let origin = if is_from_kernel { Origin::Terminal } else { Origin::Process };
+    Ok(signal.map(|signal| (signal, origin)))
+}
+
+fn is_ignored(number: libc::c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: nothing is set, and the call fills the action when it succeeds.
+    let asked = unsafe { libc::sigaction(number, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: it has succeeded.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// The next signal that waits, if one does.

@@ -1,8 +1,11 @@
 //! `fettlefs check`: a command in the view, and what becomes of what it tested (SPEC §16).
 
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Scratch, View, eventually, lines, mounted_scratch, with_changed_lines};
+use crate::harness::{Scratch, View, all_gone, eventually, lines, mounted_scratch, with_changed_lines};
 
 /// Two files of a hundred lines, both rewritten in the view and held.
 fn held_view(scratch: &Scratch) -> View<'_> {
@@ -77,6 +80,56 @@ fn a_command_that_fails_gives_a_report_and_lands_nothing() {
     assert_eq!(events(&view), ["check_started", "check_failed"].repeat(3));
     view.cli(&["check"]).exits(2);
     view.cli(&["check", "--"]).exits(2);
+}
+
+#[test]
+fn who_ends_a_check_ends_its_command_and_its_end_is_recorded() {
+    let exits_well = "trap 'exit 0' TERM; echo $$ > ../pid; sleep 60 & wait";
+    let sleeps = "echo $$ > ../pid; exec sleep 60";
+    for (signal, script, status) in [
+        (Signal::INT, sleeps, 130),
+        (Signal::TERM, sleeps, 143),
+        (Signal::HUP, sleeps, 129),
+        // It passed only because it was asked to end.
+        (Signal::TERM, exits_well, 143),
+    ] {
+        let scratch = mounted_scratch!();
+        let view = held_view(&scratch);
+        let pid = scratch.root().join("pid");
+        let script = script.replace("../pid", pid.to_str().expect("UTF-8"));
+        let program = scratch.fettlefs();
+        let mut check = scratch.command("env");
+        check.arg("--default-signal=INT,TERM,HUP").arg(program.get_program());
+        check.args(["check", "--confirm", "--json", "--", "sh", "-c", &script]).current_dir(view.root());
+        let check = check.stdout(Stdio::piped()).spawn().expect("the built program runs");
+        eventually("the command runs", || std::fs::read_to_string(&pid).is_ok_and(|pid| pid.ends_with('\n')));
+        let command: i32 = std::fs::read_to_string(&pid).expect("a pid").trim().parse().expect("a number");
+        kill_process(Pid::from_child(&check), signal).expect("it runs");
+        let ended = check.wait_with_output().expect("it can be waited for");
+        let told: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+        assert_eq!((ended.status.code(), &told["status"]), (Some(8), &json!(status)), "{signal:?}: {told}");
+        assert_eq!(events(&view), ["check_started", "check_failed"], "{signal:?}");
+        assert_eq!(view.held().len(), 2);
+        assert!(all_gone(&[command]), "{signal:?}");
+    }
+}
+
+#[test]
+fn a_check_goes_on_under_a_signal_that_it_was_started_to_ignore() {
+    let scratch = mounted_scratch!();
+    let view = held_view(&scratch);
+    let (pid, go) = (scratch.root().join("pid"), scratch.root().join("go"));
+    let script = format!("echo > {}; until [ -e {} ]; do sleep 0.05; done", pid.display(), go.display());
+    let mut check = scratch.command("env");
+    check.arg("--ignore-signal=HUP").arg(scratch.fettlefs().get_program());
+    check.args(["check", "--json", "--", "sh", "-c", &script]).current_dir(view.root());
+    let check = check.stdout(Stdio::piped()).spawn().expect("the built program runs");
+    eventually("the command runs", || pid.exists());
+    kill_process(Pid::from_child(&check), Signal::HUP).expect("it runs");
+    std::fs::write(&go, "").expect("a file");
+    let ended = check.wait_with_output().expect("it can be waited for");
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(events(&view), ["check_started", "check_passed"]);
 }
 
 #[test]

@@ -446,9 +446,9 @@ fn state_failure(what: &str, cause: io::Error) -> ErrorBody {
 fn wait_for_signals(termination: &Termination, end: &Sender<End>) {
     loop {
         match termination.wait() {
-            Ok(Wakeup::Signal(signal)) if end.send(End::Signalled(signal)).is_ok() => {}
+            Ok(Wakeup::Signal(signal, _)) if end.send(End::Signalled(signal)).is_ok() => {}
             Ok(Wakeup::Woken) => {}
-            Ok(Wakeup::Signal(_)) => return,
+            Ok(Wakeup::Signal(..)) => return,
             Err(err) => {
                 log::error!("wait for signals: {err}");
                 return;

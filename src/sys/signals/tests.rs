@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::thread;
 
-use super::{Signal, Termination, Wakeup, unblock_in};
+use super::{Origin, Signal, Termination, Wakeup, is_ignored, unblock_in};
 
 /// Sends to the calling thread only: the other tests of this process do not block the signal.
 fn send_to_this_thread(signal: Signal) {
@@ -16,7 +16,7 @@ fn each_signal_ends_the_wait_under_its_name() {
     let termination = Termination::block().unwrap();
     for signal in Signal::ALL {
         send_to_this_thread(signal);
-        assert_eq!(termination.wait().unwrap(), Wakeup::Signal(signal));
+        assert_eq!(termination.wait().unwrap(), Wakeup::Signal(signal, Origin::Process));
     }
 }
 
@@ -36,6 +36,14 @@ fn a_spawned_program_has_them_blocked_unless_told_otherwise() {
     let _termination = Termination::block().unwrap();
     assert_eq!(blocked_in(&mut grep()), "SigBlk:\t0000000000004003\n");
     assert_eq!(blocked_in(unblock_in(&mut grep())), "SigBlk:\t0000000000000000\n");
+}
+
+#[test]
+fn what_is_ignored_stays_so_and_what_was_blocked_is_not_for_ever() {
+    assert!(is_ignored(libc::SIGPIPE), "by the Rust runtime");
+    assert!(!is_ignored(libc::SIGINT) && !is_ignored(libc::SIGUSR1));
+    Termination::block_heeded().unwrap().unblock().unwrap();
+    assert_eq!(blocked_in(&mut grep()), "SigBlk:\t0000000000000000\n");
 }
 
 fn grep() -> Command {
