@@ -16,25 +16,56 @@ impl Overlay {
     /// A descriptor is closed. Judges what was written, when the opener's own process closes it.
     pub fn flush(&self, handle: HandleId, caller: &Caller) -> Result<()> {
         let handle = self.handle(handle)?;
-        let Some(open) = handle.judged() else { return Ok(()) };
+        let settled = self.settle_closed(&handle, caller)?;
+        self.tell_held(settled)
+    }
+
+    /// The same for who has no descriptor, and is told that his change is refused or done. It is done when the view shows it,
+    /// whatever hinders its judging: that is left for whoever asks next, like what a close could not have judged.
+    pub(super) fn end_change(&self, id: HandleId, caller: &Caller) -> Result<()> {
+        let handle = self.handle(id)?;
+        let settled = self.settle_closed(&handle, caller);
+        let released = self.release(id);
+        match (settled, released) {
+            (Err(Error::Denied), released) => released.and(Err(Error::Denied)),
+            (Ok(settled), Ok(())) => self.tell_held(settled),
+            (settled, released) => {
+                for err in settled.err().into_iter().chain(released.err()) {
+                    log::error!("judge what a program changed: {err}");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn tell_held(&self, settled: Option<Settled>) -> Result<()> {
+        match settled {
+            Some(Settled::Held(_)) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
+            Some(Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed) | None => Ok(()),
+        }
+    }
+
+    /// None where there is nothing to judge, or others do.
+    fn settle_closed(&self, handle: &Arc<Handle>, caller: &Caller) -> Result<Option<Settled>> {
+        let Some(open) = handle.judged() else { return Ok(None) };
         if handle.waits_for_release() {
             self.store.record_rows()?;
             // What is asked from here on is asked of us.
             self.state.lock().closing.insert(handle.node, handle.opener.pid);
             self.forget_attributes(handle.node);
-            return Ok(());
+            return Ok(None);
         }
         let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);
         if !handle.is_written() || !by_opener() || !handle.take_written() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(id) = open.upper() else { return Ok(()) };
-        if open.writers() > 1 && self.is_written_elsewhere(&handle) {
+        let Some(id) = open.upper() else { return Ok(None) };
+        if open.writers() > 1 && self.is_written_elsewhere(handle) {
             // What another writer has half done would land with it: the last to close is judged for both.
-            return Ok(());
+            return Ok(None);
         }
         if handle.is_hooks && self.leave_to_who_judges(id) {
-            return Ok(());
+            return Ok(None);
         }
         let settled = self.settle_or_deny(id, &handle.actor(), handle.because());
         if matches!(settled, Err(Error::Denied)) {
@@ -44,10 +75,7 @@ impl Overlay {
             // Still unjudged: the release tries again, and nothing is lost meanwhile.
             handle.note_written();
         }
-        match settled? {
-            Settled::Held(_) if self.policy().settings.on_hold == OnHold::Fail => Err(Error::Errno(libc::EACCES)),
-            Settled::Held(_) | Settled::Landed | Settled::Unchanged | Settled::Postponed => Ok(()),
-        }
+        settled.map(Some)
     }
 
     /// What a permission program wrote to the very file it was asked of: who waits for its answer is told so by the entry,

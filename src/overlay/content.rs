@@ -138,19 +138,28 @@ impl Overlay {
     }
 
     pub(super) fn truncate(&self, node: NodeId, handle: Option<HandleId>, size: u64, caller: &Caller) -> Result<()> {
-        let keep = if size == 0 { Keep::Nothing } else { Keep::Content };
         if let Some(handle) = handle.and_then(|id| self.handle(id).ok()).filter(|handle| handle.access == Access::Write)
         {
-            return self.change_content(&handle, keep, (caller, Extent::NONE), |file| file.set_len(size));
+            return self.cut(&handle, size, caller);
         }
         let flags = OpenFlags::from_raw(libc::O_WRONLY);
         let opened = self.open(node, flags, caller)?;
-        let emptied =
-            |handle: Arc<Handle>| self.change_content(&handle, keep, (caller, Extent::NONE), |file| file.set_len(size));
-        let result = self.handle(opened.handle).and_then(emptied);
-        let flushed = self.flush(opened.handle, caller);
-        self.release(opened.handle)?;
-        result.and(flushed)
+        let done = self.handle(opened.handle).and_then(|handle| self.cut(&handle, size, caller));
+        let ended = self.end_change(opened.handle, caller);
+        done.and(ended)
+    }
+
+    /// Refused, it has changed nothing that the view shows.
+    fn cut(&self, handle: &Handle, size: u64, caller: &Caller) -> Result<()> {
+        let keep = if size == 0 { Keep::NothingAtOnce } else { Keep::Content };
+        let may_be_new = handle.judged().is_some_and(|open| open.upper().is_none());
+        self.change_content(handle, keep, (caller, Extent::NONE), |file| {
+            match may_be_new && size == 0 && file.metadata()?.len() == 0 {
+                // Made a moment ago, and in the view already.
+                true => Ok(()),
+                false => file.set_len(size),
+            }
+        })
     }
 
     pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64, caller: &Caller) -> Result<()> {

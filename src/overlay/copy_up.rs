@@ -25,6 +25,8 @@ pub(super) enum Keep {
     ContentAndSetId,
     /// It is about to be emptied: only the metadata.
     Nothing,
+    /// The same by an act that is over with that: it is shown empty only when that is recorded.
+    NothingAtOnce,
 }
 
 /// What became of a copied file.
@@ -97,7 +99,7 @@ impl Overlay {
     ) -> Result<Option<Arc<File>>> {
         let (upper, meta) = self.copy_of_lower(lower, keep)?;
         let file = Arc::new(upper.file);
-        match self.enter_copied(open, upper.new.id(), &file, &meta, opened)? {
+        match self.enter_copied(open, (upper.new.id(), &file), keep, &meta, opened)? {
             Copied::Entered => drop(upper.new.keep()),
             // Unlinked: only who has it open sees what is written.
             Copied::Nameless => open.set_backing(Backing::Orphan(file.clone())),
@@ -110,7 +112,7 @@ impl Overlay {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         self.check_may_change(match keep {
             Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
-            Keep::Nothing => 0,
+            Keep::Nothing | Keep::NothingAtOnce => 0,
         })?;
         let upper = self.store.create_upper(meta.mode)?;
         let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
@@ -156,8 +158,8 @@ impl Overlay {
     fn enter_copied(
         &self,
         open: &Arc<OpenFile>,
-        id: UpperId,
-        file: &Arc<File>,
+        (id, file): (UpperId, &Arc<File>),
+        keep: Keep,
         meta: &Meta,
         opened: Option<Stamp>,
     ) -> Result<Copied> {
@@ -173,7 +175,10 @@ impl Overlay {
         let below = Below::of(Some(meta));
         let looks = Some(FileLooks::of(meta));
         let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None, looks };
-        self.store.save_upper_soon(&row)?;
+        match keep {
+            Keep::NothingAtOnce => self.store.save_upper(&row)?,
+            Keep::Content | Keep::ContentAndSetId | Keep::Nothing => self.store.save_upper_soon(&row)?,
+        }
         let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
         state.epoch += 1;
@@ -319,7 +324,7 @@ pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_se
             file::copy_content(from, to)?;
             file::copy_metadata(from.as_fd(), &meta, to.as_fd())
         }
-        Keep::Nothing => file::copy_looks(from.as_fd(), &meta, to.as_fd()),
+        Keep::Nothing | Keep::NothingAtOnce => file::copy_looks(from.as_fd(), &meta, to.as_fd()),
     }
 }
 

@@ -343,10 +343,10 @@ impl Overlay {
     }
 
     /// A copy of a file of lower as a new upper entry at `path`, judged at once.
-    pub(super) fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<Settled> {
+    fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<()> {
         let (new, what) = self.copy_to_upper(source)?;
         let id = self.add_upper(new, path, what)?;
-        self.settle(id, &self.doer(caller))
+        self.settle_what_is_shown(id, caller)
     }
 
     /// The same content once more.
@@ -718,11 +718,11 @@ impl Overlay {
     /// be judged now is judged later, like what a close could not have judged.
     fn settle_what_is_shown(&self, id: UpperId, caller: &Caller) -> Result<()> {
         match self.settle(id, &self.doer(caller)) {
-            Err(err) if err.is_fault() => {
+            Err(err) => {
                 log::error!("judge what a program made or deleted: {err}");
                 Ok(())
             }
-            settled => settled.map(|_| ()),
+            Ok(_) => Ok(()),
         }
     }
 

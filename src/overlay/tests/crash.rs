@@ -162,7 +162,9 @@ impl Scenario {
                         .all(|(path, what)| [before, after].iter().any(|then| then.lower.get(path) == Some(what)))
             }
             // A refused one is not among these scenarios.
-            Rule::Writes | Rule::Closes => now == *after || (now.lower == before.lower && now.view == after.view),
+            Rule::Writes | Rule::Closes | Rule::Shown => {
+                now == *after || (now.lower == before.lower && now.view == after.view)
+            }
         };
         if !right {
             faults.push(format!("neither old nor new:\n{now:#?}\nold:\n{before:#?}\nnew:\n{after:#?}"));

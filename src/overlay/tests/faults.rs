@@ -277,6 +277,7 @@ impl Attempt<'_> {
             (Rule::Looks, Err(_)) if self.class.errno == libc::EROFS => {
                 *now == **before || (now.lower == before.lower && now.view == after.view)
             }
+            (Rule::Shown, Ok(())) => now.view == after.view,
             (_, Ok(())) => self.is_after(now),
             (_, Err(_)) => *now == **before,
         };
@@ -323,7 +324,9 @@ impl Attempt<'_> {
             return wrong;
         }
         let again = match (self.scenario.rule, acted) {
-            (Rule::Closes, _) => bench.view().flush_all(None).map(|_| ()).map_err(Refusal::from),
+            (Rule::Closes, _) | (Rule::Shown, Ok(())) => {
+                bench.view().flush_all(None).map(|_| ()).map_err(Refusal::from)
+            }
             (_, Err(_)) => (self.scenario.act)(bench),
             (_, Ok(())) => Ok(()),
         };
@@ -353,7 +356,7 @@ impl Attempt<'_> {
         let right = match self.scenario.rule {
             Rule::Made if self.cannot_be_taken_back() => now.lower == before.lower || now.lower == after.lower,
             _ if then == Then::Again => self.is_after(&now),
-            Rule::AllOrNothing | Rule::Looks => now == **before || self.is_after(&now),
+            Rule::AllOrNothing | Rule::Looks | Rule::Shown => now == **before || self.is_after(&now),
             Rule::EachPath => self.each_path_is_old_or_new(&now),
             Rule::Made => now == **before || now == Picture { past: now.past.clone(), ..(**after).clone() },
             Rule::Unrecorded => {

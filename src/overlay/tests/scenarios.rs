@@ -27,6 +27,9 @@ pub(super) enum Rule {
     EachPath,
     /// The act is a close: what was written is in the view, whether it has landed, is held, or was interrupted.
     Closes,
+    /// Refused, everything is as before the act. Done, it is in the view, whether it has landed, is held, or is left to be
+    /// judged.
+    Shown,
     /// The act opens, writes and closes. Refused in the middle, the view has what was written so far.
     Writes,
 }
@@ -167,6 +170,16 @@ fn save(bench: &Bench, path: &str, content: &str) -> Acted {
     let released = bench.view().release(handle);
     written?;
     closed.and(released)?;
+    Ok(())
+}
+
+/// As truncate(2) does.
+fn truncate(bench: &Bench, path: &str, size: usize) -> Acted {
+    let (dir, name) = parent(bench, path)?;
+    let node = bench.view().lookup(dir, name)?.node;
+    let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
+    let set = SetAttributes { mode: None, uid: None, gid: None, size: Some(size as u64), atime, mtime };
+    bench.view().set_attributes(node, None, &set, &ME)?;
     Ok(())
 }
 
@@ -1208,6 +1221,70 @@ pub(super) const FAULTY: &[Scenario] = &[
         ready: |bench| bench.put("a", &lines("old", 100)),
         act: |bench| save(bench, "a", &lines("new", 100)),
         precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a file is cut by its path, and lands",
+        rule: Rule::Shown,
+        ready: |bench| bench.put("a", &lines("old", 40)),
+        act: |bench| truncate(bench, "a", lines("old", 38).len()),
+        precious: &["old 7\n"],
+    },
+    Scenario {
+        name: "a file is cut by its path, and held",
+        rule: Rule::Shown,
+        ready: |bench| bench.put("a", &lines("old", 200)),
+        act: |bench| truncate(bench, "a", lines("old", 10).len()),
+        precious: &["old 199\n"],
+    },
+    Scenario {
+        name: "a file is emptied by its path",
+        rule: Rule::Shown,
+        ready: |bench| bench.put("a", &lines("old", 200)),
+        act: |bench| truncate(bench, "a", 0),
+        precious: &["old 199\n"],
+    },
+    Scenario {
+        name: "a small file is emptied by its path",
+        rule: Rule::Shown,
+        ready: |bench| bench.put("a", "one\ntwo\n"),
+        act: |bench| truncate(bench, "a", 0),
+        precious: &["two\n"],
+    },
+    Scenario {
+        name: "a held file is cut by its path",
+        rule: Rule::Shown,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| truncate(bench, "a", lines("new", 90).len()),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a held file is emptied by its path",
+        rule: Rule::Shown,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| truncate(bench, "a", 0),
+        precious: &["old 99\n"],
+    },
+    Scenario {
+        name: "a link is made where something older was",
+        rule: Rule::Shown,
+        ready: |bench| {
+            bench.put("a", &lines("one", 40));
+            bench.put("b", &lines("two", 5));
+            bench.unlink("b");
+        },
+        act: |bench| {
+            let (dir, name) = parent(bench, "a")?;
+            let node = bench.view().lookup(dir, name)?.node;
+            bench.view().link(node, ROOT, OsStr::new("b"), &ME)?;
+            Ok(())
+        },
+        precious: &["one 7\n", "two 4\n"],
     },
     Scenario {
         name: "a directory is made",
