@@ -273,8 +273,10 @@ impl Overlay {
             };
         }
         let judged = used || matches!(new, Action::Hold(_) | Action::GitConfig);
+        let by_clone = is_linked_by_clone(&source, &path);
         if let Origin::Upper(id, _) = origin {
             match self.settle(id, &self.doer(caller))? {
+                Settled::Held(_) | Settled::Postponed if judged && by_clone => return Err(Error::Errno(libc::EXDEV)),
                 // A change has one base, and this name another, or a rule that the others have not: it is a change of its
                 // own, with the same content.
                 Settled::Held(_) | Settled::Postponed if judged => {
@@ -291,6 +293,9 @@ impl Overlay {
         }
         let leads_out = new != Action::Pass && self.base_leads_out_there(&source, &path)?;
         if (judged && new != Action::Pass) || leads_out {
+            if by_clone {
+                return Err(Error::Errno(libc::EXDEV));
+            }
             // As what it brings to the path: a copy of what it names.
             self.copy_as_new(&source, &path, caller)?;
             return self.look_up(parent, name);
@@ -864,6 +869,16 @@ impl State {
 /// What hides a path, and is not judged yet.
 fn deleted(id: UpperId, path: &RelPath, base: Base) -> UpperRow {
     UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None, looks: None }
+}
+
+/// Whether `path` is in one object store of git what `source` is in another. `git clone` makes such links, gives up where
+/// they turn out to be copies, and copies by itself where there can be none. Who unpacks a tree or saves a file does not.
+fn is_linked_by_clone(source: &RelPath, path: &RelPath) -> bool {
+    fn in_store(path: &RelPath) -> Option<Vec<&OsStr>> {
+        let names: Vec<&OsStr> = path.components().collect();
+        names.iter().rposition(|name| *name == "objects").map(|store| names[store + 1..].to_vec())
+    }
+    in_store(source).is_some_and(|names| in_store(path) == Some(names))
 }
 
 /// Takes away what was made a moment ago and could not be recorded: who asked for it is told that it was not made.

@@ -388,6 +388,42 @@ fn links_into_a_held_directory_are_copies_and_those_within_it_land_as_links() {
     bench.check();
 }
 
+/// It looks whether its links are links, and gives up where they are copies; told that there can be none, it copies.
+#[test]
+fn links_of_git_clone_that_would_be_copies_are_refused_as_across_file_systems() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"/mirrors/**\"\naction = \"hold\"\n");
+    let (objects, others) =
+        ("objects/aa/x", ["old.git/objects/aa/x", "old.git/objects/aa/y", "mirrors/b/objects/aa/z"]);
+    bench.put(&format!("objects/a.git/{objects}"), "a\n");
+    bench.put("mirrors/a/objects/aa/x", "b\n");
+    others.iter().for_each(|path| bench.put(path, "older\n"));
+    bench.remount();
+    ["old.git/objects/aa/x", "old.git/objects/aa/y"].iter().for_each(|path| bench.unlink(path));
+    ["new.git", "new.git/objects", "new.git/objects/aa"].iter().for_each(|dir| bench.mkdir(dir));
+    bench.save("mirrors/a/objects/aa/made", "made\n");
+    let link = |from: &str, to: &str| {
+        let (dir, name) = bench.parent(to);
+        bench.view().link(bench.node(from).unwrap(), dir, name, &ME).map(|entry| entry.node)
+    };
+    let refused = |from: &str, to: &str| assert_eq!(link(from, to).unwrap_err().code(), libc::EXDEV, "{from} {to}");
+    let older = "objects/a.git/objects/aa/x";
+    refused(older, "old.git/objects/aa/x");
+    refused(older, "mirrors/b/objects/aa/x");
+    refused("mirrors/a/objects/aa/x", "mirrors/b/objects/aa/x");
+    refused("mirrors/a/objects/aa/made", "mirrors/b/objects/aa/made");
+    assert_eq!(bench.lower("old.git/objects/aa/x").or(bench.read("mirrors/b/objects/aa/x")), None);
+    // A link that is one, and what others make: git itself, of a new object, or who unpacks a tree.
+    assert_eq!(link(older, "new.git/objects/aa/x").unwrap(), bench.node(older).unwrap());
+    for (from, to) in
+        [(older, "old.git/objects/aa/y"), (older, "mirrors/b/x"), ("mirrors/a/objects/aa/made", "mirrors/b/y")]
+    {
+        assert_ne!(link(from, to).unwrap(), bench.node(from).unwrap(), "{from} {to}");
+        assert_eq!(bench.read(to), bench.read(from));
+    }
+    bench.check();
+}
+
 #[test]
 fn a_fifo_takes_the_place_of_a_held_deletion_and_gives_it_back() {
     let bench = Bench::new();
