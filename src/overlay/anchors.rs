@@ -10,11 +10,10 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::Backing;
 use super::known::Anchors;
-use super::lookup::Origin;
 use super::{Known, Overlay, Result, State, Went};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Anchor, AnchorState, Kept};
-use crate::sys::file::Meta;
+use crate::sys::file::{FileKind, Meta};
 
 /// Begins as temporary names of ours do: nothing in the view can have it.
 const BETWEEN: &[u8] = b".fettle-tmp-exchanged";
@@ -60,7 +59,8 @@ impl Overlay {
 
 impl Overlay {
     /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
-    /// something that was renamed or linked here.
+    /// something that was renamed or linked here. What stands in the first place of that has been judged as a change of it,
+    /// if it has content; a directory or a FIFO is no change of anything.
     pub(super) fn loses_nothing(&self, path: &RelPath) -> bool {
         let came_from = {
             let state = self.state.lock();
@@ -73,7 +73,15 @@ impl Overlay {
                 },
             }
         };
-        came_from.is_none_or(|from| matches!(self.origin(&from), Ok(Origin::Lower(_) | Origin::Upper(..))))
+        came_from.is_none_or(|from| self.has_content_there(&from))
+    }
+
+    /// In the project, and not only in what waits for review, which may go without a trace. What cannot be looked for is
+    /// taken to be gone.
+    fn has_content_there(&self, path: &RelPath) -> bool {
+        let has_content = |kind| matches!(kind, Some(FileKind::Regular | FileKind::Symlink));
+        let is_below = matches!(self.lower.stat(path), Ok(meta) if has_content(meta.map(|meta| meta.kind)));
+        is_below && matches!(self.origin(path), Ok(origin) if has_content(origin.kind()))
     }
 
     /// Whether what is at a path came in this session, content and all.

@@ -11,6 +11,7 @@ mod goes;
 mod hunks;
 mod inodes;
 mod inspected;
+mod leaves;
 mod links;
 mod looks;
 mod looks_held;

@@ -187,7 +187,7 @@ impl Model {
                 None => return false,
             },
         };
-        came_from.is_none_or(|from| self.at(&from).is_some())
+        came_from.is_none_or(|from| self.lower.leaf(&from).is_some() && matches!(self.at(&from), Some(Node::Leaf(_))))
     }
 
     fn land(&mut self, path: &str, upper: &Upper, old: Option<Thing>) {
