@@ -393,6 +393,14 @@ impl State {
         moved.iter().map(|(path, known)| known.as_anchor(path)).collect()
     }
 
+    /// The same where `from` is removed or replaced by that: new or not, what comes there is a modification of what it had.
+    pub(super) fn anchors_parted(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let mut anchors = self.anchors_moved(from, to, meta);
+        let new = anchors.iter_mut().filter(|anchor| anchor.path == *from && anchor.state == AnchorState::Nothing);
+        new.for_each(|anchor| anchor.state = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() });
+        anchors
+    }
+
     /// A directory is renamed: the content that anchors of what lay in it speak of is below its new name.
     pub(super) fn anchors_moved_dir(
         &self,

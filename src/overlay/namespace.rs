@@ -10,6 +10,7 @@ use super::error::Context;
 use super::goes::{Doing, Part};
 use super::lookup::{Origin, is_reserved};
 use super::nodes::NodeId;
+use super::relocate::Leaves;
 use super::rename::End;
 use super::settle::{Claim, Settled};
 use super::structure::{Creation, Made};
@@ -575,7 +576,7 @@ impl Overlay {
             Parting::Leaves => self.leave_base(id, path, None),
             Parting::Moves(further) => {
                 let (from, to) = (self.end_of(path)?, self.end_of(&further)?);
-                let (renamed, _) = self.move_claimed(&from, &to, id, Vec::new())?;
+                let (renamed, _) = self.move_claimed((&from, Leaves::Name), &to, id, Vec::new())?;
                 self.tell_renamed(&to, renamed);
                 Ok(())
             }

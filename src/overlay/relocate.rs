@@ -42,6 +42,15 @@ enum How {
     ExchangeBelow,
 }
 
+/// What a rename to a free name is to what it leaves.
+#[derive(Clone, Copy)]
+pub(super) enum Leaves {
+    /// A path that is free, and as new or as old as it was.
+    Path,
+    /// One of several names, which is removed or replaced at this moment.
+    Name,
+}
+
 /// What a rename has changed of what the kernel knows, to be told with no lock held.
 #[must_use]
 pub(super) enum Renamed {
@@ -116,7 +125,7 @@ impl Overlay {
             let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
             let meta = meta.ok_or(Error::Errno(libc::ENOENT))?;
             let epilogue = Epilogue { events: vec![event], ..Epilogue::default() };
-            self.land_move(&mut state, (from, to), &meta, epilogue, Vec::new())?
+            self.land_move(&mut state, ((from, Leaves::Path), to), &meta, epilogue, Vec::new())?
         };
         self.tell_renamed(to, renamed);
         Ok(operation)
@@ -132,7 +141,7 @@ impl Overlay {
 
     fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {
         let (_, claimed) = self.claim(id)?;
-        let (renamed, operation) = self.move_claimed(from, to, id, events)?;
+        let (renamed, operation) = self.move_claimed((from, Leaves::Path), to, id, events)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
         // It may have landed a moment before, with us in the way of its being let go of.
@@ -143,7 +152,7 @@ impl Overlay {
     /// The same for who has claimed it, to a name that is free or that was to be made when it lands.
     pub(super) fn move_claimed(
         &self,
-        from: &End,
+        (from, leaves): (&End, Leaves),
         to: &End,
         id: UpperId,
         events: Vec<EventDraft>,
@@ -153,7 +162,7 @@ impl Overlay {
         let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
         let epilogue = Epilogue { events, ..epilogue };
         match below {
-            Some(meta) => self.land_move(&mut state, (from, to), &meta, epilogue, rows),
+            Some(meta) => self.land_move(&mut state, ((from, leaves), to), &meta, epilogue, rows),
             None => {
                 let operation = self.store.record_operation(&epilogue)?;
                 state.rows_changed(rows);
@@ -165,12 +174,15 @@ impl Overlay {
     fn land_move(
         &self,
         state: &mut State,
-        (from, to): (&End, &End),
+        ((from, leaves), to): ((&End, Leaves), &End),
         meta: &Meta,
         epilogue: Epilogue,
         rows: Vec<UpperRow>,
     ) -> Result<(Renamed, Option<OperationId>)> {
-        let anchors = state.anchors_moved(&from.path, &to.path, meta);
+        let anchors = match leaves {
+            Leaves::Path => state.anchors_moved(&from.path, &to.path, meta),
+            Leaves::Name => state.anchors_parted(&from.path, &to.path, meta),
+        };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.looks_below())?;
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..epilogue })?;

@@ -153,3 +153,55 @@ fn a_copy_by_renaming_goes_once_the_file_is_saved_anew() {
         assert_eq!((bench.waiting().len(), bench.lower("d/f~")), (waiting, None));
     }
 }
+
+/// Of a change with a name that is to be made, lower's file takes that name when its own goes. That one came by a rename.
+#[test]
+fn what_replaces_a_name_of_a_held_file_is_judged_by_what_the_name_had() {
+    let ways: [Way; 4] = [
+        (
+            "renamed over",
+            |bench| {
+                bench.save("tmp", &lines(300));
+                bench.rename("tmp", "q");
+            },
+            "q",
+        ),
+        (
+            "renamed over by a change",
+            |bench| {
+                bench.save("target", &lines(300));
+                bench.rename("target", "q");
+            },
+            "q",
+        ),
+        (
+            "exchanged",
+            |bench| {
+                bench.save("tmp", &lines(300));
+                exchange(bench, "tmp", "q").unwrap();
+            },
+            "q",
+        ),
+        (
+            "removed and made anew",
+            |bench| {
+                bench.unlink("q");
+                bench.save("q", &lines(300));
+            },
+            "q",
+        ),
+    ];
+    for (how, replace, name) in ways {
+        let bench = project();
+        bench.rename("d/f", name);
+        bench.save(name, &changed(100, 100));
+        link(&bench, name, "l");
+        replace(&bench);
+        let waiting = bench.waiting();
+        let told = waiting.iter().find(|(path, ..)| path == name);
+        assert_eq!(told, Some(&(name.to_owned(), ChangeKind::Modify, vec![Reason::Size])), "{how}: {waiting:?}");
+        assert_eq!(bench.read(name), Some(lines(300)), "{how}");
+        assert_ne!(bench.lower(name), Some(lines(300)), "{how}");
+        assert!([name, "l"].iter().any(|path| bench.lower(path) == Some(lines(100))), "{how}");
+    }
+}
