@@ -724,6 +724,7 @@ impl Overlay {
     /// be judged now is judged later, like what a close could not have judged.
     fn settle_what_is_shown(&self, id: UpperId, caller: &Caller) -> Result<()> {
         match self.settle(id, &self.doer(caller)) {
+            Err(Error::Denied) => Err(Error::Denied),
             Err(err) => {
                 log::error!("judge what a program made or deleted: {err}");
                 Ok(())
