@@ -12,7 +12,7 @@ use super::text::Text;
 use super::words::plural;
 use super::{Failure, held};
 use crate::client::{Check, Checked, Group, PROGRESS_EVERY};
-use crate::protocol::{CheckReply, ErrorBody, ErrorCode, Exit, Held, Outcome};
+use crate::protocol::{CheckReply, ErrorBody, ErrorCode, Exit, Held};
 use crate::sys::signals::Termination;
 
 /// Ids that are named one by one in what a person may type next.
@@ -84,15 +84,16 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
     let may_land = reply.held_count > 0 && reply.may_promote && reply.moved.is_empty();
     let wanted = confirm || (may_land && is_wanted(reply, desk)?);
     // Asked for, it is tried though something has moved, so that the refusal is recorded.
-    let outcomes = match wanted && lands {
+    let promoted = match wanted && lands {
         true => Some(check.promote()?),
         false => None,
     };
+    let outcomes = promoted.as_ref().map(|promoted| &promoted.outcomes);
     let value = checked.to_json(json!({"passed": true, "moved": reply.moved, "outcomes": outcomes}));
     desk.answer_value(value, |text| {
         render_passed(checked, text);
-        match &outcomes {
-            Some(outcomes) => render_promoted(outcomes, text),
+        match &promoted {
+            Some(promoted) => render_promoted(promoted, text),
             None if has_moved => render_moved(&reply.moved, text),
             None => render_offer(checked, text),
         }
@@ -173,9 +174,11 @@ fn render_held(checked: &Checked<'_>, text: &mut Text) {
     }
 }
 
-fn render_promoted(outcomes: &[Outcome], text: &mut Text) {
-    outcome::render_all(outcomes, Tense::Done, text);
-    text.put(format!("fettlefs: Promoted {}\n", plural(outcomes.len() as u64, "change")));
+fn render_promoted(promoted: &CheckReply, text: &mut Text) {
+    outcome::render_all(&promoted.outcomes, Tense::Done, text);
+    outcome::render_more(promoted.more, text);
+    let count = promoted.outcomes.len() as u64 + promoted.more;
+    text.put(format!("fettlefs: Promoted {}\n", plural(count, "change")));
 }
 
 fn seconds(time: Duration) -> String {

@@ -27,6 +27,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 
 fn render(reply: &FlushReply, text: &mut Text) {
     outcome::render_all(&reply.outcomes, outcome::Tense::Done, text);
+    outcome::render_more(reply.more, text);
     if !reply.writers.is_empty() {
         text.put("Still being written:\n");
     }

@@ -14,6 +14,14 @@ pub fn render_acted(acted: &Acted, text: &mut Text) {
         text.put("fettlefs: Nothing is held\n");
     }
     render_all(&acted.outcomes, if acted.dry_run { Tense::Planned } else { Tense::Done }, text);
+    render_more(acted.more, text);
+}
+
+/// Those that an answer had no room for.
+pub fn render_more(more: u64, text: &mut Text) {
+    if more > 0 {
+        text.put(format!("fettlefs: and so {more} more\n"));
+    }
 }
 
 /// Whether outcomes are told as done, or as what a dry run would do.

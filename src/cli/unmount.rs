@@ -110,6 +110,7 @@ fn request(arguments: &Arguments) -> Request {
 pub fn render(reply: &UnmountReply, text: &mut Text) {
     let tense = if reply.dry_run { Tense::Planned } else { Tense::Done };
     outcome::render_all(&reply.outcomes, tense, text);
+    outcome::render_more(reply.more, text);
     text.put(if reply.dry_run { "fettlefs: Would unmount\n" } else { "fettlefs: Unmounted\n" });
     for notice in &reply.notices {
         text.ink(Ink::Warning, "note: ").name(notice).put("\n");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::command::{self, Group, Ran};
 use super::{Client, Offline, Reach, find, reach};
-use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Outcome, Reply, Request};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Reply, Request};
 
 /// A check whose command is about to run.
 pub struct Check {
@@ -77,9 +77,9 @@ impl Check {
     }
 
     /// Has land what was tested, if it is still all there is.
-    pub fn promote(&self) -> Result<Vec<Outcome>, ErrorBody> {
+    pub fn promote(&self) -> Result<CheckReply, ErrorBody> {
         let request = Request { tested: Some(self.begun.tested.clone()), ..asking(CheckPhase::Promote) };
-        Ok(self.ask(&request)?.outcomes)
+        self.ask(&request)
     }
 
     /// Asks whoever answers by now.

@@ -235,7 +235,7 @@ fn reply(
         CheckPhase::Started | CheckPhase::Failed | CheckPhase::Promote => Vec::new(),
     };
     let may_promote = rights::may_change(asker, project);
-    Ok(CheckReply { phase, tested: tested.to_string(), held, held_count, may_promote, moved, outcomes })
+    Ok(CheckReply { phase, tested: tested.to_string(), held, held_count, may_promote, moved, outcomes, more: 0 })
 }
 
 fn command(request: &Request) -> String {

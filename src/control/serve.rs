@@ -259,7 +259,7 @@ fn act_on_chosen(
         project.overlay.note_shown(&members, outcomes.iter().filter_map(|outcome| outcome.id.as_ref()), Depth::Listed);
         Ok(outcomes)
     })?;
-    Ok(Acted { outcomes, dry_run: request.dry_run })
+    Ok(Acted { outcomes, more: 0, dry_run: request.dry_run })
 }
 
 /// How often names are looked up because what they meant became something else meanwhile.
@@ -411,7 +411,7 @@ fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<Acted
     }
     let how = RollbackHow { review: review(request, asker, project), to: request.to.clone(), force: request.force };
     let outcomes = project.overlay.rollback(&chosen, &how)?;
-    Ok(Acted { outcomes, dry_run: request.dry_run })
+    Ok(Acted { outcomes, more: 0, dry_run: request.dry_run })
 }
 
 fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
@@ -425,7 +425,7 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     project.overlay.settle_pending();
     let how = UndoHow { review: review(request, asker, project), force: request.force };
     let outcomes = looking_again(|| project.overlay.undo(id, &how))?;
-    Ok(Acted { outcomes, dry_run: request.dry_run })
+    Ok(Acted { outcomes, more: 0, dry_run: request.dry_run })
 }
 
 /// All that the readings mean together, each path once.
@@ -607,7 +607,7 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
 fn flush(request: &Request, project: &Project) -> Result<Reply> {
     let wait = writers_wait(request).or(request.wait.then_some(WRITERS_WAIT));
     let outcomes = project.overlay.flush_all(wait)?;
-    Ok(Reply::Flush(FlushReply { outcomes, writers: project.overlay.unjudged() }))
+    Ok(Reply::Flush(FlushReply { outcomes, more: 0, writers: project.overlay.unjudged() }))
 }
 
 /// As long as was asked for, if anything was.
@@ -632,7 +632,7 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     // Nobody is there to be asked for the next page.
     let held = page(held, 0, None).entries;
     let notices = removed.told.into_iter().collect();
-    Ok(Reply::Unmount(UnmountReply { outcomes, held, held_count, notices, dry_run: request.dry_run }))
+    Ok(Reply::Unmount(UnmountReply { outcomes, more: 0, held, held_count, notices, dry_run: request.dry_run }))
 }
 
 /// Their programs would lose the view under their feet. By force it is shut to them, for it lies over the project in

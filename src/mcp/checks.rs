@@ -65,7 +65,7 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
                     let message = format!("{words} passed, and nothing was promoted: {NOBODY_WAITS}");
                     return Err(ErrorBody::new(ErrorCode::Io, message));
                 }
-                true => Some(check.promote()?),
+                true => Some(check.promote()?.outcomes),
                 false => None,
             };
             let told = json!({"passed": true, "moved": reply.moved, "outcomes": outcomes});

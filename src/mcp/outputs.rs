@@ -90,7 +90,8 @@ fn read() -> Value {
 }
 
 fn acted() -> Value {
-    json!({"outcomes": {"type": "array", "items": outcome()}, "dry_run": {"type": "boolean"}})
+    let more = json!({"type": "integer", "description": "How many outcomes there was no room for."});
+    json!({"outcomes": {"type": "array", "items": outcome()}, "more": more, "dry_run": {"type": "boolean"}})
 }
 
 fn check() -> Value {

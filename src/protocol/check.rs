@@ -40,4 +40,7 @@ pub struct CheckReply {
     pub moved: Vec<String>,
     /// Of `promote`.
     pub outcomes: Vec<Outcome>,
+    /// How many outcomes of what was done the answer has no room for.
+    #[serde(default, skip_serializing_if = "super::words::is_zero")]
+    pub more: u64,
 }

@@ -43,6 +43,11 @@ impl Cut {
         Self { offset, limit, room: Some(PAGE_BYTES_MAX), passed: 0, taken: 0, next: None }
     }
 
+    /// As much as fits in so many bytes, for what no further page follows.
+    pub fn within(bytes: usize) -> Self {
+        Self { room: Some(bytes), ..Self::new(0, None) }
+    }
+
     /// Takes everything, for what is no reply.
     pub fn none() -> Self {
         Self { room: None, ..Self::new(0, None) }

@@ -120,6 +120,9 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Acted {
     pub outcomes: Vec<Outcome>,
+    /// How many outcomes of what was done the answer has no room for.
+    #[serde(default, skip_serializing_if = "words::is_zero")]
+    pub more: u64,
     /// Nothing was done; this is what would be.
     #[serde(default)]
     pub dry_run: bool,
@@ -286,6 +289,9 @@ impl<'de> Deserialize<'de> for ProjectPath {
 pub struct FlushReply {
     /// What became of the writes that the flush settled.
     pub outcomes: Vec<Outcome>,
+    /// How many outcomes of what was done the answer has no room for.
+    #[serde(default, skip_serializing_if = "words::is_zero")]
+    pub more: u64,
     /// Who was still writing when it returned.
     pub writers: Vec<WritingNow>,
 }
@@ -294,6 +300,9 @@ pub struct FlushReply {
 pub struct UnmountReply {
     /// What `held: confirm` or `held: discard` did.
     pub outcomes: Vec<Outcome>,
+    /// How many outcomes of what was done the answer has no room for.
+    #[serde(default, skip_serializing_if = "words::is_zero")]
+    pub more: u64,
     /// What waits for the next mount, as many as fit; `held_count` is of all.
     pub held: Vec<Held>,
     #[serde(default)]

@@ -1,11 +1,14 @@
 //! One line of answer: `{"v":1,"ok":true,"op":…}` or `{"v":1,"ok":false,"error":{…}}`.
 
 use super::{
-    Acted, BackupsReply, BlameReply, CheckReply, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
+    Acted, BackupsReply, BlameReply, CheckReply, Cut, DiffReply, ErrorBody, ErrorCode, EventsReply, ExternalReply,
     FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, Op, PatchReply, ReadReply, ReloadReply, ReviewReply,
     RunReply, Status, UnmountReply, VersionReply,
 };
 use serde::{Deserialize, Serialize};
+
+/// Bytes of outcomes of an answer that would be too long with all of them. What `unmount` says of what waits has half.
+const OUTCOMES_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 4;
 
 /// What a request came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,10 +92,17 @@ impl Response {
 
     /// The response as one line. An answer that is too long, or that JSON cannot say, becomes an error that says so.
     pub fn to_line(&self) -> Vec<u8> {
-        let line = self.to_whole_line();
-        match line.len() > super::REPLY_BYTES_MAX {
-            true => refusal(ErrorCode::TooLarge, "the reply is longer than 8 MiB; ask for less with `limit`"),
-            false => line,
+        let fits = |line: &Vec<u8>| line.len() <= super::REPLY_BYTES_MAX;
+        let line = Some(self.to_whole_line()).filter(fits);
+        line.or_else(|| self.shortened().map(|short| short.to_whole_line()).filter(fits)).unwrap_or_else(|| {
+            refusal(ErrorCode::TooLarge, "the reply is longer than 8 MiB; ask for less with `limit`")
+        })
+    }
+
+    fn shortened(&self) -> Option<Reply> {
+        match self {
+            Self::Done(reply) => reply.shortened(),
+            Self::Failed(_) => None,
         }
     }
 
@@ -193,6 +203,27 @@ impl Reply {
             Op::Leave => Self::Leave(read(line)?),
             Op::Version => Self::Version(read(line)?),
         })
+    }
+
+    /// The same with as many outcomes as fit: what was done is done, and nobody can ask for it once more in pages.
+    fn shortened(&self) -> Option<Self> {
+        let mut short = self.clone();
+        let (outcomes, more) = match &mut short {
+            Self::Confirm(acted) | Self::Discard(acted) => (&mut acted.outcomes, &mut acted.more),
+            Self::Rollback(acted) | Self::Undo(acted) => (&mut acted.outcomes, &mut acted.more),
+            Self::Flush(reply) => (&mut reply.outcomes, &mut reply.more),
+            Self::Unmount(reply) => (&mut reply.outcomes, &mut reply.more),
+            Self::Check(reply) => (&mut reply.outcomes, &mut reply.more),
+            Self::Status(_) | Self::Diff(_) | Self::Backups(_) | Self::Log(_) | Self::Blame(_) => return None,
+            Self::External(_) | Self::Fsck(_) | Self::Read(_) | Self::Meter(_) | Self::Patch(_) => return None,
+            Self::Events(_) | Self::Reload(_) | Self::RequestReview(_) | Self::Run(_) | Self::Leave(_) => return None,
+            Self::Version(_) => return None,
+        };
+        let all = std::mem::take(outcomes);
+        let count = all.len();
+        *outcomes = Cut::within(OUTCOMES_BYTES_MAX).part(all);
+        *more = (count - outcomes.len()) as u64;
+        Some(short)
     }
 
     /// Where the next page begins; none when this is the last.

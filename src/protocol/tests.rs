@@ -166,6 +166,36 @@ fn what_is_no_request_is_refused_with_its_reason() {
 }
 
 #[test]
+fn what_was_done_is_told_as_far_as_it_fits_and_the_rest_counted() {
+    let all: Vec<Outcome> =
+        (0..100_000).map(|number| Outcome::new(Action::Applied, path(&format!("d/{number:0>90}")))).collect();
+    let count = all.len() as u64;
+    let held = vec![held("a1b2c3d4", "a"); 6_000];
+    let acted = || Acted { outcomes: all.clone(), ..Acted::default() };
+    for reply in [
+        Reply::Confirm(acted()),
+        Reply::Discard(acted()),
+        Reply::Rollback(acted()),
+        Reply::Undo(acted()),
+        Reply::Flush(FlushReply { outcomes: all.clone(), ..Default::default() }),
+        Reply::Unmount(UnmountReply { outcomes: all.clone(), held, ..Default::default() }),
+    ] {
+        let line = Response::done(reply).to_line();
+        assert!(line.len() <= REPLY_BYTES_MAX);
+        let Response::Done(reply) = Response::parse(&line).unwrap() else { panic!("refused") };
+        let (told, more) = match *reply {
+            Reply::Confirm(acted) | Reply::Discard(acted) => (acted.outcomes, acted.more),
+            Reply::Rollback(acted) | Reply::Undo(acted) => (acted.outcomes, acted.more),
+            Reply::Flush(reply) => (reply.outcomes, reply.more),
+            Reply::Unmount(reply) => (reply.outcomes, reply.more),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told.len() as u64 + more, count);
+        assert_eq!(told, all[..told.len()], "the first of them");
+    }
+}
+
+#[test]
 fn a_request_of_more_than_64_kib_is_neither_read_nor_sent() {
     let err = Request::parse(&vec![b' '; REQUEST_BYTES_MAX + 1]).unwrap_err();
     assert_eq!(err.code(), ErrorCode::TooLarge);
@@ -254,6 +284,7 @@ fn responses_survive_their_own_line() {
         Response::done(Reply::Status(Box::new(status()))),
         Response::done(Reply::Confirm(Acted {
             outcomes: vec![outcome, Outcome::new(Action::Merged, path("b"))],
+            more: 7,
             dry_run: true,
         })),
         Response::done(Reply::Diff(DiffReply { changes: vec![change], next: Some(3) })),

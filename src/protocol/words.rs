@@ -84,6 +84,11 @@ pub(super) fn bytes_of(text: String, base64: Option<&str>) -> Result<Vec<u8>, ba
     }
 }
 
+/// What is left out where it is zero.
+pub(super) fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 pub(super) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
