@@ -255,7 +255,7 @@ fn act_on_chosen(
         let chosen = chosen(request, project, Unnamed::Refused)?;
         check_as_shown(request, &chosen, project)?;
         let outcomes = work(&chosen)?;
-        // Of what is only told of.
+        // Who tries it is told what it would do.
         project.overlay.note_shown(&members, outcomes.iter().filter_map(|outcome| outcome.id.as_ref()), Depth::Listed);
         Ok(outcomes)
     })?;

@@ -84,7 +84,7 @@ fn a_command_that_fails_gives_a_report_and_lands_nothing() {
 
 #[test]
 fn who_ends_a_check_ends_its_command_and_its_end_is_recorded() {
-    let exits_well = "trap 'exit 0' TERM; echo $$ > ../pid; sleep 60 & wait";
+    let exits_well = "trap 'kill $!; exit 0' TERM; sleep 60 & echo $$ > ../pid; wait";
     let sleeps = "echo $$ > ../pid; exec sleep 60";
     for (signal, script, status) in [
         (Signal::INT, sleeps, 130),

@@ -1,7 +1,7 @@
 //! Two or three contents, and hunks by number: parts add up to the whole, a merge with nothing is the other side, and the
 //! diff says what the count says.
 
-use fettlefs::diff::{FileContent, FileDiff, FileSide, Merge, apply_hunks, hunks, measure, merge, unified};
+use fettlefs::diff::{FileContent, FileDiff, FileSide, Merge, Unreadable, apply_hunks, hunks, measure, merge, unified};
 use fettlefs::model::RelPath;
 
 /// Between the contents, which are text mostly.
@@ -26,5 +26,5 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(measured.changed() == 0, old == new);
     let path = RelPath::parse(b"a").expect("a path");
     let [old, new] = [old, new].map(|bytes| Some(FileSide { content: FileContent::Bytes(bytes), mode: 0o100_644 }));
-    unified(&FileDiff { path: &path, old, new });
+    unified(&FileDiff { path: &path, old, new }, Unreadable::Whole);
 }

@@ -102,7 +102,7 @@ fn who_may_not_mount_and_may_run_is_told_both() {
     assert!(of_run.2.as_ref().is_some_and(|remedy| remedy.contains("TMPDIR")), "{told:?}");
     // Namespaces refused, too: in a changed root the kernel makes none for users.
     let neither = r#"mkdir jail; mount --rbind / jail; exec chroot jail setpriv --bounding-set -sys_admin \
-        --inh-caps=-sys_admin "$FETTLE" doctor --json"#;
+        --inh-caps=-sys_admin "$FETTLE" doctor --json /tmp"#;
     let mut shell = scratch.command("unshare");
     shell.args(["-m", "--propagation", "private", "sh", "-ec", neither]).current_dir(scratch.root());
     let output = shell.env("FETTLE", scratch.fettlefs().get_program()).output().expect("unshare");
