@@ -1141,6 +1141,17 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 0\n", "new 0\n", "old 99\n", "new 99\n"],
     },
     Scenario {
+        name: "the undo of the discard of some hunks is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_in_two_hunks(bench);
+            bench.view().discard_hunks(&ids(bench)[0], &[2], &HOW.review).unwrap();
+            undo_latest(bench).unwrap();
+        },
+        act: undo_latest,
+        precious: &["old 0\n", "new 0\n", "old 99\n", "new 99\n"],
+    },
+    Scenario {
         name: "the exchange of directories with held files is undone",
         rule: Rule::AllOrNothing,
         ready: |bench| {
