@@ -1,7 +1,8 @@
 //! Random operations on files with several names: what must hold whichever name each is done by.
 //!
-//! No model of every outcome, but four things that are true of all: names of one inode show the same and are counted;
-//! what the project had is in it, held or kept; no path has come by more than may land unreviewed; and nothing is left over.
+//! No model of every outcome, but five things that are true of all: names of one inode show the same and are counted;
+//! what the project had is in it, held or kept; nothing of that leaves it unreviewed; no path has come by more than may land
+//! unreviewed; and nothing is left over.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 use crate::policy::tier::{self, Act, Facts, Thresholds, Verdict};
+use crate::sys::file::FileKind;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const CASES: u32 = 100;
@@ -27,6 +29,10 @@ enum Op {
     Rename(Name, Name),
     Exchange(Name, Name),
     Unlink(Name),
+    /// What has no content may come to stand where content was.
+    MakeDir(Name),
+    MakeFifo(Name),
+    RemoveDir(Name),
     ConfirmAll,
     DiscardAll,
     Remount,
@@ -42,6 +48,9 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (name(), name()).prop_map(|(from, to)| Op::Rename(from, to)),
         3 => (name(), name()).prop_map(|(one, other)| Op::Exchange(one, other)),
         4 => name().prop_map(Op::Unlink),
+        1 => name().prop_map(Op::MakeDir),
+        1 => name().prop_map(Op::MakeFifo),
+        1 => name().prop_map(Op::RemoveDir),
         1 => Just(Op::ConfirmAll),
         1 => Just(Op::DiscardAll),
         1 => Just(Op::Remount),
@@ -57,6 +66,8 @@ struct Project {
     went: BTreeMap<Name, Name>,
     /// What the project had when the session began.
     had: Vec<String>,
+    /// The same as small edits have left it, without what a person has let go.
+    stays: Vec<String>,
     edits: usize,
 }
 
@@ -78,7 +89,7 @@ impl Project {
         }
         let had = vec![ten_lines("shared"), ten_lines("own")];
         let first = ["a", "b", "c", "f"].map(|name| (name, vec![bench.lower(name).unwrap()])).into();
-        Self { bench, first, went: BTreeMap::new(), had, edits: 0 }
+        Self { bench, first, went: BTreeMap::new(), stays: had.clone(), had, edits: 0 }
     }
 
     fn act(&mut self, op: Op) {
@@ -105,15 +116,24 @@ impl Project {
                 self.told(renamed);
             }
             Op::Exchange(one, other) => {
-                let known = [one, other].map(|name| self.bench.node(name).is_ok());
+                let known = [one, other].iter().all(|name| self.kind(name).is_some_and(has_content));
                 let (one, other) = (OsStr::new(one), OsStr::new(other));
                 let exchanged = rename(self.bench.view(), (ROOT, one), (ROOT, other), RenameFlags::EXCHANGE);
-                assert!(exchanged.is_ok() || !known[0] || !known[1], "{exchanged:?}");
+                assert!(exchanged.is_ok() || !known, "{exchanged:?}");
                 self.told(exchanged);
             }
             Op::Unlink(name) => {
                 drop(self.bench.node(name));
                 self.told(self.bench.view().unlink(ROOT, OsStr::new(name), &ME));
+            }
+            Op::MakeDir(name) => self.told(self.bench.view().mkdir(ROOT, OsStr::new(name), 0o755, &ME).map(drop)),
+            Op::MakeFifo(name) => {
+                let made = self.bench.view().mknod(ROOT, OsStr::new(name), libc::S_IFIFO | 0o600, 0, &ME);
+                self.told(made.map(drop));
+            }
+            Op::RemoveDir(name) => {
+                drop(self.bench.node(name));
+                self.told(self.bench.view().rmdir(ROOT, OsStr::new(name), &ME));
             }
             Op::ConfirmAll => self.confirm_all(),
             Op::DiscardAll => {
@@ -124,7 +144,15 @@ impl Project {
         }
     }
 
+    fn kind(&self, name: &str) -> Option<FileKind> {
+        let node = self.bench.node(name).ok()?;
+        Some(self.bench.view().attributes(node).unwrap().meta.kind)
+    }
+
     fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Vec<String>, String)) {
+        if !self.kind(name).is_none_or(has_content) {
+            return;
+        }
         self.edits += 1;
         let content = self.bench.read(name).unwrap_or_default();
         let mut lines: Vec<String> = content.lines().map(str::to_owned).collect();
@@ -135,7 +163,9 @@ impl Project {
     /// What is refused for what names there are, and to be copied, is; anything else is a fault.
     fn told(&self, result: Result<()>) {
         if let Err(err) = result {
-            assert!(matches!(err.code(), libc::ENOENT | libc::EEXIST | libc::EXDEV), "{err}");
+            let refused =
+                [libc::ENOENT, libc::EEXIST, libc::EXDEV, libc::EISDIR, libc::ENOTDIR, libc::EPERM, libc::EBUSY];
+            assert!(refused.contains(&err.code()), "{err}");
         }
     }
 
@@ -147,6 +177,7 @@ impl Project {
         let before = self.lower();
         self.bench.confirm(&self.ids()).unwrap();
         let after = self.lower();
+        self.stays.retain(|content| after.values().any(|below| below == content));
         // What was deleted with a person's consent is free.
         self.first.retain(|name, _| after.contains_key(name) || !before.contains_key(name));
         for (name, content) in after {
@@ -172,13 +203,49 @@ impl Project {
     }
 
     fn lower(&self) -> BTreeMap<Name, String> {
-        NAMES.into_iter().filter_map(|name| Some((name, self.bench.lower(name)?))).collect()
+        let is_file = |name: &&str| self.bench.lower_path(name).is_file();
+        NAMES.into_iter().filter(is_file).filter_map(|name| Some((name, self.bench.lower(name)?))).collect()
+    }
+
+    /// What leaves the project leaves a small edit of it behind, or is no more than may be deleted.
+    fn check_stays(&mut self) {
+        let lower = self.lower();
+        for content in &mut self.stays {
+            let is_there = lower.values().any(|below| below == content);
+            let edited = lower.values().find(|below| may_land(content, below));
+            match (is_there, edited) {
+                (true, _) => {}
+                (false, Some(edited)) => *content = edited.clone(),
+                (false, None) => assert!(may_go(content), "{content:?} left the project unreviewed"),
+            }
+        }
+    }
+
+    /// What an operation has put to its own names has something in common with older content that nothing else had.
+    fn check_replaced(&self, op: Op, before: &BTreeMap<Name, String>) {
+        let names = match op {
+            Op::Line(name, _) | Op::Rewrite(name, _) | Op::Rename(_, name) => vec![name],
+            Op::Exchange(one, other) => vec![one, other],
+            _ => Vec::new(),
+        };
+        let now = self.lower();
+        for name in names {
+            let is_alone = |content: &&String| before.values().filter(|other| other == content).count() == 1;
+            let older = before.get(name).filter(|before| self.stays.contains(before)).filter(is_alone);
+            if let (Some(older), Some(now)) = (older, now.get(name)) {
+                let is_edit = older.lines().any(|line| now.lines().any(|other| other == line));
+                assert!(is_edit || self.first.contains_key(name), "{name} became {now:?} unreviewed");
+            }
+        }
     }
 
     fn check(&self) {
         let mut nodes: BTreeMap<NodeId, Vec<(Name, String, u32)>> = BTreeMap::new();
         for name in NAMES {
             let Ok(node) = self.bench.node(name) else { continue };
+            if !self.kind(name).is_some_and(has_content) {
+                continue;
+            }
             let links = self.bench.view().attributes(node).unwrap().meta.links;
             nodes.entry(node).or_default().push((name, self.bench.read(name).unwrap(), links));
         }
@@ -208,6 +275,23 @@ impl Project {
     }
 }
 
+fn has_content(kind: FileKind) -> bool {
+    kind == FileKind::Regular
+}
+
+/// Whether something may be deleted with nobody looking.
+fn may_go(content: &str) -> bool {
+    let facts = Facts {
+        act: Act::Delete,
+        identical: false,
+        old: crate::diff::Side::Text,
+        old_bytes: content.len() as u64,
+        new: crate::diff::Side::Absent,
+        measure: Some(crate::diff::measure(content.as_bytes(), b"")),
+    };
+    !matches!(tier::judge(&facts, &THRESHOLDS), Verdict::Hold(_))
+}
+
 /// Whether one may become the other with nobody looking.
 fn may_land(first: &str, now: &str) -> bool {
     let facts = Facts {
@@ -227,6 +311,8 @@ fn check(operations: &[Op]) {
         let before = project.lower();
         project.act(*op);
         project.note_put_back(&before);
+        project.check_replaced(*op, &before);
+        project.check_stays();
         project.check();
     }
 }
