@@ -396,8 +396,13 @@ impl State {
     /// The same where `from` is removed or replaced by that: new or not, what comes there is a modification of what it had.
     pub(super) fn anchors_parted(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         let mut anchors = self.anchors_moved(from, to, meta);
-        let new = anchors.iter_mut().filter(|anchor| anchor.path == *from && anchor.state == AnchorState::Nothing);
-        new.for_each(|anchor| anchor.state = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() });
+        if let Some(left) = anchors.iter_mut().find(|anchor| anchor.path == *from) {
+            // No event tells that it went.
+            left.put_back = true;
+            if left.state == AnchorState::Nothing {
+                left.state = AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
+            }
+        }
         anchors
     }
 

@@ -39,7 +39,7 @@ pub struct Anchor {
     /// The path is free, because what was there was renamed.
     #[serde(default)]
     pub went: Option<Went>,
-    /// The path is free, because what was there was put back to where it came from.
+    /// The path is free, because what was there was put back to where it came from, or took another name of its file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put_back: bool,
     /// A directory that is older than the session was here, and was renamed away or removed.
