@@ -10,7 +10,6 @@ use gix::ObjectId;
 use super::Overlay;
 use crate::model::RelPath;
 use crate::store::{UpperId, UpperRow, What};
-use crate::sys::tree::Tree;
 
 /// HEAD's directories, each of them read once.
 struct Head<'a> {
@@ -18,9 +17,6 @@ struct Head<'a> {
     /// None where one cannot be read.
     dirs: HashMap<RelPath, Option<Names>>,
 }
-
-/// Trees of directories with a million names fit.
-const OBJECT_MAX: &str = "gitoxide.objects.allocLimit=67108864";
 
 type Names = HashMap<Vec<u8>, Entry>;
 
@@ -35,9 +31,16 @@ impl Overlay {
     /// that cannot be read: the mark is for people, and its absence promises nothing.
     pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
         let mut rows = rows.into_iter().peekable();
-        let repository = rows.peek().and_then(|_| repository(&self.lower));
+        let repository = rows.peek().and_then(|_| self.git_repository());
         let Some(mut head) = repository.as_ref().and_then(Head::of) else { return HashSet::new() };
         rows.filter(|row| self.has(&mut head, row)).map(|row| row.id).collect()
+    }
+
+    /// Lower's repository, read without the user's or the machine's git settings: nothing in it is ever run.
+    fn git_repository(&self) -> Option<gix::Repository> {
+        // Through the descriptor: the path itself may lead into the mount.
+        let git_dir = format!("/proc/self/fd/{}/.git", self.lower.root().as_raw_fd());
+        gix::open_opts(git_dir, gix::open::Options::isolated().open_path_as_is(true)).ok()
     }
 
     fn has(&self, head: &mut Head<'_>, row: &UpperRow) -> bool {
@@ -62,15 +65,6 @@ impl Overlay {
         self.state.lock().uppers.get_mut(row.id)?.blob = Some((held.clone(), blob));
         Some(blob)
     }
-}
-
-/// Lower's repository, read without the user's or the machine's git settings: nothing in it is ever run, and no object of it
-/// takes all memory.
-pub(super) fn repository(lower: &Tree) -> Option<gix::Repository> {
-    // Through the descriptor: the path itself may lead into the mount.
-    let git_dir = format!("/proc/self/fd/{}/.git", lower.root().as_raw_fd());
-    let options = gix::open::Options::isolated().open_path_as_is(true).config_overrides([OBJECT_MAX]);
-    gix::open_opts(git_dir, options).ok()
 }
 
 impl<'a> Head<'a> {

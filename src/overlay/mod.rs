@@ -76,7 +76,6 @@ mod structure;
 mod take_over;
 #[cfg(test)]
 mod tests;
-mod tracked;
 mod traffic;
 mod undo;
 mod undo_attributes;

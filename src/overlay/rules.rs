@@ -8,11 +8,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::tracked::Tracked;
 use super::{Caller, Error, Overlay};
 use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
-use crate::policy::ignored::IgnoreScope;
+use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_dirs};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
 use crate::protocol::EventName;
@@ -62,7 +61,8 @@ pub struct ProjectFile {
 /// What git ignores and tracks, as it was when first looked at.
 struct GitView {
     root: IgnoreScope,
-    tracked: Tracked,
+    /// None: the index cannot be read, so nothing passes by being ignored.
+    tracked: Option<TrackedSet>,
     dirs: Mutex<HashMap<RelPath, DirScope>>,
 }
 
@@ -91,6 +91,7 @@ pub enum PolicyError {
 
 /// A settings or ignore file larger than this is somebody's mistake, or an attack on the daemon's memory.
 const FILE_BYTES_MAX: u64 = 4 << 20;
+const INDEX_BYTES_MAX: u64 = 1 << 30;
 pub const PROJECT_FILE: &str = ".fettle.toml";
 
 impl Policy {
@@ -138,7 +139,7 @@ impl Policy {
             hooks: Vec::new(),
             project: PathBuf::new(),
             rules: RuleSet::compile(&[], &[], Trust::Trusted).expect("no pattern, so none that is wrong"),
-            git: GitView { root: IgnoreScope::root(&[], None), tracked: Tracked::unknown(), dirs: Mutex::default() },
+            git: GitView { root: IgnoreScope::root(&[], None), tracked: None, dirs: Mutex::default() },
         }
     }
 
@@ -261,7 +262,7 @@ impl GitView {
         let gitignore = read_below(lower, ".gitignore", FILE_BYTES_MAX)?;
         let excludes: Vec<&[u8]> = exclude.as_deref().into_iter().collect();
         let root = IgnoreScope::root(&excludes, gitignore.as_deref());
-        Ok(Self { root, tracked: Tracked::read(lower)?, dirs: Mutex::default() })
+        Ok(Self { root, tracked: read_index(lower)?, dirs: Mutex::default() })
     }
 
     fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
@@ -280,7 +281,8 @@ impl GitView {
         if above.passing.is_some() {
             return above.clone();
         }
-        if above.scope.ignores_dir(name) && self.tracked.is_none_within(lower, dir) {
+        let untracked = self.tracked.as_ref().is_some_and(|tracked| !tracked.any_within(dir));
+        if untracked && above.scope.ignores_dir(name) {
             return DirScope { scope: above.scope.clone(), passing: Some(dir.clone()) };
         }
         let gitignore = dir.join(OsStr::new(".gitignore")).ok().and_then(|path| {
@@ -291,9 +293,23 @@ impl GitView {
     }
 }
 
+/// What git tracks; empty in a repository that has nothing yet, none where it cannot be told.
+fn read_index(lower: &Tree) -> Result<Option<TrackedSet>, PolicyError> {
+    match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
+        Some(index) => Ok(tracked_dirs(&index).ok()),
+        None if is_unborn(lower) => Ok(Some(TrackedSet::default())),
+        None => Ok(None),
+    }
+}
+
+/// A repository without index and without any commit tracks nothing.
+fn is_unborn(lower: &Tree) -> bool {
+    is_there(lower, ".git/HEAD") && !is_there(lower, ".git/logs/HEAD") && !is_there(lower, ".git/packed-refs")
+}
+
 /// Whether something has that name; what cannot be told counts as there.
-pub(super) fn is_there(lower: &Tree, path: &str) -> bool {
-    RelPath::parse(path.as_bytes()).map_or(true, |path| lower.exists(&path).unwrap_or(true))
+fn is_there(lower: &Tree, path: &str) -> bool {
+    RelPath::parse(path.as_bytes()).is_ok_and(|path| lower.exists(&path).unwrap_or(true))
 }
 
 impl ProjectFile {
@@ -340,7 +356,7 @@ fn is_root_of(lower: &Tree, dir: &Path) -> bool {
     std::fs::metadata(dir).is_ok_and(|dir| root == Some((dir.dev(), dir.ino())))
 }
 
-pub(super) fn read_below(lower: &Tree, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, PolicyError> {
+fn read_below(lower: &Tree, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, PolicyError> {
     let failed = |cause| PolicyError::Read { what: path.to_owned(), cause };
     let parsed = RelPath::parse(path.as_bytes()).map_err(|err| failed(std::io::Error::other(err)))?;
     read_path(lower, &parsed, bytes_max).map_err(failed)

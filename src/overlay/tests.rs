@@ -36,7 +36,6 @@ mod stress;
 mod structure;
 mod symlinks;
 mod together;
-mod tracked;
 mod undo;
 mod windows;
 
