@@ -6,13 +6,16 @@
 //! looks at a kernel's request or draws what a person sees.
 
 mod answers;
+mod backups;
 mod blame;
 mod check;
 mod conversation;
 mod desk;
 mod effects;
 mod files;
+mod filter;
 mod find;
+mod held;
 mod patch;
 mod project;
 mod read;
