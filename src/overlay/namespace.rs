@@ -274,17 +274,13 @@ impl Overlay {
             };
         }
         let judged = used || matches!(new, Action::Hold(_) | Action::GitConfig);
-        let by_clone = is_linked_by_clone(&source, &path);
+        let at = (parent, name);
         if let Origin::Upper(id, _) = origin {
             match self.settle(id, &self.doer(caller))? {
-                Settled::Held(_) | Settled::Postponed if judged && by_clone => return Err(Error::Errno(libc::EXDEV)),
                 // A change has one base, and this name another, or a rule that the others have not: it is a change of its
                 // own, with the same content.
                 Settled::Held(_) | Settled::Postponed if judged => {
-                    let (copy, what) = self.copy_of_upper(id)?;
-                    let copy = self.add_upper(copy, &path, what)?;
-                    self.settle_what_is_shown(copy, caller)?;
-                    return self.look_up(parent, name);
+                    return self.link_as_copy(&source, &path, at, caller, || self.copy_of_upper(id));
                 }
                 Settled::Held(_) | Settled::Postponed => {
                     return self.link_upper(id, parent, name, &path);
@@ -294,14 +290,10 @@ impl Overlay {
         }
         let leads_out = new != Action::Pass && self.base_leads_out_there(&source, &path)?;
         if (judged && new != Action::Pass) || leads_out {
-            if by_clone {
-                return Err(Error::Errno(libc::EXDEV));
-            }
             // As what it brings to the path: a copy of what it names.
-            self.copy_as_new(&source, &path, caller)?;
-            return self.look_up(parent, name);
+            return self.link_as_copy(&source, &path, at, caller, || self.copy_to_upper(&source));
         }
-        self.link_below(source, &path, (parent, name), caller)
+        self.link_below(source, &path, at, caller)
     }
 
     /// In lower at once.
@@ -348,11 +340,22 @@ impl Overlay {
         self.look_up(parent, name)
     }
 
-    /// A copy of a file of lower as a new upper entry at `path`, judged at once.
-    fn copy_as_new(&self, source: &RelPath, path: &RelPath, caller: &Caller) -> Result<()> {
-        let (new, what) = self.copy_to_upper(source)?;
+    /// In the place of a link: a copy of what it names as a new upper entry at `path`, judged at once.
+    fn link_as_copy<'a>(
+        &'a self,
+        source: &RelPath,
+        path: &RelPath,
+        (parent, name): (NodeId, &OsStr),
+        caller: &Caller,
+        copy: impl FnOnce() -> Result<(NewUpper<'a>, What)>,
+    ) -> Result<Entry> {
+        if is_linked_by_clone(source, path) {
+            return Err(Error::Errno(libc::EXDEV));
+        }
+        let (new, what) = copy()?;
         let id = self.add_upper(new, path, what)?;
-        self.settle_what_is_shown(id, caller)
+        self.settle_what_is_shown(id, caller)?;
+        self.look_up(parent, name)
     }
 
     /// The same content once more.
