@@ -210,13 +210,13 @@ fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>,
 /// All of it but for the lists, of which it has what is on the page.
 pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
-    let members = overlay.members(|_| true);
     let rows = held_rows(project);
+    let members = rights::may_change(asker, project).then(|| overlay::members_of(rows.iter().map(HeldRow::held)));
     let external = external_beside(project, &rows)?;
     let changed: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
     let held_count = rows.len() as u64;
     let held = told_of(project, rows, &mut page, |path| Ok(changed.contains(path)))?;
-    if rights::may_change(asker, project) {
+    if let Some(members) = members {
         overlay.note_shown(&members, held.iter().map(|held| &held.id), Depth::Listed);
     }
     let external = page.part(external);

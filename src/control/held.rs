@@ -266,8 +266,7 @@ enum Unnamed {
 }
 
 fn chosen(request: &Request, project: &Project, unnamed: Unnamed) -> Result<Vec<HeldRow>> {
-    let operation = request.operation.as_ref();
-    let operation = operation.map(|id| Target { id: Some(id.clone()), path: None, glob: None });
+    let operation = request.operation.clone().map(Target::id);
     let targets: Vec<Target> = request.targets.iter().cloned().chain(operation).collect();
     match (request.all, targets.is_empty(), unnamed) {
         (true, true, _) | (false, true, Unnamed::All) => Ok(answers::held_rows(project)),

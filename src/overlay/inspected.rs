@@ -20,6 +20,17 @@ pub(super) struct Inspected(Mutex<HashMap<OperationId, Inspection>>);
 /// What is held of operations, each change with its own.
 pub type Members = HashMap<OperationId, BTreeSet<ChangeId>>;
 
+/// Of all that was held at one moment.
+pub fn members_of<'a>(held: impl IntoIterator<Item = &'a Held>) -> Members {
+    let mut members = Members::new();
+    for held in held {
+        if let Some(operation) = held.operation {
+            members.entry(operation).or_default().insert(held.id.clone());
+        }
+    }
+    members
+}
+
 impl Inspected {
     fn note(&self, members: &Members, shown: &HashSet<&ChangeId>, depth: Depth, store: &Store) {
         let mut inspected = self.0.lock();
@@ -118,14 +129,9 @@ impl Overlay {
 
     /// What is held of operations. To be asked for before what is shown of them is: what comes meanwhile is late.
     pub fn members(&self, wanted: impl Fn(OperationId) -> bool) -> Members {
-        let mut members = Members::new();
         let state = self.state.lock();
-        for held in state.uppers.iter().filter_map(|upper| upper.row.held.as_ref()) {
-            if let Some(operation) = held.operation.filter(|operation| wanted(*operation)) {
-                members.entry(operation).or_default().insert(held.id.clone());
-            }
-        }
-        members
+        let held = state.uppers.iter().filter_map(|upper| upper.row.held.as_ref());
+        members_of(held.filter(|held| held.operation.is_some_and(&wanted)))
     }
 
     /// Somebody who may decide was shown changes.

@@ -105,7 +105,7 @@ pub use attributes::{Attributes, SetAttributes, SetTime};
 pub use confirm::{ConfirmHow, Expiry};
 pub use error::{Error, Result};
 pub use handles::{HandleId, OpenFlags};
-pub use inspected::Members;
+pub use inspected::{Members, members_of};
 pub use layered::{Layered, Waiting};
 pub use lookup::{Entry, Found, ListEntry, ListingStamp};
 pub use nodes::{NodeId, ROOT};
