@@ -24,10 +24,22 @@ use crate::store::{
 use crate::sys::file::{FileKind, Meta, SET_ID};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Move<'a> {
     pub from: &'a RelPath,
     pub to: &'a RelPath,
+}
+
+impl Move<'_> {
+    /// Where what is at a path comes to by moves that happen at once; None: it stays.
+    pub fn all(moves: &[Self], path: &RelPath) -> Option<RelPath> {
+        moves.iter().find_map(|one| path.rebase(one.from, one.to))
+    }
+
+    /// The reverse.
+    pub fn all_back(moves: &[Self], path: &RelPath) -> Option<RelPath> {
+        moves.iter().find_map(|one| path.rebase(one.to, one.from))
+    }
 }
 
 /// One entry of a directory that is renamed.
@@ -204,7 +216,7 @@ impl Overlay {
         if kind == FileKind::Symlink && self.had_dir(moved)? {
             return Ok(true);
         }
-        let comes_back = self.state.lock().came_along(moved).as_ref() == Some(path);
+        let comes_back = self.state.lock().past.came_along(moved).as_ref() == Some(path);
         Ok(!comes_back
             && match self.anchor_of(moved)? {
                 Some(AnchorState::Moved { to, .. }) => to != *path,

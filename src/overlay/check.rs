@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::past::MovedDirs;
 use super::{Overlay, Result};
 use crate::model::RelPath;
 use crate::store::{Anchor, Fault, FaultKind, Scope, UpperId, UpperRow};
@@ -70,17 +71,18 @@ impl Overlay {
         };
         let kept = self.store.load_anchors()?;
         let kept: HashMap<&RelPath, &Anchor> = kept.iter().map(|anchor| (&anchor.path, anchor)).collect();
-        for (path, known) in state.anchors.iter() {
-            if kept.get(path) != Some(&&known.as_anchor(path)) {
+        for (path, known) in state.past.iter() {
+            if kept.get(path).is_none_or(|kept| kept.known != *known) {
                 tell(path.to_string(), format!("had {known:?} in the view, {:?} in the database", kept.get(path)));
             }
         }
-        for path in kept.keys().filter(|path| !state.anchors.contains(path)) {
+        for path in kept.keys().filter(|path| state.past.get(path).is_none()) {
             tell(path.to_string(), format!("had {:?} in the database, nothing in the view", kept[path]));
         }
-        let moved = self.store.load_moved_dirs()?;
-        if moved != state.moved_dirs {
-            let message = format!("are {:?} in the view, {moved:?} in the database", state.moved_dirs);
+        let mut kept = MovedDirs::default();
+        kept.know(self.store.load_moved_dirs()?);
+        if kept != *state.past.dirs() {
+            let message = format!("are {:?} in the view, {kept:?} in the database", state.past.dirs());
             tell("renamed directories".to_owned(), message);
         }
         Ok(faults)

@@ -15,11 +15,11 @@ use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::review::{Reviewed, failed};
 use super::side::Side;
-use super::{Known, Overlay, Result, Seen, State};
+use super::{Overlay, Result, Seen, State};
 use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
-use crate::store::{AnchorState, Base, Below, EventDraft};
+use crate::store::{AnchorState, Base, Below, EventDraft, Known};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::StatInTurn;
 
@@ -160,7 +160,7 @@ impl Overlay {
             let state = self.state.lock();
             let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
             let held: Vec<RelPath> = held.map(|upper| upper.row.names[0].clone()).collect();
-            (held, state.anchors.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>())
+            (held, state.past.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
         // A new session has nothing to remember.
         if !held.is_empty() || !touched.is_empty() {
@@ -274,8 +274,11 @@ impl State {
     /// Whether lower has something at a path that content was put at, unless somebody else took it away. A file that came
     /// in this session may have gone without a trace; of what is older an event tells that it went.
     fn is_to_be_there(&self, path: &RelPath) -> bool {
-        let is_to_be = |known: &Known| known.is_fresh() || (known.anchor != AnchorState::Nothing && !known.put_back);
-        self.anchors.get(path).is_some_and(is_to_be)
+        let is_to_be = |known: &Known| {
+            let had_content = matches!(known.had, Some(AnchorState::Content(_) | AnchorState::Moved { .. }));
+            known.is_fresh() || (had_content && !known.put_back)
+        };
+        self.past.get(path).is_some_and(is_to_be)
     }
 
     /// The content at a path was read, and is what was expected: the next look need not read it.

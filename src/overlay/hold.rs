@@ -77,7 +77,7 @@ impl Overlay {
         let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
         let left = {
             let state = self.state.lock();
-            let anchor = state.anchor_left(source).filter(|_| state.is_fresh(source));
+            let anchor = state.past.left(source).filter(|_| state.past.is_fresh(source));
             let is_temporary = replaces_something(job) && state.windows.has_just_landed(source, stamp);
             anchor.map(|anchor| (anchor, state.uppers.at(source), is_temporary))
         };

@@ -10,22 +10,23 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::confirm::{ConfirmHow, Expiry};
+use super::confirm::ConfirmHow;
 use super::discard::discarded_for;
 use super::error::Context;
+use super::expiry::Expiry;
 use super::handles::Backing;
 use super::land::{Replacement, backup_of, content_effect};
 use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at, reviewed};
 use super::settle::Claim;
 use super::side::Side;
 use super::uppers::Upper;
-use super::{Error, Known, Overlay, Result, State};
+use super::{Error, Overlay, Result, State};
 use crate::diff::{self, Measure};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
-    AnchorState, Below, Durability, Epilogue, EventDraft, Fate, Held, Kept, Landing, PathEffect, UpperFile, UpperRow,
-    What,
+    AnchorState, Below, Durability, Epilogue, EventDraft, Fate, Held, Kept, Known, Landing, PathEffect, UpperFile,
+    UpperRow, What,
 };
 use crate::sys::file;
 
@@ -242,7 +243,7 @@ impl Overlay {
         let rest = split.rest(self, rest, landed.text(), whole)?;
         let mut epilogue = split.superseded(&rest);
         epilogue.anchors.push(Known::of(content.map_or(AnchorState::Nothing, AnchorState::Content)).as_anchor(path));
-        let moved = backup.map(|kept| self.state.lock().anchors_moved_to(path, kept));
+        let moved = backup.map(|kept| self.state.lock().past.moved_to(path, kept));
         epilogue.anchors.extend(moved.unwrap_or_default());
         let effect = content_effect(&row.base, (present, backup), landed.version(content));
         let event = self.hunks_event(EventName::Confirmed, split, review).with(|event| {

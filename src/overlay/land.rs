@@ -72,7 +72,7 @@ impl Overlay {
             && let Some(meta) = landing.meta_of(&comparison.path)?
         {
             // For a recovery; else what is known by then is recorded.
-            epilogue.anchors.extend(self.state.lock().anchors_carried(source, &comparison.path, &meta));
+            epilogue.anchors.extend(self.state.lock().past.carried(source, &comparison.path, &meta));
         }
         let promised = landing.promise(epilogue)?;
         let before = (anchors, judged_against);
@@ -172,7 +172,10 @@ impl Overlay {
         let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
         self.store.keep_content(&content)?;
         let kept = Kept { digest: content.digest, symlink: comparison.old.is_symlink() };
-        self.state.lock().pin_anchor(&comparison.path, kept);
+        let mut state = self.state.lock();
+        let pinned = state.past.pinned(&comparison.path, kept);
+        state.know(pinned.into_iter().collect());
+        drop(state);
         Ok(Some(kept))
     }
 
@@ -342,15 +345,15 @@ impl Overlay {
         let replaced = (&comparison.present, before.0.map(|kept| kept.digest));
         epilogue.events.extend(self.unheralded(&state, &path, &job.row.base, replaced));
         epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));
-        epilogue.anchors = state.anchor_landed(&path, comparison.present.exists(), before, comparison.new.exists());
+        epilogue.anchors = state.past.landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let Some((source, _)) = &job.takes_along {
             // What came by a rename may be all that is left of something older: then it does not go unreviewed.
-            let came_from = state.came_from(source).filter(|came_from| *came_from != path);
-            let target = epilogue.anchors.iter_mut().find(|anchor| anchor.path == path && anchor.fresh);
+            let came_from = state.past.came_from(source).filter(|came_from| *came_from != path);
+            let target = epilogue.anchors.iter_mut().find(|anchor| anchor.path == path && anchor.known.fresh);
             if let (Some(target), Some(_)) = (target, &came_from) {
-                target.from = came_from;
+                target.known.from = came_from;
             }
-            epilogue.anchors.extend(state.anchor_left(source));
+            epilogue.anchors.extend(state.past.left(source));
             epilogue.drop.extend(state.uppers.at(source));
         }
         Ok((epilogue, part))
@@ -367,7 +370,7 @@ impl Overlay {
     ) {
         let meta = applied.meta_of(&comparison.path);
         state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
-        let is_older = state.anchors.get(&comparison.path).is_some_and(|known| known.from.is_some());
+        let is_older = state.past.get(&comparison.path).is_some_and(|known| known.from.is_some());
         if job.takes_along.is_some() && is_older {
             state.windows.older_came(&comparison.path);
         }
@@ -439,7 +442,7 @@ fn effects_of(job: &Job, comparison: &Comparison, replaced: Option<Kept>, state:
     let after = new.version(landed);
     let mut effects = vec![PathEffect::new(path, content_effect(&job.row.base, (present, replaced), after))];
     effects.extend(link_effects(&job.row));
-    if let Some((source, _)) = job.takes_along.as_ref().filter(|(source, _)| !state.is_fresh(source)) {
+    if let Some((source, _)) = job.takes_along.as_ref().filter(|(source, _)| !state.past.is_fresh(source)) {
         effects.push(PathEffect::new(source, Effect::Content { before: after, after: None, shared: false }));
     }
     effects

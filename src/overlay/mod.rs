@@ -2,8 +2,9 @@
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
 //! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
-//! [`copy_up`], [`namespace`], [`rename`], [`rename_over`], [`take_over`], [`exchange`], [`carry`], [`relocate`], [`structure`] and [`stand_in`],
-//! within [`limits`]; what becomes of it in [`settle`], which [`compare`]s, looks at what its process tree has seen ([`sights`])
+//! [`copy_up`], [`make`], [`link`], [`unlink`], [`parting`], [`rmdir`], [`rename`], [`rename_over`], [`take_over`],
+//! [`exchange`], [`carry`], [`relocate`], [`structure`] and [`stand_in`], within [`limits`]; what becomes of it in
+//! [`settle`], which [`compare`]s with what paths had in the [`past`], looks at what its process tree has seen ([`sights`])
 //! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
 //! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
 //! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]) by one
@@ -27,12 +28,14 @@ mod check;
 mod close;
 mod compare;
 mod confirm;
+mod confirm_land;
 mod content;
 mod copy_up;
 mod deny;
 mod discard;
 mod error;
 mod exchange;
+mod expiry;
 mod external;
 mod flush;
 mod goes;
@@ -42,28 +45,33 @@ mod heritage;
 mod hold;
 mod hold_again;
 mod hunks;
-mod implied;
 mod inspected;
-mod known;
 mod land;
 mod layered;
 mod limits;
+mod link;
 mod looks;
 mod looks_change;
 mod lookup;
-mod namespace;
+mod make;
+mod merge;
 mod nodes;
 mod open;
+mod parting;
 mod passed;
+mod past;
 mod patch;
 mod put_back;
 mod reading;
+mod recent;
 mod relocate;
 mod removal;
 mod rename;
 mod rename_over;
+mod renamed;
 mod restore;
 mod review;
+mod rmdir;
 mod rollback;
 mod rules;
 mod runs;
@@ -80,6 +88,8 @@ mod traffic;
 mod undo;
 mod undo_attributes;
 mod undo_contents;
+mod unlink;
+mod upper_names;
 mod uppers;
 mod watch;
 mod windows;
@@ -97,13 +107,14 @@ use crate::hooks::Runner;
 use crate::model::{Births, Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::{EventName, Program};
-use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Went, Writer};
+use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
 pub use attributes::{Attributes, SetAttributes, SetTime};
-pub use confirm::{ConfirmHow, Expiry};
+pub use confirm::ConfirmHow;
 pub use error::{Error, Result};
+pub use expiry::Expiry;
 pub use handles::{HandleId, OpenFlags};
 pub use inspected::{Members, members_of};
 pub use layered::{Layered, Waiting};
@@ -129,8 +140,8 @@ use external::{Doubts, Heralded};
 use goes::Goes;
 use handles::Handle;
 use inspected::Inspected;
-use known::Anchors;
 use nodes::Nodes;
+use past::Past;
 use shells::Shells;
 use sights::Sights;
 use uppers::Uppers;
@@ -225,9 +236,7 @@ struct State {
     handle_last: u64,
     /// What landed a moment ago.
     windows: Windows,
-    anchors: Anchors,
-    /// Directories renamed in this session, oldest first, so that what lay in them can be found again.
-    moved_dirs: Vec<(RelPath, RelPath)>,
+    past: Past,
     /// What fettlefs itself last knew of paths it touched.
     seen: HashMap<RelPath, Seen>,
     /// What process trees last saw of paths.
@@ -244,24 +253,6 @@ struct State {
     judged_at_release: Vec<NodeId>,
     /// Directories in which something is being changed at this moment, or which are being renamed.
     shape: Shape,
-}
-
-/// An anchor, and whether what is at the path now came in this session: its deletion then loses nothing, unless it is
-/// older content that was renamed or linked here `from` another path, where nothing is any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
-    anchor: AnchorState,
-    fresh: bool,
-    from: Option<RelPath>,
-    /// Where what was last at the path went by a rename, while lower has nothing in its place. It need not be the anchor's
-    /// content: that may have changed in between.
-    went: Option<Went>,
-    /// What was here was put back to where it came from, and nothing has landed here since: that lower has nothing is our
-    /// own doing, which no event tells.
-    put_back: bool,
-    /// A directory that is older than the session was here, and was renamed away or removed: a symlink in its place would
-    /// stand for all that was in it.
-    had_dir: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -324,7 +315,7 @@ impl Overlay {
         {
             let mut state = self.state.lock();
             state.know(anchors);
-            state.moved_dirs = moved_dirs;
+            state.past.know_dirs(moved_dirs);
             for row in rows {
                 interrupted.extend(self.is_interrupted(&row).then_some(row.id));
                 self.store.note_room(row.id);
@@ -483,9 +474,9 @@ impl Overlay {
         let mut state = self.state.lock();
         state.windows.forget_old(setting, Instant::now());
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
-        let anchors = state.anchors.iter().filter_map(|(_, known)| match &known.anchor {
-            AnchorState::Content(kept) => Some(kept.digest),
-            AnchorState::Nothing | AnchorState::Moved { .. } => None,
+        let anchors = state.past.iter().filter_map(|(_, known)| match &known.had {
+            Some(AnchorState::Content(kept)) => Some(kept.digest),
+            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
         });
         let windows = state.windows.needed_content();
         held.chain(anchors).chain(windows).collect()
@@ -519,8 +510,7 @@ impl State {
             handles: HashMap::new(),
             handle_last: 0,
             windows: Windows::default(),
-            anchors: Anchors::default(),
-            moved_dirs: Vec::new(),
+            past: Past::default(),
             sights: Sights::default(),
             seen: HashMap::new(),
             heralded: Heralded::default(),

@@ -4,10 +4,12 @@
 //! case when the view shows it nowhere any more.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::handles::Backing;
 use super::lookup::Origin;
 use super::settle::{Claim, Job};
 use super::uppers::Upper;
@@ -48,7 +50,7 @@ impl Overlay {
         };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let opened = self.stage_exchange(&mut landing, path, &to, moved)?;
-        let anchors = self.state.lock().anchors_put_back(path, &to, moved.stamp());
+        let anchors = self.state.lock().past.put_back(path, &to, moved.stamp());
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
         let applied = {
             let mut state = self.state.lock();
@@ -104,7 +106,7 @@ impl Overlay {
         let (ours, theirs) = exchange_bases(ours, theirs, &meta);
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
-        let anchors = self.state.lock().anchors_uncovered(&covered.path, &covered.to, meta.stamp());
+        let anchors = self.state.lock().past.uncovered(&covered.path, &covered.to, meta.stamp());
         let save = vec![ours.clone(), theirs.clone()];
         let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..Epilogue::default() })?;
         let (applied, judged) = {
@@ -137,7 +139,7 @@ impl Overlay {
             // Lower has no place for it there.
             return Ok(None);
         }
-        let went = self.state.lock().anchors.get(path).and_then(|known| known.went.clone());
+        let went = self.state.lock().past.get(path).and_then(|known| known.went.clone());
         Ok(match (went, self.anchor_of(path)?) {
             // What came in this session leaves nobody without anything.
             (_, Some(AnchorState::Nothing) | None) => None,
@@ -160,7 +162,7 @@ impl Overlay {
         let by = state.uppers.at(&to).and_then(|by| state.uppers.get(by));
         // One that was written by another name of its inode is a change of all of them.
         let covers = |by: &&Upper| by.row.id != id && by.row.names[0] == to && !by.row.base.is_shared();
-        if !state.came_here(&to) {
+        if !state.past.came_here(&to) {
             // It had this content all along, and has it to be judged against.
             return Ok(None);
         }
@@ -197,6 +199,33 @@ fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, U
 }
 
 impl State {
+    /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other; open where it is a file.
+    pub(super) fn put_back(
+        &mut self,
+        path: &RelPath,
+        to: &RelPath,
+        moved: &Meta,
+        copied: Option<(Meta, Option<File>)>,
+    ) {
+        self.epoch += 1;
+        self.recent_put_back(to, path);
+        let Some((copy, file)) = copied else { return };
+        self.touched(to, &moved.stamp(), &copy);
+        let Some(node) = self.nodes.at(to) else { return };
+        if self.nodes.names(node).len() > 1 {
+            // Its other names go on being those of the renamed inode, and the copy is a file of its own.
+            self.nodes.unname_path(to);
+            return;
+        }
+        self.nodes.set_lower(node, Some(copy.key()));
+        if let Some((open, file)) = self.nodes.open_on(node).zip(file)
+            && open.upper().is_none()
+            && !open.backing().is_orphan()
+        {
+            open.set_backing(Backing::Lower(Arc::new(file)));
+        }
+    }
+
     /// Who has written to it has it judged at the close.
     fn is_unjudged(&self, path: &RelPath) -> bool {
         let node = self.nodes.at(path);

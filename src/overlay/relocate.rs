@@ -2,23 +2,19 @@
 //!
 //! Each is one landing under the lock: an intent with the new names, the new ids and what it means for anchors, then the
 //! rename, then the record. A daemon that dies in between leaves all of it undone, or the next start finishes it.
+use std::collections::BTreeSet;
 
-use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
-
-use super::anchors::{exchange_moves, forgotten};
 use super::carry::{Cargo, Lifted, Move};
 use super::error::Context;
-use super::nodes::Nodes;
+use super::past::Past;
 use super::rename::End;
+use super::renamed::Renamed;
 use super::settle::Claim;
-use super::uppers::Upper;
-use super::{Caller, Error, Known, NodeId, Overlay, Result, State};
-use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
+use super::{Caller, Error, Overlay, Result, State};
+use crate::model::{OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Anchor, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, Held, Landing, PathEffect,
-    UpperId, UpperRow,
+    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Landing, PathEffect, UpperId, UpperRow,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -51,17 +47,6 @@ pub(super) enum Leaves {
     Name,
 }
 
-/// What a rename has changed of what the kernel knows, to be told with no lock held.
-#[must_use]
-pub(super) enum Renamed {
-    /// The node goes on under its new name.
-    Moved,
-    /// The same, and the node that it had been set apart from has a link less.
-    MovedApart(NodeId),
-    /// The new name stands for another node. The old one, where there is one, goes on without a name, or with a link less.
-    Parted(Option<NodeId>),
-}
-
 impl Moving<'_> {
     /// What upper entries at or below each path are called then.
     fn moves(&self) -> Vec<Move<'_>> {
@@ -83,26 +68,24 @@ impl Moving<'_> {
         }
     }
 
-    /// The renames of judged directories that it amounts to, one after the other.
-    fn dirs(&self) -> Vec<(RelPath, RelPath)> {
-        let (from, to) = (&self.from.path, &self.to.path);
-        match self.how {
-            How::RenameDir { .. } => vec![(from.clone(), to.clone())],
-            How::ExchangeDirs => exchange_moves(from, to).into(),
-            How::ExchangeFileAndDir => vec![(to.clone(), from.clone())],
-            How::ExchangeBelow => Vec::new(),
-        }
-    }
-
     fn passes(&self) -> bool {
         self.from.action == Action::Pass && self.to.action == Action::Pass
+    }
+
+    /// What becomes known by it, where lower has `here` where it comes from. What lies at `gone` does not come along.
+    fn anchors(&self, past: &Past, here: Option<&Meta>, gone: &[RelPath]) -> Vec<Anchor> {
+        match self.how {
+            How::RenameDir { .. } | How::ExchangeDirs => past.moved_dirs(&self.moves_of_dirs(), gone),
+            How::ExchangeFileAndDir => past.exchanged(&self.from.path, &self.to.path, here, gone),
+            How::ExchangeBelow => Vec::new(),
+        }
     }
 
     /// The entries of what is lifted, as they are once it has come along.
     fn lifted_rows(&self, state: &State, lifted: &[Lifted<'_>]) -> Result<Vec<UpperRow>> {
         let moves = self.moves();
-        let moved = |path: &RelPath| moves.iter().find_map(|one| path.rebase(one.from, one.to));
-        lifted.iter().map(|one| one.row(state, moved(&one.path).ok_or(Error::Errno(libc::ESTALE))?)).collect()
+        let moved = |path: &RelPath| Move::all(&moves, path).ok_or(Error::Errno(libc::ESTALE));
+        lifted.iter().map(|one| one.row(state, moved(&one.path)?)).collect()
     }
 }
 
@@ -180,8 +163,8 @@ impl Overlay {
         rows: Vec<UpperRow>,
     ) -> Result<(Renamed, Option<OperationId>)> {
         let anchors = match leaves {
-            Leaves::Path => state.anchors_moved(&from.path, &to.path, meta),
-            Leaves::Name => state.anchors_parted(&from.path, &to.path, meta),
+            Leaves::Path => state.past.moved(&from.path, &to.path, meta),
+            Leaves::Name => state.past.parted(&from.path, &to.path, meta),
         };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.looks_below())?;
@@ -345,17 +328,16 @@ impl Overlay {
         let (rows, mut epilogue) = state.renamed_rows(&others, &moving.moves())?;
         epilogue.save.extend(entries.iter().cloned());
         let gone: Vec<RelPath> = lifted.iter().map(|one| one.path.clone()).collect();
-        let implied = self.implied_anchors(state, &moving.moves_of_dirs())?;
-        let anchors = state.anchors_relocated(moving, here.as_ref(), state.anchors_without(&gone, implied));
-        let forgotten: Vec<(RelPath, RelPath)> = unjudged.iter().map(forgotten).collect();
-        let moved_dirs = moving.dirs().into_iter().chain(forgotten.iter().cloned()).collect();
-        let epilogue = Epilogue { anchors: anchors.clone(), moved_dirs, events: events.to_vec(), ..epilogue };
+        let anchors = moving.anchors(&state.past, here.as_ref(), &gone);
+        let moved_dirs = state.past.dirs().after(&moving.moves_of_dirs(), &unjudged);
+        let epilogue =
+            Epilogue { anchors: anchors.clone(), moved_dirs: moved_dirs.clone(), events: events.to_vec(), ..epilogue };
         let applied = landing.promise(epilogue)?.apply().map_err(looked_at_too_early)?;
         gone.iter().for_each(|path| state.forget_recent(path));
         state.know(anchors);
+        state.past.know_dirs(moved_dirs);
         state.rows_changed(rows);
-        let renamed = state.relocated(moving, here.is_some());
-        state.moved_dirs.extend(forgotten);
+        let renamed = state.relocated(moving);
         let lifted = self.enter_lifted(state, lifted, entries);
         Ok((renamed, Relocated { operation: applied.finish()?.operation, lifted }))
     }
@@ -413,54 +395,6 @@ impl Overlay {
         event.doing([PathEffect::new(&to.path, effect)])
     }
 
-    pub(super) fn tell_renamed(&self, to: &End, renamed: Renamed) {
-        match renamed {
-            Renamed::Moved => {}
-            Renamed::MovedApart(node) => self.forget_attributes(node),
-            Renamed::Parted(node) => {
-                self.tell(|observer| observer.entry_changed(to.parent, &to.name));
-                node.into_iter().for_each(|node| self.forget_attributes(node));
-            }
-        }
-    }
-
-    /// A change goes on under another name of its inode: the database learns of it, and of its new id.
-    pub(super) fn rename_change(&self, id: UpperId, from: &RelPath, to: &RelPath) -> Result<()> {
-        let mut state = self.state.lock();
-        let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from, to }])?;
-        self.store.record_epilogue(&epilogue)?;
-        state.rows_changed(rows);
-        Ok(())
-    }
-
-    /// The same without one of its names, which was to be made when it lands.
-    pub(super) fn drop_change_name(&self, id: UpperId, gone: &RelPath) -> Result<()> {
-        let mut state = self.state.lock();
-        let Some(upper) = state.uppers.get(id) else { return Ok(()) };
-        let mut renamed = RenamedRows::default();
-        state.call(upper, upper.row.without_name(gone), &mut renamed)?;
-        self.store.record_epilogue(&renamed.epilogue)?;
-        state.rows_changed(renamed.rows);
-        Ok(())
-    }
-
-    /// The same without the name that it is based on, which stays below: under the others it is something new. `whiteout`
-    /// hides that name from then on.
-    pub(super) fn leave_base(&self, id: UpperId, base: &RelPath, whiteout: Option<UpperRow>) -> Result<()> {
-        let mut state = self.state.lock();
-        let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ESTALE))?;
-        let held = upper.row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
-        let row = UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..upper.row.without_name(base) };
-        let mut renamed = RenamedRows::default();
-        state.call(upper, row, &mut renamed)?;
-        let RenamedRows { rows, mut epilogue, .. } = renamed;
-        epilogue.save.extend(whiteout.clone());
-        self.store.record_epilogue(&epilogue)?;
-        state.based_on_nothing(rows);
-        whiteout.into_iter().for_each(|row| state.uppers.insert(Upper::written(row)));
-        Ok(())
-    }
-
     /// One end of a rename that happens along with something else: what the view has at `path`.
     pub(super) fn end_of(&self, path: &RelPath) -> Result<End> {
         self.learn_name(path)?;
@@ -471,158 +405,16 @@ impl Overlay {
     }
 }
 
-/// Upper entries as they will be.
-#[derive(Default)]
-struct RenamedRows {
-    rows: Vec<UpperRow>,
-    /// The new ids among them.
-    changes: BTreeSet<ChangeId>,
-    epilogue: Epilogue,
-}
-
 impl State {
-    /// Upper entries as they will be once each path of `moves` is called by its new name, and what the database shall
-    /// say of them. A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
-    pub(super) fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
-        let mut renamed = RenamedRows::default();
-        for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
-            let moved = |name: &RelPath| moves.iter().find_map(|one| name.rebase(one.from, one.to));
-            let mut names: Vec<RelPath> = Vec::new();
-            for name in upper.row.names.iter().map(|name| moved(name).unwrap_or_else(|| name.clone())) {
-                // One that was to be made is there already.
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut renamed)?;
-        }
-        Ok((renamed.rows, renamed.epilogue))
-    }
-
-    /// The same for one entry, which is to be `row`.
-    fn call(&self, upper: &Upper, mut row: UpperRow, renamed: &mut RenamedRows) -> Result<()> {
-        let RenamedRows { rows, changes, epilogue } = renamed;
-        let was = &upper.row.names[0];
-        if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
-            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
-            let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, changes)?);
-            changes.insert(held.id.clone());
-            if old != held.id {
-                epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
-            }
-        }
-        if upper.saved {
-            // One that is not has landed, and is only open still: the database need not know of it.
-            epilogue.save.push(row.clone());
-        }
-        rows.push(row);
-        Ok(())
-    }
-
-    pub(super) fn rows_changed(&mut self, rows: Vec<UpperRow>) {
-        rows.into_iter().for_each(|row| self.uppers.set_row(row));
-    }
-
-    /// The same of changes of what stays behind. What waits for review is to be judged anew, as something new.
-    fn based_on_nothing(&mut self, rows: Vec<UpperRow>) {
-        self.epoch += 1;
-        for row in rows {
-            if let Some(node) = self.nodes.at(&row.names[0]) {
-                self.nodes.set_lower(node, None);
-            }
-            if let Some(upper) = self.uppers.get_mut(row.id) {
-                (upper.left, upper.moved_on) = (row.held.is_some(), false);
-            }
-            self.uppers.set_row(row);
-        }
-    }
-
-    /// `now`: what is known before.
-    fn anchors_relocated(&self, moving: &Moving<'_>, here: Option<&Meta>, now: HashMap<RelPath, Known>) -> Vec<Anchor> {
-        let (from, to) = (&moving.from.path, &moving.to.path);
-        match moving.how {
-            How::RenameDir { .. } => self.anchors_moved_dir(from, to, now),
-            How::ExchangeDirs => self.anchors_exchanged_dirs(from, to, now),
-            How::ExchangeFileAndDir => self.anchors_exchanged(from, to, here, now),
-            How::ExchangeBelow => Vec::new(),
-        }
-    }
-
-    fn relocated(&mut self, moving: &Moving<'_>, had_from: bool) -> Renamed {
+    fn relocated(&mut self, moving: &Moving<'_>) -> Renamed {
         let Moving { from, to, how } = moving;
-        moving.dirs().iter().for_each(|(from, to)| self.dir_moved(from, to));
-        if *how == How::ExchangeFileAndDir && had_from {
-            self.recent_moved(&from.path, &to.path);
-        }
+        self.recent_moved_dirs(&moving.moves());
         if matches!(how, How::RenameDir { .. }) {
             return self.renamed(from, to);
         }
         self.epoch += 1;
         self.exchanged(from, to);
         Renamed::Moved
-    }
-
-    /// What comes is a copy of the source, which is a node of its own. Names that came meanwhile are not the copy's.
-    pub(super) fn renamed_as_copy(&mut self, from: &End, to: &End) -> Renamed {
-        let node = self.nodes.child(from.parent, &from.name);
-        if node.is_none_or(|node| self.nodes.names(node).len() < 2) {
-            return self.renamed(from, to);
-        }
-        self.epoch += 1;
-        self.nodes.unname(to.parent, &to.name);
-        self.nodes.unname(from.parent, &from.name);
-        Renamed::Parted(node)
-    }
-
-    /// The source's node has the target's name.
-    pub(super) fn renamed(&mut self, from: &End, to: &End) -> Renamed {
-        self.epoch += 1;
-        let node = self.nodes.child(from.parent, &from.name);
-        self.nodes.unname(to.parent, &to.name);
-        let Some(node) = node else { return Renamed::Moved };
-        if from.action == Action::Pass && to.action != Action::Pass && self.part_if_passed(node) {
-            return Renamed::Parted(Some(node));
-        }
-        let other = self.nodes.end_apart(node);
-        // Named anew before the old name goes, so that it is never without one.
-        self.nodes.name(node, to.parent, &to.name);
-        self.nodes.unname(from.parent, &from.name);
-        self.nodes.promote(node, to.parent, &to.name);
-        other.map_or(Renamed::Moved, Renamed::MovedApart)
-    }
-
-    /// What comes to each end is a copy. A node with other names keeps those, and who has it open goes on with them. Gives
-    /// the ends that stand for other nodes than the kernel takes them for.
-    pub(super) fn exchanged_as_copies<'a>(&mut self, from: &'a End, to: &'a End) -> Vec<(&'a End, Renamed)> {
-        let mut parted = Vec::new();
-        for (end, arrival) in [(from, to), (to, from)] {
-            let Some(node) = self.nodes.child(end.parent, &end.name) else { continue };
-            if self.nodes.names(node).len() > 1 {
-                self.nodes.unname(end.parent, &end.name);
-                parted.push((arrival, Renamed::Parted(Some(node))));
-            } else if let Some(other) = self.nodes.end_apart(node) {
-                parted.push((arrival, Renamed::MovedApart(other)));
-            }
-        }
-        self.exchanged(from, to);
-        parted
-    }
-
-    /// Each of the two nodes has the other's name, as far as there are two.
-    pub(super) fn exchanged(&mut self, from: &End, to: &End) {
-        let (a, b) = (self.nodes.child(from.parent, &from.name), self.nodes.child(to.parent, &to.name));
-        for (node, end) in [(a, to), (b, from)] {
-            if let Some(node) = node {
-                self.nodes.name(node, end.parent, &end.name);
-                self.nodes.promote(node, end.parent, &end.name);
-            }
-        }
-        // Where one was never looked up, the other has kept the name it had.
-        for (node, end) in [(a, to), (b, from)] {
-            if node.is_none() {
-                self.nodes.unname(end.parent, &end.name);
-            }
-        }
     }
 }
 
@@ -631,16 +423,5 @@ fn looked_at_too_early(err: store::Error) -> Error {
     match err {
         store::Error::Conflict { .. } => Error::Errno(libc::ESTALE),
         other => other.into(),
-    }
-}
-
-impl Nodes {
-    /// Makes one of a node's names the first, the one its path is made of.
-    fn promote(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
-        if let Ok(node) = self.get_mut(node)
-            && let Some(index) = node.names.position(parent, name)
-        {
-            node.names.swap(0, index);
-        }
     }
 }

@@ -410,7 +410,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         self.keep_source(&from.path, &mut landing, by)?;
         landing.remove(&self.lower, &from.path, meta.stamp())?;
-        let anchors = self.state.lock().anchor_left(&from.path).into_iter().collect();
+        let anchors = self.state.lock().past.left(&from.path).into_iter().collect();
         let applied = landing.promise(Epilogue { anchors, drop: vec![whiteout], ..Epilogue::default() })?.apply()?;
         {
             let mut state = self.state.lock();

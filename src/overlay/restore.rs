@@ -17,12 +17,12 @@ use super::land::{Replacement, content_effect};
 use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
 use super::undo::{UndoHow, structure_outcome, undone_event};
-use super::{Error, Known, Overlay, Result, State};
+use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Landing, Operation, PathEffect,
-    UpperId, UpperRow, Version,
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Known, Landing, Operation,
+    PathEffect, UpperId, UpperRow, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::process;
@@ -345,7 +345,7 @@ impl Overlay {
         for (path, meta) in &plan.specials {
             landing.remove(&self.lower, path, meta.stamp())?;
             epilogue.events.push(undone_event(self, path, operation, how));
-            epilogue.anchors.extend(self.state.lock().anchor_left(path));
+            epilogue.anchors.extend(self.state.lock().past.left(path));
         }
         for dir in &plan.dirs_removed {
             landing.remove_dir(&self.lower, dir)?;
@@ -400,7 +400,7 @@ impl Overlay {
     fn anchors_restored(&self, file: &mut Restoring<'_>) -> Result<Vec<Anchor>> {
         let content = file.new.kept().doing(|| format!("hash {}", file.path))?;
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
-        let moved = file.backup.map(|kept| self.state.lock().anchors_moved_to(file.path, kept)).unwrap_or_default();
+        let moved = file.backup.map(|kept| self.state.lock().past.moved_to(file.path, kept)).unwrap_or_default();
         let elsewhere = moved.into_iter().filter(|anchor| anchor.path != *file.path);
         Ok(elsewhere.chain([Known::of(state).as_anchor(file.path)]).collect())
     }

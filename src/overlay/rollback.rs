@@ -8,12 +8,12 @@ use super::handles::Backing;
 use super::land::{Replacement, content_effect};
 use super::review::{Review, Reviewed, check_not_ours, failed, not_landed, refused_at};
 use super::side::Side;
-use super::{Error, Known, Overlay, Result, State, open_lower};
+use super::{Error, Overlay, Result, State, open_lower};
 use crate::model::{BackupKind, Digest, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
 use crate::store::{
-    AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Landed, Landing, PathEffect,
-    Version,
+    AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Known, Landed, Landing,
+    PathEffect, Version,
 };
 use crate::sys::file::FileKind;
 
@@ -141,7 +141,7 @@ impl Overlay {
             contents.push(restored);
             if let Some(kept) = one.replaced {
                 // What had been renamed to here is not here any more.
-                epilogue.anchors.extend(self.state.lock().anchors_moved_to(one.path, kept));
+                epilogue.anchors.extend(self.state.lock().past.moved_to(one.path, kept));
             }
             epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(one.path));
             epilogue.events.push(self.rolled_back_event(one, restored, how).doing(effects));

@@ -338,7 +338,7 @@ impl Overlay {
 
     /// Whether a file from before the session goes by being renamed here.
     fn brings_older(&self, job: &Job) -> bool {
-        job.takes_along.as_ref().is_some_and(|(source, _)| !self.state.lock().is_fresh(source))
+        job.takes_along.as_ref().is_some_and(|(source, _)| !self.state.lock().past.is_fresh(source))
     }
 
     /// The source of a rename goes with what it was renamed over, which has the same content. One that is older than the
@@ -350,8 +350,8 @@ impl Overlay {
         let path = &job.row.names[0];
         let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let anchors = |state: &State| {
-            let carried = there.map(|meta| state.anchors_carried(source, path, &meta)).unwrap_or_default();
-            carried.into_iter().chain(state.anchor_taken_over(source, path)).collect()
+            let carried = there.map(|meta| state.past.carried(source, path, &meta)).unwrap_or_default();
+            carried.into_iter().chain(state.past.taken_over(source, path)).collect()
         };
         let is_older = self.brings_older(job);
         if is_older {
@@ -371,7 +371,7 @@ impl Overlay {
         }
         let mut applied = promised.apply()?;
         let mut state = self.state.lock();
-        let taken_over = state.anchor_taken_over(source, path);
+        let taken_over = state.past.taken_over(source, path);
         let mut anchors = match there {
             Some(meta) => state.carried(source, path, &meta),
             None => state.left(source).into_iter().collect(),

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::carry::Move;
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
@@ -59,23 +60,16 @@ impl Sights {
     /// What was at or below a path is not, or something else is.
     pub fn forget_within(&mut self, path: &RelPath) {
         for sights in [&mut self.young, &mut self.old] {
-            let within = sights.range(path.clone()..).take_while(|(at, _)| at.is_within(path));
-            let within: Vec<RelPath> = within.map(|(at, _)| at.clone()).collect();
-            within.iter().for_each(|at| drop(sights.remove(at)));
+            drop(take_within(sights, path));
         }
     }
 
-    /// What was at or below `from` is at or below `to`.
-    pub fn moved_within(&mut self, from: &RelPath, to: &RelPath) {
-        self.forget_within(to);
+    /// What was at or below one end of each is at or below the other.
+    pub fn moved(&mut self, moves: &[Move<'_>]) {
         for sights in [&mut self.young, &mut self.old] {
-            let within = sights.range(from.clone()..).take_while(|(at, _)| at.is_within(from));
-            let moves: Vec<(RelPath, RelPath)> =
-                within.filter_map(|(at, _)| Some((at.clone(), at.rebase(from, to)?))).collect();
-            for (at, moved) in moves {
-                let seen = sights.remove(&at).unwrap_or_default();
-                sights.insert(moved, seen);
-            }
+            let taken: Vec<_> = moves.iter().flat_map(|one| take_within(sights, one.from)).collect();
+            moves.iter().for_each(|one| drop(take_within(sights, one.to)));
+            sights.extend(taken.into_iter().filter_map(|(at, seen)| Some((Move::all(moves, &at)?, seen))));
         }
     }
 
@@ -155,6 +149,13 @@ impl State {
     }
 }
 
+/// What is at or below a path is taken out.
+fn take_within(sights: &mut BTreeMap<RelPath, Vec<Sight>>, path: &RelPath) -> Vec<(RelPath, Vec<Sight>)> {
+    let within = sights.range(path.clone()..).take_while(|(at, _)| at.is_within(path));
+    let within: Vec<RelPath> = within.map(|(at, _)| at.clone()).collect();
+    within.into_iter().filter_map(|at| sights.remove_entry(&at)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,7 +201,7 @@ mod tests {
         for (at, inode) in [("d", 1), ("d/a", 2), ("d2/a", 3), ("e", 4), ("e/b", 5)] {
             sights.note(1, &path(at), Some(stamp(inode)));
         }
-        sights.moved_within(&path("d"), &path("e"));
+        sights.moved(&[Move { from: &path("d"), to: &path("e") }]);
         let known = ["d", "d/a", "d2/a", "e", "e/a", "e/b"].map(|at| sights.last(1, &path(at)));
         assert_eq!(known, [None, None, Some(stamp(3)), Some(stamp(1)), Some(stamp(2)), None]);
         sights.copied(&path("e/a"), &path("f"));

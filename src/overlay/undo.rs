@@ -12,13 +12,13 @@ use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
 use super::undo_contents::is_on_held;
-use super::{Error, Known, NodeId, Overlay, Result, State};
+use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
-    self, Anchor, AnchorState, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent,
-    NodeLooks, Operation, PathEffect, Writer,
+    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent, NodeLooks,
+    Operation, PathEffect, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -192,15 +192,15 @@ impl Overlay {
         let anchor = match reversed {
             Reversed::Goes(was) => {
                 landing.remove(&self.lower, path, was.stamp())?;
-                self.state.lock().anchor_left(path)
+                self.state.lock().past.left(path)
             }
             Reversed::DirComesBack(looks) => {
                 landing.make_dir(&self.lower, path, *looks)?;
-                Some(self.state.lock().anchor_made(path))
+                Some(self.state.lock().past.made(path, None))
             }
             Reversed::NodeComesBack(looks) => {
                 landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
-                Some(self.state.lock().anchor_made(path))
+                Some(self.state.lock().past.made(path, None))
             }
         };
         let anchors: Vec<Anchor> = anchor.into_iter().collect();
@@ -349,12 +349,6 @@ impl Overlay {
 }
 
 impl State {
-    /// What is known of a directory that is made anew at a path.
-    fn anchor_made(&self, path: &RelPath) -> Anchor {
-        let known = self.anchors.get(path).cloned().unwrap_or_else(Known::nothing);
-        Known { fresh: known.anchor == AnchorState::Nothing, from: None, went: None, ..known }.as_anchor(path)
-    }
-
     /// As after an `unlink` or `rmdir` of the path.
     pub(super) fn unnamed_at(&mut self, path: &RelPath, was: &Meta) {
         self.epoch += 1;

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::carry::Move;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::side::Side;
-use super::{Known, Overlay, Result, State};
+use super::{Overlay, Result, State};
 use crate::model::{Digest, RelPath, Stamp};
 use crate::policy::settings::Window as Setting;
-use crate::store::{AnchorState, Kept, RecentLanding, WindowNote};
+use crate::store::{AnchorState, Kept, Known, RecentLanding, WindowNote};
 use crate::sys::file::Meta;
 
 /// How many landings are remembered before old ones are looked for.
@@ -135,7 +136,7 @@ impl Overlay {
         for landing in self.store.recent_landings(age_max)? {
             let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
             let mut state = self.state.lock();
-            let is_older = state.anchors.get(&landing.path).is_some_and(|known| known.from.is_some());
+            let is_older = state.past.get(&landing.path).is_some_and(|known| known.from.is_some());
             // See `older_came`.
             if landing.note.first.is_some() || !is_older {
                 state.windows.restore(&landing, there.as_ref());
@@ -164,10 +165,10 @@ impl Overlay {
     }
 
     fn note_first(&self, state: &mut State, path: &RelPath, first: Kept) -> Result<()> {
-        if state.anchors.contains(path) {
+        if state.past.get(path).is_some() {
             return Ok(());
         }
-        let mut anchors = state.anchors_moved_to(path, first);
+        let mut anchors = state.past.moved_to(path, first);
         anchors.push(Known::of(AnchorState::Content(first)).as_anchor(path));
         self.store.save_anchors(&anchors)?;
         state.know(anchors);
@@ -177,20 +178,10 @@ impl Overlay {
     /// What somebody else left at a path is what the session is judged against from now on.
     fn begin_anew_from(&self, path: &RelPath, present: &Side) -> Result<()> {
         let content = present.stage(&self.store)?;
-        let known = match content {
-            Some(content) => {
-                self.store.keep_content(&content)?;
-                Known::of(AnchorState::Content(Kept { digest: content.digest, symlink: present.is_symlink() }))
-            }
-            None => Known::nothing(),
-        };
+        content.iter().try_for_each(|content| self.store.keep_content(content))?;
+        let kept = content.map(|content| Kept { digest: content.digest, symlink: present.is_symlink() });
         let mut state = self.state.lock();
-        let mut anchors = vec![known.as_anchor(path)];
-        if let (Some(was), Some(meta)) = (state.came_with_dir(path), present.meta) {
-            // What it came from is a modification of it all the same.
-            let moved = AnchorState::Moved { to: path.clone(), stamp: meta.stamp() };
-            anchors.push(Known::of(moved).as_anchor(&was));
-        }
+        let anchors = state.past.begun_anew(path, kept, present.meta.map(|meta| meta.stamp()));
         self.store.save_anchors(&anchors)?;
         state.know(anchors);
         Ok(())
@@ -200,13 +191,12 @@ impl Overlay {
 impl State {
     /// What a path is judged against to the session's end, if something happened to it.
     fn anchor_first(&self, path: &RelPath) -> Option<Option<Kept>> {
-        let known = self.anchors.get(path)?;
-        match (&known.anchor, &known.from) {
+        match (self.past.had(path)?, self.past.from(path)) {
             (AnchorState::Content(kept), _) => Some(Some(*kept)),
             (AnchorState::Nothing, None) => Some(None),
             // Older than its name: against what it was under the other.
-            (AnchorState::Nothing, Some(from)) => match self.anchors.get(from)?.anchor {
-                AnchorState::Content(kept) => Some(Some(kept)),
+            (AnchorState::Nothing, Some(from)) => match self.past.had(&from)? {
+                AnchorState::Content(kept) => Some(Some(*kept)),
                 AnchorState::Nothing | AnchorState::Moved { .. } => None,
             },
             (AnchorState::Moved { .. }, _) => None,
@@ -379,14 +369,11 @@ impl Windows {
     }
 
     /// Only of files that are there: what was deleted from a path stays with the path.
-    pub fn moved_within(&mut self, from: &RelPath, to: &RelPath) {
-        let moves = |(path, window): &(&RelPath, &Window)| path.is_within(from) && window.landed.is_some();
-        let paths: Vec<RelPath> = self.at.iter().filter(moves).map(|(path, _)| path.clone()).collect();
-        for path in paths {
-            if let Some(moved) = path.rebase(from, to) {
-                self.moved(&path, &moved);
-            }
-        }
+    pub fn moved_dirs(&mut self, moves: &[Move<'_>]) {
+        let there = self.at.iter().filter(|(_, window)| window.landed.is_some());
+        let moved: Vec<_> = there.filter_map(|(path, _)| Some((path.clone(), Move::all(moves, path)?))).collect();
+        let windows: Vec<_> = moved.into_iter().filter_map(|(path, to)| Some((to, self.at.remove(&path)?))).collect();
+        self.at.extend(windows);
     }
 
     /// What a landing left at `path` was `before` and is `after` by our own doing, with the same content.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::events::{self, EventDraft};
 use super::upper::{Kept, parse_row, to_row};
-use super::{Error, Result, Store};
+use super::{Result, Store};
 use crate::model::{RelPath, Stamp};
 use crate::sys::sqlite::Transaction;
 
@@ -27,24 +27,55 @@ pub struct Went {
     pub stamp: Stamp,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Anchor {
-    pub path: RelPath,
-    pub state: AnchorState,
-    /// What is at the path now came in this session.
+/// What is known of a path by itself. Of the rest the directories tell that were renamed, and where none was, all is as it
+/// was when the session began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The anchor. None: the content is where a directory took it, or still here.
+    #[serde(default, rename = "state")]
+    pub had: Option<AnchorState>,
+    /// What is at the path now came in this session: its deletion then loses nothing.
     pub fresh: bool,
     /// And is older all the same: it was renamed or linked here from this path, and only its name is new.
     #[serde(default)]
     pub from: Option<RelPath>,
-    /// The path is free, because what was there was renamed.
+    /// Where what was last at the path went by a rename, while lower has nothing in its place. It need not be the anchor's
+    /// content: that may have changed in between.
     #[serde(default)]
     pub went: Option<Went>,
-    /// The path is free, because what was there was put back to where it came from, or took another name of its file.
+    /// What was here was put back to where it came from or took another name of its file, and nothing has landed here
+    /// since: that lower has nothing is our own doing, which no event tells.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put_back: bool,
-    /// A directory that is older than the session was here, and was renamed away or removed.
+    /// A directory that is older than the session was here, and was renamed away or removed: a symlink in its place would
+    /// stand for all that was in it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub had_dir: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    pub path: RelPath,
+    #[serde(flatten)]
+    pub known: Known,
+}
+
+/// Where a directory is that was renamed in this session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirPlace {
+    At(RelPath),
+    /// Where nobody judges: whoever writes there must not make an anchor of what lies in it.
+    Unjudged(RelPath),
+    /// It is gone, or another directory stands there.
+    Nowhere,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovedDir {
+    /// Where it was when the session began.
+    pub origin: RelPath,
+    pub place: DirPlace,
 }
 
 impl Store {
@@ -59,17 +90,11 @@ impl Store {
         self.database.lock().write(|tx| anchors.iter().try_for_each(|anchor| put(tx, anchor)))
     }
 
-    /// Directories renamed in this session, oldest first: what lay in the first lies in the second.
-    pub fn load_moved_dirs(&self) -> Result<Vec<(RelPath, RelPath)>> {
-        let rows = {
-            let mut database = self.database.lock();
-            let mut statement = database.reader().prepare("SELECT old, new FROM moved_dir ORDER BY id")?;
-            let rows = statement.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()?
-        };
-        let damaged = |what: String| Error::Damaged { path: self.dirs.describe().to_owned(), what };
-        let parse = |bytes: &[u8]| RelPath::parse(bytes).map_err(|err| damaged(err.to_string()));
-        rows.iter().map(|(old, new)| Ok((parse(old)?, parse(new)?))).collect()
+    pub fn load_moved_dirs(&self) -> Result<Vec<MovedDir>> {
+        let mut database = self.database.lock();
+        let mut statement = database.reader().prepare("SELECT row FROM moved_dir")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 
     /// The session is over: what paths had when it began does not matter any more.
@@ -81,13 +106,17 @@ impl Store {
     }
 }
 
-pub(super) fn put_moved_dir(tx: &Transaction<'_>, from: &RelPath, to: &RelPath) -> Result<()> {
-    let mut statement = tx.prepare_cached("INSERT INTO moved_dir (old, new) VALUES (?1, ?2)")?;
-    statement.execute((from.as_bytes(), to.as_bytes()))?;
+pub(super) fn put_moved_dir(tx: &Transaction<'_>, moved: &MovedDir) -> Result<()> {
+    let mut statement = tx.prepare_cached("INSERT OR REPLACE INTO moved_dir (origin, row) VALUES (?1, ?2)")?;
+    statement.execute((moved.origin.as_bytes(), to_row(moved)?))?;
     Ok(())
 }
 
 pub(super) fn put(tx: &Transaction<'_>, anchor: &Anchor) -> Result<()> {
+    if anchor.known == Known::default() {
+        tx.prepare_cached("DELETE FROM anchor WHERE path = ?1")?.execute([anchor.path.as_bytes()])?;
+        return Ok(());
+    }
     tx.prepare_cached("INSERT OR REPLACE INTO anchor (path, row) VALUES (?1, ?2)")?
         .execute((anchor.path.as_bytes(), to_row(anchor)?))?;
     Ok(())

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::anchors::{Anchor, AnchorState};
+use super::anchors::{Anchor, AnchorState, MovedDir};
 use super::backups::Backup;
 use super::upper::{Held, UpperId, UpperRow, What, parse_row};
 use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name};
@@ -308,16 +308,15 @@ impl Store {
 
     fn check_anchors(&self, found: &mut Findings, contents: &HashSet<Digest>) -> Result<()> {
         for (_, anchor) in self.rows::<Anchor>(found, "anchor", "SELECT hex(path), row FROM anchor")? {
-            let kept = match anchor.state {
-                AnchorState::Content(kept) => contents.contains(&kept.digest),
-                AnchorState::Nothing | AnchorState::Moved { .. } => true,
+            let kept = match anchor.known.had {
+                Some(AnchorState::Content(kept)) => contents.contains(&kept.digest),
+                Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => true,
             };
             found.check(kept, FaultKind::Content, &anchor.path, || {
                 "what it had when the session began is not kept".to_owned()
             });
         }
-        let moved = self.load_moved_dirs();
-        found.check(moved.is_ok(), FaultKind::Database, &"moved_dir", || "has a row that is no path".to_owned());
+        self.rows::<MovedDir>(found, "moved_dir", "SELECT hex(origin), row FROM moved_dir").map(|_| ())?;
         Ok(())
     }
 

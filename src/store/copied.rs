@@ -39,10 +39,10 @@ fn adopt_row(lower: &Tree, row: &mut UpperRow) -> Result<()> {
 }
 
 fn adopt_anchor(lower: &Tree, anchor: &mut Anchor) -> Result<()> {
-    if let AnchorState::Moved { to, stamp } = &mut anchor.state {
+    if let Some(AnchorState::Moved { to, stamp }) = &mut anchor.known.had {
         adopt_at(lower, to, stamp)?;
     }
-    anchor.went.as_mut().map_or(Ok(()), |went| adopt_at(lower, &went.to, &mut went.stamp))
+    anchor.known.went.as_mut().map_or(Ok(()), |went| adopt_at(lower, &went.to, &mut went.stamp))
 }
 
 fn adopt_at(lower: &Tree, path: &RelPath, stamp: &mut Stamp) -> Result<()> {

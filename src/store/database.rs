@@ -19,7 +19,19 @@ use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 /// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
 /// before do not say whether what they are based on was a symlink; those of version 5 know no directories, and a program
 /// of that time would take what is in one for content without a place.
-const SCHEMA_VERSION: i64 = 6;
+const SCHEMA_VERSION: i64 = 7;
+
+/// The one before, which is taken over: it had each rename of a directory, and not where directories are. Of a session
+/// that a crash has broken off that is forgotten.
+const VERSION_BEFORE: i64 = 6;
+
+const TAKE_OVER: &str = "
+BEGIN;
+DROP TABLE moved_dir;
+CREATE TABLE moved_dir (origin BLOB PRIMARY KEY, row TEXT NOT NULL) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 7;
+COMMIT;
+";
 
 /// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
 /// use. `content` has its rows apart from its keys: comparing keys must not read whole contents.
@@ -35,7 +47,7 @@ CREATE INDEX verdict_by_id ON verdict (id, at);
 CREATE TABLE intent  (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE sweep   (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE event   (seq INTEGER PRIMARY KEY, path BLOB, sha256 TEXT, row TEXT NOT NULL) STRICT;
-CREATE TABLE moved_dir (id INTEGER PRIMARY KEY, old BLOB NOT NULL, new BLOB NOT NULL) STRICT;
+CREATE TABLE moved_dir (origin BLOB PRIMARY KEY, row TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
@@ -136,22 +148,25 @@ impl Database {
             OpenError::Database(err) => unopened(err),
         })?;
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(unopened)?;
-        let forgets = version == 0 || (version == SCHEMA_VERSION && knows_nothing(&connection)?);
+        let is_known = matches!(version, SCHEMA_VERSION | VERSION_BEFORE);
+        let forgets = version == 0 || (is_known && knows_nothing(&connection)?);
         // Taken for a new one, it would have all that content swept as left over.
         if forgets && (dirs.is_known() || has_content(dirs)?) {
             // Somebody may still find something in it.
             connection.keep_log()?;
             return Err(damaged(LOST.to_owned()));
         }
-        match version {
-            0 => make_tables(&connection).map_err(|err| failed(&connection, err.into()))?,
-            SCHEMA_VERSION => connection.execute_batch(LATER).map_err(|err| failed(&connection, err.into()))?,
+        let made = match version {
+            0 => make_tables(&connection),
+            VERSION_BEFORE => connection.execute_batch(&format!("{TAKE_OVER}{LATER}")),
+            SCHEMA_VERSION => connection.execute_batch(LATER),
             other => {
                 return Err(damaged(format!(
                     "its database is of version {other}, this program knows {SCHEMA_VERSION}"
                 )));
             }
-        }
+        };
+        made.map_err(|err| failed(&connection, err.into()))?;
         if forgets {
             note_made(&connection).map_err(|err| failed(&connection, err.into()))?;
         }

@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
 
-use super::anchors::{self, Anchor, AnchorState};
+use super::anchors::{self, Anchor, AnchorState, MovedDir};
 use super::backups::{self, Backup};
 use super::content::StagedContent;
 use super::events::{self, EventDraft};
@@ -68,9 +68,9 @@ pub struct Epilogue {
     pub save: Vec<UpperRow>,
     pub verdicts: Vec<(ChangeId, RelPath, Fate)>,
     pub anchors: Vec<Anchor>,
-    /// Directories that were renamed, from and to, in order.
-    #[serde(default)]
-    pub moved_dirs: Vec<(RelPath, RelPath)>,
+    /// Not by the name that version 6 had for something else: an intent of its time is read, too.
+    #[serde(default, rename = "dirs")]
+    pub moved_dirs: Vec<MovedDir>,
     pub events: Vec<EventDraft>,
 }
 
@@ -88,7 +88,7 @@ impl Epilogue {
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
         self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
-        self.moved_dirs.iter().try_for_each(|(from, to)| anchors::put_moved_dir(tx, from, to))?;
+        self.moved_dirs.iter().try_for_each(|moved| anchors::put_moved_dir(tx, moved))?;
         events::put_all(tx, &self.events, backups)
     }
 }
@@ -270,9 +270,9 @@ impl Intent {
             Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
             Act::Supplant { .. } | Act::Take { .. } | Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
-        let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.state {
-            AnchorState::Content(kept) => Some(kept.digest),
-            AnchorState::Nothing | AnchorState::Moved { .. } => None,
+        let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.known.had {
+            Some(AnchorState::Content(kept)) => Some(kept.digest),
+            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
         });
         let bases = self.epilogue.save.iter().filter_map(|row| row.base.digest());
         let backups = self.backups.iter().map(|backup| backup.digest);

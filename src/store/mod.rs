@@ -50,7 +50,7 @@ use crate::model::RelPath;
 use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
-pub use anchors::{Anchor, AnchorState, Went};
+pub use anchors::{Anchor, AnchorState, DirPlace, Known, MovedDir, Went};
 pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;

@@ -662,16 +662,45 @@ fn upper_files_that_come_or_go_are_no_orphans_and_those_that_stay_for_nothing_ar
 
 #[test]
 fn a_state_of_another_version_is_refused_and_left_as_it_is() {
-    for version in [5, 7] {
+    for version in [5, 8] {
         let mut bench = Bench::new();
         bench.store = None;
         let state = bench.file(".fettle");
         let open = || crate::sys::sqlite::open_database(std::os::fd::AsFd::as_fd(&state), "fettle.db").unwrap();
         open().execute_batch(&format!("PRAGMA user_version = {version}")).unwrap();
         let refused = Store::open(&bench.lower, &Location::default()).err().unwrap().to_string();
-        assert!(refused.contains(&format!("is of version {version}, this program knows 6")), "{refused}");
+        assert!(refused.contains(&format!("is of version {version}, this program knows 7")), "{refused}");
         assert_eq!(open().query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap(), version);
     }
+}
+
+/// As a daemon of version 6 leaves it that died in the middle of a session.
+#[test]
+fn a_state_of_the_version_before_is_taken_over() {
+    let mut bench = Bench::new();
+    bench.store = None;
+    let state = bench.file(".fettle");
+    let database = crate::sys::sqlite::open_database(std::os::fd::AsFd::as_fd(&state), "fettle.db").unwrap();
+    let was = r#"{"path":{"path":"a"},"state":"Nothing","fresh":true,"from":null,"went":null}"#;
+    database
+        .execute_batch(&format!(
+            "DROP TABLE moved_dir;
+             CREATE TABLE moved_dir (id INTEGER PRIMARY KEY, old BLOB NOT NULL, new BLOB NOT NULL) STRICT;
+             INSERT INTO moved_dir (old, new) VALUES (CAST('b' AS BLOB), CAST('c' AS BLOB));
+             INSERT INTO anchor (path, row) VALUES (CAST('a' AS BLOB), '{was}');
+             PRAGMA user_version = 6;"
+        ))
+        .unwrap();
+    drop(database);
+    let path = RelPath::parse(b"a").unwrap();
+    let known = Known { had: Some(AnchorState::Nothing), fresh: true, ..Known::default() };
+    let moved = MovedDir { origin: path.clone(), place: DirPlace::Nowhere };
+    bench.recover().unwrap();
+    assert_eq!(bench.store().load_moved_dirs().unwrap(), []);
+    bench.store().record_epilogue(&Epilogue { moved_dirs: vec![moved.clone()], ..Epilogue::default() }).unwrap();
+    bench.recover().unwrap();
+    assert_eq!(bench.store().load_moved_dirs().unwrap(), [moved]);
+    assert_eq!(bench.store().load_anchors().unwrap(), [Anchor { path, known }]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What `check` finds: each test breaks one thing in the state directory, as a bug or a damaged disk would.
 
 use super::*;
-use crate::store::FaultKind;
+use crate::store::{AnchorState, DirPlace, FaultKind, Known, MovedDir};
 
 /// A held change, a backup and a landed file.
 fn bench() -> Bench {
@@ -85,13 +85,14 @@ fn held_content_that_is_gone_is_found() {
 fn what_a_restart_would_forget_is_found() {
     let bench = bench();
     let (one, other) = (RelPath::parse(b"c").unwrap(), RelPath::parse(b"d").unwrap());
-    bench.view().state.lock().moved_dirs.push((one.clone(), other));
+    let past = bench.view().state.lock().past.clone();
+    let moved = MovedDir { origin: one.clone(), place: DirPlace::At(other) };
+    bench.view().state.lock().past.know_dirs(vec![moved]);
     assert_eq!(kinds(&bench), [FaultKind::Anchor]);
-    bench.view().state.lock().moved_dirs.clear();
-    let known = Known::nothing();
-    bench.view().state.lock().anchors.insert(one.clone(), known);
+    bench.view().state.lock().past = past.clone();
+    bench.view().state.lock().know(vec![Known::of(AnchorState::Nothing).as_anchor(&one)]);
     assert_eq!(kinds(&bench), [FaultKind::Anchor]);
-    bench.view().state.lock().anchors.remove(&one);
+    bench.view().state.lock().past = past;
     assert_eq!(kinds(&bench), []);
 }
 
@@ -198,12 +199,8 @@ fn a_held_rename_that_cannot_be_recorded_keeps_the_content() {
     refuse_records(&mut bench);
     // A save of it would be refused itself: it is put there below, and made fresh by hand.
     bench.put("a.tmp", "rewritten\n");
-    bench
-        .view()
-        .state
-        .lock()
-        .anchors
-        .insert(crate::model::RelPath::parse(b"a.tmp").unwrap(), Known { fresh: true, ..Known::nothing() });
+    let made = Known { fresh: true, ..Known::of(AnchorState::Nothing) }.as_anchor(&RelPath::parse(b"a.tmp").unwrap());
+    bench.view().state.lock().know(vec![made]);
     assert!(bench.try_rename("a.tmp", "a").is_err());
     assert!(bench.view().fault().is_some());
     allow_records(&mut bench);

@@ -101,9 +101,9 @@ fn what_is_made_where_a_file_was_is_no_change_of_one_that_has_its_number_later()
     let inode = std::fs::metadata(bench.lower_path("d")).unwrap().ino();
     std::fs::rename(bench.lower_path("d"), bench.lower_path("b")).unwrap();
     for anchor in &mut of_a {
-        let AnchorState::Moved { stamp, .. } = &mut anchor.state else { panic!("{anchor:?}") };
+        let Some(AnchorState::Moved { stamp, .. }) = &mut anchor.known.had else { panic!("{anchor:?}") };
         stamp.inode = inode;
-        anchor.went.iter_mut().for_each(|went| went.stamp.inode = inode);
+        anchor.known.went.iter_mut().for_each(|went| went.stamp.inode = inode);
     }
     assert_eq!(of_a.len(), 1);
     bench.view().store().save_anchors(&of_a).unwrap();

@@ -268,6 +268,32 @@ fn what_moved_on_with_its_directory_to_a_used_path_is_still_an_anchor() {
     assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f")], Some(lines(100))));
 }
 
+/// What has no content has none that anything could be a change of.
+#[test]
+fn a_directory_or_fifo_made_where_something_moved_from_with_its_directory_hides_no_anchor() {
+    let makes: [Act; 2] = [
+        ("a directory", |bench| {
+            bench.mkdir("c/f");
+            let (dir, name) = bench.parent("c/f");
+            bench.view().rmdir(dir, name, &ME).unwrap();
+        }),
+        ("a FIFO", |bench| {
+            let (dir, name) = bench.parent("c/f");
+            bench.view().mknod(dir, name, libc::S_IFIFO | 0o644, 0, &ME).unwrap();
+            bench.unlink("c/f");
+        }),
+    ];
+    for (what, makes) in makes {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.put("c/f", &lines(100));
+        bench.rename("c", "q");
+        bench.mkdir("c");
+        makes(&bench);
+        bench.save("c/f", &changed(300, 300));
+        assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f")], Some(lines(100))), "{what}");
+    }
+}
+
 /// It came to its place with one directory and left that in exchange for another.
 #[test]
 fn what_changes_places_with_a_directory_is_still_an_anchor_of_where_it_was_first() {

@@ -9,6 +9,7 @@ use std::path::Path;
 use super::*;
 use crate::overlay::review::Review;
 use crate::protocol::ErrorBody;
+use crate::store::Known;
 use crate::sys::steps::test_apart;
 
 /// What a death may leave, and how a fault may end.
@@ -1406,18 +1407,18 @@ fn differing(place: &str, these: &BTreeMap<String, String>, those: &BTreeMap<Str
 /// Anchors and renamed directories, without what differs between two projects: inodes and times.
 fn past(bench: &Bench) -> Vec<String> {
     let state = bench.view().state.lock();
-    let anchors: BTreeMap<&RelPath, &Known> = state.anchors.iter().collect();
+    let anchors: BTreeMap<&RelPath, &Known> = state.past.iter().collect();
     let anchor = |(path, known): (&RelPath, &Known)| {
-        let had = match &known.anchor {
-            AnchorState::Moved { to, .. } => format!("is at {to}"),
-            AnchorState::Content(kept) => format!("is kept as {}", kept.digest),
-            AnchorState::Nothing => "was free".to_owned(),
+        let had = match &known.had {
+            Some(AnchorState::Moved { to, .. }) => format!("is at {to}"),
+            Some(AnchorState::Content(kept)) => format!("is kept as {}", kept.digest),
+            Some(AnchorState::Nothing) => "was free".to_owned(),
+            None => "is where directories took it".to_owned(),
         };
         let went = known.went.as_ref().map(|went| &went.to);
         format!("{path} {had}, fresh: {}, from: {:?}, went: {went:?}", known.fresh, known.from)
     };
-    let moved = state.moved_dirs.iter().map(|(from, to)| format!("{from} -> {to}"));
-    anchors.into_iter().map(anchor).chain(moved).collect()
+    anchors.into_iter().map(anchor).chain([format!("{:?}", state.past.dirs())]).collect()
 }
 
 pub(super) fn collect_lower(dir: &Path, below: &str, found: &mut BTreeMap<String, String>) {

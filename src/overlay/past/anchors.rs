@@ -7,12 +7,11 @@
 
 use std::collections::HashMap;
 
-use super::Known;
 use crate::model::RelPath;
-use crate::store::AnchorState;
+use crate::store::{Anchor, AnchorState, Known};
 
-#[derive(Default)]
-pub(super) struct Anchors {
+#[derive(Clone, Default)]
+pub struct Anchors {
     by_path: HashMap<RelPath, Known>,
     by_place: HashMap<RelPath, Vec<RelPath>>,
 }
@@ -20,9 +19,9 @@ pub(super) struct Anchors {
 impl Known {
     /// Where it says that something is.
     fn places(&self) -> impl Iterator<Item = &RelPath> {
-        let moved = match &self.anchor {
-            AnchorState::Moved { to, .. } => Some(to),
-            AnchorState::Nothing | AnchorState::Content(_) => None,
+        let moved = match &self.had {
+            Some(AnchorState::Moved { to, .. }) => Some(to),
+            Some(AnchorState::Nothing | AnchorState::Content(_)) | None => None,
         };
         let went = self.went.as_ref().map(|went| &went.to).filter(|went| Some(*went) != moved);
         moved.into_iter().chain(went)
@@ -34,30 +33,28 @@ impl Anchors {
         self.by_path.get(path)
     }
 
-    pub fn contains(&self, path: &RelPath) -> bool {
-        self.by_path.contains_key(path)
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = (&RelPath, &Known)> {
         self.by_path.iter()
     }
 
-    /// All that says that something is at `place`.
-    pub fn of_place(&self, place: &RelPath) -> impl Iterator<Item = (&RelPath, &Known)> {
-        let paths = self.by_place.get(place).map(Vec::as_slice).unwrap_or_default();
-        paths.iter().filter_map(|path| self.by_path.get_key_value(path))
+    /// The paths of which it is known that something of theirs is at `place`.
+    pub fn speaking_of(&self, place: &RelPath) -> impl Iterator<Item = &RelPath> {
+        self.by_place.get(place).into_iter().flatten()
     }
 
-    pub fn insert(&mut self, path: RelPath, known: Known) {
+    pub fn know(&mut self, Anchor { path, known }: Anchor) {
         self.remove(&path);
+        if known == Known::default() {
+            return;
+        }
         for place in known.places() {
             self.by_place.entry(place.clone()).or_default().push(path.clone());
         }
         self.by_path.insert(path, known);
     }
 
-    pub fn remove(&mut self, path: &RelPath) -> Option<Known> {
-        let known = self.by_path.remove(path)?;
+    fn remove(&mut self, path: &RelPath) {
+        let Some(known) = self.by_path.remove(path) else { return };
         for place in known.places() {
             let Some(paths) = self.by_place.get_mut(place) else { continue };
             paths.retain(|speaks| speaks != path);
@@ -65,20 +62,6 @@ impl Anchors {
                 self.by_place.remove(place);
             }
         }
-        Some(known)
-    }
-
-    /// A copy to be changed, as for a directory that is renamed with all that is known in it.
-    pub fn to_map(&self) -> HashMap<RelPath, Known> {
-        self.by_path.clone()
-    }
-}
-
-impl FromIterator<(RelPath, Known)> for Anchors {
-    fn from_iter<T: IntoIterator<Item = (RelPath, Known)>>(known: T) -> Self {
-        let mut anchors = Self::default();
-        known.into_iter().for_each(|(path, known)| anchors.insert(path, known));
-        anchors
     }
 }
 
@@ -86,7 +69,7 @@ impl FromIterator<(RelPath, Known)> for Anchors {
 mod tests {
     use super::*;
     use crate::model::{Stamp, Timestamp};
-    use crate::overlay::Went;
+    use crate::store::Went;
 
     #[test]
     fn what_speaks_of_a_place_is_found_through_all_changes() {
@@ -97,17 +80,15 @@ mod tests {
         // Every pair of places, of which one or both may be none, in turn at each path; and none at all.
         for turn in 0..1000 {
             let (moved, went, at) = (turn % 5, turn % 7, turn % 11);
-            let anchor = match moved {
-                0 => AnchorState::Nothing,
-                to => AnchorState::Moved { to: path(to), stamp },
+            let had = match moved {
+                0 => None,
+                to => Some(AnchorState::Moved { to: path(to), stamp }),
             };
             let went = Some(went).filter(|went| *went != 0).map(|to| Went { to: path(to), stamp });
-            match turn % 13 {
-                0 => anchors.remove(&path(at)).map_or((), |_| ()),
-                _ => anchors.insert(path(at), Known { went, ..Known::of(anchor) }),
-            }
+            let known = if turn % 13 == 0 { Known::default() } else { Known { had, went, ..Known::default() } };
+            anchors.know(Anchor { path: path(at), known });
             for place in (0..8).map(path) {
-                let mut found: Vec<&RelPath> = anchors.of_place(&place).map(|(path, _)| path).collect();
+                let mut found: Vec<&RelPath> = anchors.speaking_of(&place).collect();
                 let speaks = |known: &Known| known.places().any(|of| *of == place);
                 let mut want: Vec<&RelPath> =
                     anchors.iter().filter(|(_, known)| speaks(known)).map(|(path, _)| path).collect();

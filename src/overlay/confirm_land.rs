@@ -1,0 +1,250 @@
+//! The landing of what is confirmed: all of it by one, with the directories that go.
+
+use super::confirm::Landable;
+use super::error::Context;
+use super::land::{Replacement, content_effect, link_effects};
+use super::review::{Taken, reviewed};
+use super::side::Side;
+use super::{Error, Overlay, Result, Seen, State};
+use crate::model::{BackupKind, Digest, RelPath};
+use crate::protocol::{Action as Done, EventName};
+use crate::store::{
+    Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks,
+    Kept, Known, Landed, Landing, PathEffect, Promised, UpperRow, Writer,
+};
+use crate::sys::file::{FileKind, Meta};
+
+impl Overlay {
+    /// One landing for all of them, with which the directories of `dirs` go too.
+    pub(super) fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<Landed> {
+        let (landing, mut epilogue) = self.stage_all(landables, dirs, by)?;
+        let elsewhere = self.anchors_elsewhere(landables, &epilogue);
+        epilogue.anchors.extend(elsewhere.iter().cloned());
+        let applied = self.apply_all(landing.promise(epilogue)?, landables, dirs, elsewhere)?;
+        let landed = applied.finish()?;
+        for landable in landables.iter() {
+            self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
+        }
+        Ok(landed)
+    }
+
+    fn stage_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<(Landing<'_>, Epilogue)> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        for landable in landables.iter_mut() {
+            let staged = self.stage_landable(landable, &mut landing, &mut epilogue, by);
+            staged.map_err(|err| self.written_meanwhile(err, &landable.taken))?;
+            landable.close();
+        }
+        for dir in dirs {
+            landing.remove_dir(&self.lower, &dir.row.names[0])?;
+            epilogue.events.push(self.confirmed_dir(dir, by)?);
+            epilogue.drop.push(dir.row.id);
+            epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
+        }
+        Ok((landing, epilogue))
+    }
+
+    fn stage_landable(
+        &self,
+        landable: &mut Landable,
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+        by: &Writer,
+    ) -> Result<()> {
+        self.reopen(landable)?;
+        self.take_looks_below(&landable.taken.row, &mut landable.new, &landable.present)?;
+        if landable.new.exists() {
+            let mut names = landable.taken.row.names.iter();
+            names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
+        }
+        self.stage_confirmed(landable, landing, by)?;
+        let made = landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
+        self.confirmed_epilogue(landable, made, epilogue, by)
+    }
+
+    /// Who writes to a change while it is copied is named, as who is found to have written to it afterwards.
+    pub(super) fn written_meanwhile(&self, err: Error, taken: &Taken) -> Error {
+        match err.is_written_meanwhile() {
+            true => self.state.lock().crossed(taken),
+            false => err,
+        }
+    }
+
+    /// Of what is replaced, older content may be known to have been renamed there: it is kept now. What is reviewed itself
+    /// is known by that.
+    fn anchors_elsewhere(&self, landables: &[Landable], epilogue: &Epilogue) -> Vec<Anchor> {
+        let state = self.state.lock();
+        let replaced = landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
+        let moved = replaced.flat_map(|(path, kept)| state.past.moved_to(path, kept));
+        let is_reviewed = |anchor: &Anchor| epilogue.anchors.iter().any(|reviewed| reviewed.path == anchor.path);
+        moved.filter(|anchor| !is_reviewed(anchor)).collect()
+    }
+
+    /// Lower and what is known of it change together; [`Error::Busy`] where one of them was written to meanwhile.
+    fn apply_all<'a>(
+        &self,
+        promised: Promised<'a>,
+        landables: &mut [Landable],
+        dirs: &[&Taken],
+        elsewhere: Vec<Anchor>,
+    ) -> Result<Applied<'a>> {
+        let mut state = self.state.lock();
+        if let Some(crossed) = landables.iter().find(|landable| !state.is_as_taken(&landable.taken)) {
+            let crossed = state.crossed(&crossed.taken);
+            drop(state);
+            return Err(crossed);
+        }
+        let mut applied = promised.apply()?;
+        state.know(elsewhere);
+        for landable in landables.iter_mut() {
+            let meta = applied.meta_of(&landable.taken.row.names[0]);
+            let content = landable.new.kept().ok().flatten();
+            if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
+                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
+                applied.epilogue().save_others(taken);
+            }
+            state.confirmed(&landable.taken.row, meta.as_ref(), content);
+            if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
+                state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
+            }
+        }
+        for dir in dirs {
+            state.uppers.remove(dir.row.id);
+        }
+        Ok(applied)
+    }
+
+    fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {
+        let row = &landable.taken.row;
+        let change = Replacement {
+            path: &row.names[0],
+            base: &row.base,
+            new: &landable.new,
+            present: &landable.present,
+            kind: BackupKind::Confirmed,
+            by,
+        };
+        landable.backup = self.stage_replacement(&change, landing)?;
+        self.stage_aliases(row, landing)
+    }
+
+    /// A directory whose removal was held goes with what was held in it.
+    fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
+        let path = &dir.row.names[0];
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
+        let removed = meta.map(|meta| self.dir_removed(path, &meta)).transpose()?;
+        let event = self.event(EventName::Confirmed, path).with(|event| {
+            event.id = Some(dir.held.id.to_string());
+            event.message = Some("[directory removed]".to_owned());
+        });
+        Ok(reviewed(event, &dir.held, by).doing(removed))
+    }
+
+    /// What it does to a directory that is there now to go.
+    fn dir_removed(&self, path: &RelPath, meta: &Meta) -> Result<PathEffect> {
+        let looks = self.lower.place(path).and_then(|place| DirLooks::of_going(&place, meta));
+        Ok(PathEffect::new(path, Effect::DirRemoved(looks.doing(|| format!("open {path}"))?)))
+    }
+
+    /// `effects` is what had to be done before.
+    fn confirmed_epilogue(
+        &self,
+        landable: &mut Landable,
+        mut effects: Vec<PathEffect>,
+        epilogue: &mut Epilogue,
+        by: &Writer,
+    ) -> Result<()> {
+        let Landable { taken, new, present, done, backup } = landable;
+        let path = &taken.row.names[0];
+        let content = new.kept().doing(|| format!("hash {path}"))?;
+        let after = new.version(content);
+        if let Some(meta) = present.meta.filter(|meta| meta.is_dir() && !new.is_dir()) {
+            // Without it an undo would leave nothing at all there.
+            effects.push(self.dir_removed(path, &meta)?);
+        }
+        if present.version(*backup).is_some() || after.is_some() {
+            let effect = content_effect(&taken.row.base, (&*present, *backup), after);
+            effects.push(PathEffect::new(path, effect));
+        }
+        effects.extend(structure_made(present, new).map(|effect| PathEffect::new(path, effect)));
+        effects.extend(link_effects(&taken.row));
+        epilogue.drop.push(taken.row.id);
+        epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
+        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
+        // Reviewed: from here on the path is judged against what was reviewed.
+        epilogue.anchors.push(Known::of(state).as_anchor(path));
+        let event = self.event(EventName::Confirmed, path).with(|event| {
+            event.id = Some(taken.held.id.to_string());
+            event.sha256 = content.map(|kept| kept.digest);
+            event.bytes = new.kind.map(|_| new.size);
+            event.insertions = Some(taken.held.insertions);
+            event.deletions = Some(taken.held.deletions);
+            event.message = match done {
+                Done::Merged => Some("merged with a change below".to_owned()),
+                _ => new.kind.is_none().then(|| "[deleted]".to_owned()),
+            };
+        });
+        epilogue.events.push(reviewed(event, &taken.held, by).doing(effects));
+        // What is compared with later must be there even when the file is replaced from outside.
+        if let Some(content) = new.stage(&self.store)? {
+            self.store.keep_content(&content)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// A reviewed change is lower's now.
+    pub(super) fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
+        let path = &row.names[0];
+        self.restored(path, meta, content.map(|kept| kept.digest));
+        if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
+            self.sights.unchanged(path, &stamp, &meta.stamp());
+        }
+        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
+        self.know(vec![Known::of(state).as_anchor(path)]);
+        self.windows.forget(path);
+        self.uppers.held_no_more(row.id);
+        if let Some(upper) = self.uppers.get_mut(row.id) {
+            upper.dirty = false;
+            if let Some(meta) = meta {
+                // With others' edits merged in it looks like what has landed, and not like its own file.
+                upper.row.looks = Some(FileLooks::default());
+                let base = Base { below: Below::of(Some(meta)), ..upper.row.base };
+                self.uppers.set_base(row.id, base);
+            }
+        }
+    }
+
+    /// Lower has something new at a path by our own doing, with that content.
+    pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>, digest: Option<Digest>) {
+        self.epoch += 1;
+        self.windows.forget(path);
+        match meta.filter(|meta| !meta.is_dir()) {
+            Some(meta) => {
+                self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest });
+            }
+            // A directory changes with each name in it.
+            None => {
+                self.seen.remove(path);
+            }
+        }
+        if let Some(node) = self.nodes.at(path) {
+            self.nodes.set_lower(node, meta.map(Meta::key));
+            if let Some(meta) = meta {
+                self.nodes.note_shown(node, &meta.stamp());
+            }
+        }
+    }
+}
+
+/// What has no content and lands all the same.
+fn structure_made(present: &Side, new: &Side) -> Option<Effect> {
+    let kind = new.kind.filter(|kind| present.kind != Some(*kind))?;
+    match kind {
+        FileKind::Directory => Some(Effect::DirMade),
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => Some(Effect::SpecialMade),
+        FileKind::Regular | FileKind::Symlink => None,
+    }
+}

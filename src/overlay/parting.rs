@@ -1,0 +1,127 @@
+//! How a change goes on without one of the names of its file.
+
+use super::error::Context;
+use super::lookup::Origin;
+use super::relocate::Leaves;
+use super::rename::End;
+use super::{Overlay, Result};
+use crate::model::RelPath;
+use crate::store::{Base, Below, UpperId, UpperRow, Writer};
+use crate::sys::file::Meta;
+
+/// How a change goes on without a name that is about to go.
+pub(super) enum Parting {
+    /// It has no other.
+    Never,
+    /// Lower has it not by that name, which was to be made.
+    Unmade,
+    /// Under another name that lower has for its inode.
+    Other(RelPath),
+    /// Lower's file takes along what was to be made as its further name.
+    Moves(RelPath),
+    /// Lower's file stays, for the going of its name is judged by itself; under its other names the change is new.
+    Leaves,
+}
+
+impl Overlay {
+    /// A change goes on without a name that is about to go. False where it has no other.
+    pub(super) fn part_with_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
+        match self.parting(path, row)? {
+            Parting::Never => Ok(false),
+            parting => self.part(path, id, parting).map(|()| true),
+        }
+    }
+
+    /// What one name of a change is based on by itself. That is nothing for one that was to be made, whatever somebody has put
+    /// there since: what takes its place is judged as one who has not seen that.
+    pub(super) fn base_of_name(&self, path: &RelPath, row: &UpperRow) -> Result<Base> {
+        let meta = match row.further_names().contains(path) {
+            true => None,
+            false => self.lower.stat(path).doing(|| format!("stat {path}"))?,
+        };
+        Ok(Base::of(Below::of(meta.as_ref())).of_one_name())
+    }
+
+    pub(super) fn parting(&self, path: &RelPath, row: &UpperRow) -> Result<Parting> {
+        let further = row.names.iter().find(|name| *name != path);
+        let is_base = || -> Result<bool> {
+            Ok(*path == row.names[0] && self.lower.exists(path).doing(|| format!("stat {path}"))?)
+        };
+        if further.is_some() && !is_base()? {
+            return Ok(Parting::Unmade);
+        }
+        if let Some(other) = self.other_name_below(path, row)? {
+            return Ok(Parting::Other(other));
+        }
+        let Some(further) = further else { return Ok(Parting::Never) };
+        let free = End { origin: Origin::Nothing, ..self.end_of(further)? };
+        Ok(match self.is_judged_there(&self.end_of(path)?, &free)? {
+            true => Parting::Leaves,
+            false => Parting::Moves(further.clone()),
+        })
+    }
+
+    pub(super) fn part(&self, path: &RelPath, id: UpperId, parting: Parting) -> Result<()> {
+        match parting {
+            Parting::Never => Ok(()),
+            Parting::Unmade => self.drop_change_name(id, path),
+            Parting::Other(other) => self.rename_change(id, path, &other),
+            Parting::Leaves => self.leave_base(id, path, None),
+            Parting::Moves(further) => {
+                let (from, to) = (self.end_of(path)?, self.end_of(&further)?);
+                let (renamed, _) = self.move_claimed((&from, Leaves::Name), &to, id, Vec::new())?;
+                self.tell_renamed(&to, renamed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Judges changes that wait for review, where they have left what they were based on. Not under a claim on them.
+    pub(super) fn settle_parted(&self, ids: impl IntoIterator<Item = UpperId>, by: &Writer) -> Result<()> {
+        let has_left = |id: &UpperId| self.state.lock().uppers.get(*id).is_some_and(|upper| upper.left);
+        ids.into_iter().filter(has_left).try_for_each(|id| self.settle_moved(id, by).map(|_| ()))
+    }
+
+    /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
+    /// has not, which is looked for.
+    pub(super) fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
+        let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
+        let names = {
+            let state = self.state.lock();
+            state.nodes.file_at(path).map(|node| state.nodes.paths(node)).transpose()?.unwrap_or_default()
+        };
+        let is_it = |meta: &Meta| self.births.are_one(&stamp, &meta.stamp());
+        for name in names.into_iter().filter(|name| name != path) {
+            let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
+            if meta.as_ref().is_some_and(is_it) {
+                return Ok(Some(name));
+            }
+        }
+        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+            Some(meta) if is_it(&meta) && self.as_linked(meta).links > 1 => self.find_other_name(path, &meta),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn find_other_name(&self, path: &RelPath, meta: &Meta) -> Result<Option<RelPath>> {
+        // One that is held as deleted or replaced is no name of the file in the view.
+        let is_shown = |name: &RelPath| name != path && self.state.lock().is_taken_from_lower(name);
+        let found = self.judged_name_below(meta, is_shown)?;
+        // Whoever has the file open by the name that goes has it open by this one.
+        found.iter().try_for_each(|name| self.learn_name(name))?;
+        Ok(found)
+    }
+
+    /// The same of a file that nobody has changed and somebody has open, if the name that goes is the only one looked up.
+    pub(super) fn learn_other_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
+        let is_only_known = {
+            let state = self.state.lock();
+            let open = state.nodes.at(path).filter(|node| state.nodes.is_open(*node));
+            open.is_some_and(|node| state.nodes.names(node).len() == 1)
+        };
+        match is_only_known && meta.is_file() && meta.links > 1 {
+            true => self.find_other_name(path, meta).map(drop),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What was known of paths a moment ago, kept true while we rename and touch them ourselves.
+
+use super::State;
+use super::carry::Move;
+use super::copy_up::same_content_stamp;
+use crate::model::{RelPath, Stamp};
+use crate::sys::file::Meta;
+
+impl State {
+    /// What was seen at a path and landed there a moment ago is not there any more.
+    pub(super) fn forget_recent(&mut self, path: &RelPath) {
+        self.seen.remove(path);
+        self.windows.forget(path);
+        self.sights.forget_within(path);
+    }
+
+    /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
+    pub(super) fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Meta) {
+        let stamp = after.stamp();
+        self.sights.unchanged(path, before, &stamp);
+        if let Some(seen) = self.seen.get_mut(path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
+            seen.stamp = stamp;
+        }
+        self.windows.touched(path, before, &stamp);
+        self.uppers.touched(path, before, &stamp);
+        if let Some(node) = self.nodes.at(path) {
+            self.nodes.note_shown(node, &stamp);
+            let handles = self.handles.values().filter(|handle| handle.node == node);
+            handles.for_each(|handle| handle.touched(before, &stamp));
+        }
+    }
+
+    /// What was seen of a file and landed from it a moment ago is known of it under its new name.
+    pub(super) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
+        self.seen_moved(from, to);
+        self.windows.moved(from, to);
+        self.sights.moved(&[Move { from, to }]);
+    }
+
+    /// The same of one that has its first name again.
+    pub(super) fn recent_put_back(&mut self, from: &RelPath, path: &RelPath) {
+        self.seen_moved(from, path);
+        self.windows.moved_back(from, path);
+        // What is left at the other name, if anything, is a copy of it.
+        self.sights.copied(from, path);
+    }
+
+    /// A rename of ours has moved the ctime of what was seen, and nothing else: its content need not be looked at for that.
+    pub(super) fn seen_renamed(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
+        if let Some(seen) = self.seen.get_mut(path).filter(|seen| seen.stamp == *before) {
+            seen.stamp = *after;
+        }
+    }
+
+    fn seen_moved(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(seen) = self.seen.remove(from) {
+            self.seen.insert(to.clone(), seen);
+        }
+    }
+
+    /// Directories were renamed, and what was known a moment ago of the files in them is known of them there.
+    pub(super) fn recent_moved_dirs(&mut self, moves: &[Move<'_>]) {
+        self.windows.moved_dirs(moves);
+        self.sights.moved(moves);
+        let moved: Vec<_> = self.seen.keys().filter_map(|path| Some((path.clone(), Move::all(moves, path)?))).collect();
+        let seen: Vec<_> = moved.into_iter().filter_map(|(path, to)| Some((to, self.seen.remove(&path)?))).collect();
+        self.seen.extend(seen);
+    }
+}

@@ -1,0 +1,113 @@
+//! Directories that go, or are hidden because something in them waits for review (SPEC §4.8).
+
+use std::ffi::OsStr;
+
+use super::error::Context;
+use super::goes::Doing;
+use super::lookup::Origin;
+use super::nodes::NodeId;
+use super::{Caller, Error, Overlay, Result};
+use crate::model::{Reason, RelPath};
+use crate::policy::rules::Action;
+use crate::protocol::EventName;
+use crate::store::{DirLooks, Effect, Epilogue, Fate, PathEffect, UpperId, What, Writer};
+use crate::sys::file::FileKind;
+
+impl Overlay {
+    pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
+        self.check_may_write(caller)?;
+        let _acting = self.acting([parent]);
+        let path = self.state.lock().nodes.child_path(parent, name)?;
+        let was = match self.origin(&path)? {
+            Origin::Lower(meta) if meta.is_dir() => meta,
+            Origin::Upper(id, meta) if meta.is_dir() => {
+                self.end_structure(&path, id, caller)?;
+                self.state.lock().unnamed(parent, name, &meta);
+                return Ok(());
+            }
+            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+            Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
+        };
+        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
+            Action::Deny | Action::Freeze => return Err(self.denied(&path, &self.doer(caller))),
+            Action::Hold(source) => Some(source.reason()),
+            Action::Auto | Action::Pass | Action::GitConfig => None,
+        };
+        let hidden = self.hidden_below(&path)?;
+        let waits = gated.or((!hidden.is_empty()).then_some(Reason::Parent));
+        // One that is hidden comes back by a discard.
+        let removed = match waits {
+            Some(reason) => {
+                self.check_may_change(0)?;
+                self.hide_dir(&path, reason, &self.doer(caller))?;
+                None
+            }
+            None => {
+                let place = self.lower.place(&path)?;
+                let looks = DirLooks::of_going(&place, &was)?;
+                // What was renamed out of it would be looked for there.
+                self.store.record_waiting()?;
+                place.remove_dir()?;
+                Some(PathEffect::new(&path, Effect::DirRemoved(looks)))
+            }
+        };
+        if self.action(&path, FileKind::Directory) != Action::Pass {
+            let gone = match removed {
+                Some(_) => self.state.lock().dir_left(&path),
+                None => self.state.lock().left(&path).into_iter().collect(),
+            };
+            let by = self.doer(caller);
+            let doing = if removed.is_some() { Doing::RemoveDir } else { Doing::Hold };
+            let part = self.part_of(&path, &by, doing);
+            let event = self.structure_event(&path, "[directory removed]".to_owned(), &by).doing(removed);
+            let event = event.with(|event| {
+                event.operation = part.operation_told();
+                if waits.is_some() {
+                    (event.event, event.reason) = (EventName::WriteHeld, waits);
+                    event.id = self.state.lock().uppers.held_at(&path).map(|held| held.id.to_string());
+                }
+            });
+            let became = self.record_done(event, gone)?;
+            self.recorded(&part, became);
+        }
+        self.state.lock().unnamed(parent, name, &was);
+        Ok(())
+    }
+
+    /// Held deletions in a directory that shows nothing; `ENOTEMPTY` when it shows something.
+    pub(super) fn hidden_below(&self, path: &RelPath) -> Result<Vec<UpperId>> {
+        let below = self.lower.list(path).doing(|| format!("list {path}"))?;
+        let state = self.state.lock();
+        let entries: std::collections::HashMap<&OsStr, UpperId> = state.uppers.in_dir(path).collect();
+        let is_whiteout = |id: &UpperId| state.uppers.get(*id).is_some_and(|upper| upper.row.what == What::Whiteout);
+        let all_hidden =
+            entries.values().all(is_whiteout) && below.iter().all(|entry| entries.contains_key(entry.name.as_os_str()));
+        match all_hidden {
+            true => Ok(entries.into_values().collect()),
+            false => Err(Error::Errno(libc::ENOTEMPTY)),
+        }
+    }
+
+    /// A directory whose removal waits for review is made anew, as git does at every switch of branches: lower has it
+    /// still. What was deleted in it stays hidden and held.
+    pub(super) fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
+        if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
+            return Err(self.denied(path, &self.doer(caller)));
+        }
+        let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
+        let (row, _claimed) = self.claim(id)?;
+        let given = heritage.give_anew(&self.lower.place(path)?, FileKind::Directory);
+        given.doing(|| format!("give {path} an owner"))?;
+        let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
+        let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
+        self.orphan(path, row.id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
+        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
+    }
+
+    /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
+    fn hide_dir(&self, path: &RelPath, reason: Reason, by: &Writer) -> Result<()> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+        let id = self.hide(path, &meta)?;
+        self.hold_structure(id, reason, by)
+    }
+}
