@@ -175,6 +175,22 @@ impl Past {
 
     /// What is at `from` comes to stand at `to`, a path that is as new or as old as it was.
     pub fn moved(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        self.once_moved(from, to, meta).changed()
+    }
+
+    /// The same where `from` is removed or replaced by that: new or not, what comes there is a modification of what it had.
+    pub fn parted(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
+        let mut after = self.once_moved(from, to, meta);
+        let left = after.edit(from);
+        // No event tells that it went.
+        left.put_back = true;
+        if left.had == Some(AnchorState::Nothing) {
+            left.had = Some(AnchorState::Moved { to: to.clone(), stamp: meta.stamp() });
+        }
+        after.changed()
+    }
+
+    fn once_moved(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> After<'_> {
         let stamp = meta.stamp();
         let moved = AnchorState::Moved { to: to.clone(), stamp };
         let made_here = self.is_fresh(from);
@@ -192,45 +208,38 @@ impl Past {
             after.edit(&was).had = Some(moved);
         }
         after.retarget(|at| (at == from).then(|| to.clone()), self.anchors.speaking_of(from), None);
-        after.changed()
-    }
-
-    /// The same where `from` is removed or replaced by that: new or not, what comes there is a modification of what it had.
-    pub fn parted(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
-        let mut anchors = self.moved(from, to, meta);
-        if let Some(left) = anchors.iter_mut().find(|anchor| anchor.path == *from) {
-            // No event tells that it went.
-            left.known.put_back = true;
-            if left.known.had == Some(AnchorState::Nothing) {
-                left.known.had = Some(AnchorState::Moved { to: to.clone(), stamp: meta.stamp() });
-            }
-        }
-        anchors
+        after
     }
 
     /// A renamed inode has its first name again: nothing is lost with the copy at the other.
     pub fn put_back(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
-        let home = match self.had(path) {
-            // It is not what the path had first.
-            Some(had @ (AnchorState::Content(_) | AnchorState::Nothing)) => had.clone(),
-            Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
-        };
-        let had_dir = |path: &RelPath| self.get(path).is_some_and(|known| known.had_dir);
-        // A name that nothing is known of had this content all along: a rename over it changed nothing.
-        let there = self.came_here(to).then(|| {
-            let there = self.had(to).cloned().unwrap_or(AnchorState::Nothing);
-            let fresh = there == AnchorState::Nothing;
-            Known { fresh, from: Some(path.clone()), had_dir: had_dir(to), ..Known::of(there) }.as_anchor(to)
-        });
-        [Known { had_dir: had_dir(path), ..Known::of(home) }.as_anchor(path)].into_iter().chain(there).collect()
+        self.once_put_back(path, to, stamp).changed()
     }
 
     /// The same where nothing is left at the other name: what the view shows there came in this session.
     pub fn uncovered(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
-        let mut anchors = self.put_back(path, to, stamp);
-        let there = anchors.iter_mut().filter(|anchor| anchor.path == *to).map(|anchor| &mut anchor.known);
-        there.for_each(|there| (there.fresh, there.from, there.put_back) = (false, None, true));
-        anchors
+        let mut after = self.once_put_back(path, to, stamp);
+        after.leave(to);
+        after.edit(to).put_back = true;
+        after.changed()
+    }
+
+    fn once_put_back(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> After<'_> {
+        let mut after = After::of(self);
+        after.retarget(|at| (at == to).then(|| path.clone()), self.anchors.speaking_of(to), None);
+        let had = match self.had(path) {
+            // It is not what the path had first.
+            Some(had @ (AnchorState::Content(_) | AnchorState::Nothing)) => had.clone(),
+            Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
+        };
+        after.set(path, Known::of(had));
+        // A name that nothing is known of had this content all along: a rename over it changed nothing.
+        if self.came_here(to) {
+            let had = self.had(to).cloned().unwrap_or(AnchorState::Nothing);
+            let fresh = had == AnchorState::Nothing;
+            after.set(to, Known { fresh, from: Some(path.clone()), ..Known::of(had) });
+        }
+        after
     }
 }
 
@@ -244,10 +253,12 @@ impl Past {
         let come = self.iter().filter(|(_, known)| known.fresh);
         let come: Vec<_> = come.filter_map(|(path, known)| Some((path, along(path)?, &known.from))).collect();
         come.iter().for_each(|(path, ..)| after.leave(path));
-        for (_, to, from) in come.iter().filter(|(_, to, from)| from.as_ref() != Some(to)) {
+        for (path, to, from) in come.iter().filter(|(_, to, from)| from.as_ref() != Some(to)) {
             let there = after.edit(to);
             (there.fresh, there.from) = (true, (*from).clone());
-            if there.had.is_none() && !self.dirs.takes_away(moves, to) {
+            // A directory itself is no change of what its new path had.
+            let is_content = moves.iter().all(|one| one.from != *path);
+            if is_content && there.had.is_none() && !self.dirs.takes_away(moves, to) {
                 there.had = Some(AnchorState::Nothing);
             }
         }
@@ -295,6 +306,12 @@ impl<'a> After<'a> {
 
     fn edit(&mut self, path: &RelPath) -> &mut Known {
         self.edited.entry(path.clone()).or_insert_with(|| self.before.known(path))
+    }
+
+    /// All that was known is forgotten, but for directories that were here.
+    fn set(&mut self, path: &RelPath, known: Known) {
+        let had_dir = self.edit(path).had_dir;
+        self.edited.insert(path.clone(), Known { had_dir, ..known });
     }
 
     fn leave(&mut self, path: &RelPath) {

@@ -42,7 +42,7 @@ impl MovedDirs {
 
     /// None where nothing has moved. A renamed directory itself was there, and no content that anything could be a change of.
     fn moved_content(&self, was: &RelPath) -> Option<DirPlace> {
-        if self.places.is_empty() || self.places.contains_key(was) {
+        if self.places.contains_key(was) {
             return None;
         }
         Some(self.place_of(was)).filter(|place| place.path() != Some(was))
@@ -114,6 +114,10 @@ fn moved_on(moves: &[Move<'_>], at: &RelPath) -> Option<RelPath> {
 
 /// What is said of a path or of the nearest directory above it.
 fn nearest<'a, T>(said: &'a BTreeMap<RelPath, T>, path: &RelPath) -> Option<(&'a RelPath, &'a T)> {
+    if said.is_empty() {
+        // Mostly, and each landing asks.
+        return None;
+    }
     std::iter::successors(Some(path.clone()), RelPath::parent).find_map(|dir| said.get_key_value(&dir))
 }
 

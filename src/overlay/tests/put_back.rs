@@ -37,6 +37,10 @@ fn modified(path: &str) -> (String, ChangeKind, bool) {
     (path.to_owned(), ChangeKind::Modify, false)
 }
 
+fn created(path: &str) -> (String, ChangeKind, bool) {
+    (path.to_owned(), ChangeKind::Create, false)
+}
+
 /// Directories that rules speak of, none of which has a file; one that git ignores; an old script.
 fn gated_dirs() -> Bench {
     let mut bench = Bench::with(&[(Key::Window, "0")]);
@@ -266,6 +270,34 @@ fn what_moved_on_with_its_directory_to_a_used_path_is_still_an_anchor() {
     mkdir(&bench, "c");
     bench.save("c/f", &changed(300, 300));
     assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f")], Some(lines(100))));
+}
+
+#[test]
+fn what_changes_places_with_a_new_directory_is_still_what_its_path_had() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("a/f", &lines(60));
+    bench.mkdir("new");
+    exchange(&bench, "new", "a/f");
+    let (dir, name) = bench.parent("a/f");
+    bench.view().rmdir(dir, name, &ME).unwrap();
+    bench.save("a/f", &changed(60, 60));
+    assert_eq!((waiting(&bench), bench.lower("a/f")), (vec![modified("a/f")], Some(lines(60))));
+}
+
+/// It is where it was put back to, and not what another file becomes that has the other name since.
+#[test]
+fn what_is_put_back_in_a_renamed_directory_is_an_anchor_there() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("c/f", &lines(60));
+    bench.unlink("c/f");
+    bench.rename("c", "q");
+    bench.save("q/f", "one\ntwo\n");
+    bench.rename("q/f", "q/g");
+    bench.save("q/f", "three\nfour\n");
+    bench.save("q/g", &changed(70, 70));
+    bench.mkdir("c");
+    bench.save("c/f", "five\nsix\n");
+    assert_eq!((waiting(&bench), bench.lower("c/f")), (vec![modified("c/f"), created("q/f")], Some(lines(60))));
 }
 
 /// What has no content has none that anything could be a change of.
