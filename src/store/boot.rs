@@ -2,8 +2,11 @@
 //!
 //! After a kill the database knows all temporary names: what was committed is in the page cache before a name is made.
 //! A power cut keeps of names and commits what the disk had of each. So the boot in which names are made is written down
-//! first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere, once, and
-//! for rows whose content is gone.
+//! first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere, once.
+//!
+//! It keeps of rows and of the upper files they tell of what the disk had of each, too, also after a clean end: that syncs
+//! the rows and not the files. So the boot in which rows are written is noted before the first of them, in the same log: a
+//! row that the disk has is one of whose boot it knows. It is not forgotten: to look for each row's file costs little.
 //!
 //! Of runs the boot is noted as well: what one has left behind goes on until the machine is started again, whichever
 //! daemon there is meanwhile.
@@ -20,6 +23,7 @@ use crate::sys::process;
 use crate::sys::tree::Tree;
 
 const BOOT: &str = "boot";
+const BOOT_OF_ROWS: &str = "boot_of_rows";
 const BOOT_OF_RUNS: &str = "boot_of_runs";
 /// Its pid follows.
 const RUNNER: &str = "runner ";
@@ -96,13 +100,24 @@ impl Store {
     }
 
     pub(super) fn recover_from_power_cut(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
-        let noted = self.noted_boot()?;
-        if noted.is_none() || noted == process::boot_id() {
-            return Ok(());
+        let Some(now) = process::boot_id() else { return Ok(()) };
+        if self.setting(BOOT_OF_ROWS)?.as_ref() != Some(&now) {
+            recovered.gone = self.drop_rows_without_content()?;
+            self.note_boot_of_rows(&now)?;
         }
-        recovered.gone = self.drop_rows_without_content()?;
-        recovered.swept += sweep_tree(lower)?;
-        self.forget_boot()
+        if self.noted_boot()?.is_some_and(|noted| noted != now) {
+            recovered.swept += sweep_tree(lower)?;
+            self.forget_boot()?;
+        }
+        Ok(())
+    }
+
+    /// Before any row of this process, which recovers first.
+    fn note_boot_of_rows(&self, now: &str) -> Result<()> {
+        self.database.lock().write(|tx| {
+            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT_OF_ROWS, now))?;
+            Ok(())
+        })
     }
 
     /// The removal of an upper file reached the disk, that of its row did not. Left alone, the row would hide what lower

@@ -36,7 +36,7 @@ impl Bench {
 
     /// As the next look at what was noted of the machine's run has it.
     fn machine_starts_again(&self) {
-        let another = "UPDATE setting SET value = 'another' WHERE key IN ('boot', 'boot_of_runs')";
+        let another = "UPDATE setting SET value = 'another' WHERE key IN ('boot', 'boot_of_rows', 'boot_of_runs')";
         self.store().database.lock().write(|tx| Ok(tx.execute(another, [])?)).unwrap();
     }
 
@@ -620,13 +620,15 @@ fn a_run_is_remembered_until_the_machine_is_started_again() {
 #[test]
 fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
+    bench.recover().unwrap();
     let upper = bench.store().create_upper(0o600).unwrap().new.keep();
     let base = Base::of(Below::Nothing);
     let row = UpperRow { id: upper, names: vec![path("a")], what: What::File, base, held: None, looks: None };
     bench.store().save_upper(&row).unwrap();
     bench.store().drop_upper_file(upper);
-    bench.store().note_boot().unwrap();
-    assert!(bench.recover().unwrap().is_nothing());
+    // As a clean end does, after which the disk still has of rows and files what it has.
+    bench.store().forget_boot().unwrap();
+    assert!(bench.recover().unwrap().is_nothing(), "nothing has landed, and the power was not cut");
     assert_eq!(bench.store().load_upper().unwrap(), [row]);
     bench.machine_starts_again();
     assert_eq!(bench.recover().unwrap().gone, [path("a")]);
