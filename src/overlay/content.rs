@@ -255,7 +255,7 @@ impl Overlay {
     pub fn sync_dir(&self, dir: NodeId) -> Result<()> {
         let path = self.path_of(dir)?;
         tree::sync_dir(self.dir_in_view(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
-        Ok(self.store.sync()?)
+        Ok(self.store.sync_names()?)
     }
 }
 

@@ -136,6 +136,7 @@ impl Store {
             if row.what == What::Dir {
                 // It had no content to lose, and what is in it has nowhere else to be.
                 place.make_dir(LOST_DIR_MODE).doing(|| format!("make upper entry {} anew", row.id))?;
+                self.unsynced.note_names();
             } else {
                 self.remove_upper(row.id)?;
                 gone.extend(row.names.into_iter().next());

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::content::Unsynced;
 use super::database::Database;
 use super::halt::{Halt, sync_log};
 use super::reserve::Reserve;
+use super::unsynced::Unsynced;
 use super::{Context, Result};
 use crate::sys::sqlite::LogMover;
 

@@ -1,12 +1,8 @@
 //! Content by hash, each once: small in the database, so that it commits with what refers to it; large as a file.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rusqlite::OptionalExtension;
 
 use super::database::Database;
@@ -15,7 +11,7 @@ use super::upper::UpperId;
 use super::{Context, Result};
 use crate::model::Digest;
 use crate::sys::sqlite::Transaction;
-use crate::sys::tree::{self, Place};
+use crate::sys::tree::Place;
 use crate::sys::{Mode, OFlags, RenameFlags, file};
 
 /// Content up to here goes into the database: a commit costs less than a file of its own.
@@ -45,47 +41,6 @@ impl StagedContent {
     }
 }
 
-/// Large content that may not be on disk yet. The rows that name it are durable with the log, so it goes before that.
-pub(super) struct Unsynced {
-    dir: Arc<OwnedFd>,
-    digests: Mutex<HashSet<Digest>>,
-    /// One syncs at a time: who comes meanwhile must not find that nothing is left to do. Taken before `digests`.
-    one: Mutex<()>,
-}
-
-impl Unsynced {
-    pub fn new(dir: Arc<OwnedFd>) -> Self {
-        Self { dir, digests: Mutex::default(), one: Mutex::default() }
-    }
-
-    fn note(&self, digest: Digest) {
-        self.digests.lock().insert(digest);
-    }
-
-    /// Before the log is synced.
-    pub fn sync(&self) -> Result<()> {
-        let _one = self.one.lock();
-        let digests = std::mem::take(&mut *self.digests.lock());
-        if digests.is_empty() {
-            return Ok(());
-        }
-        let files = digests.iter().try_for_each(|digest| self.sync_file(*digest));
-        let synced = files.and_then(|()| tree::sync_dir(self.dir.as_fd()));
-        if synced.is_err() {
-            self.digests.lock().extend(digests);
-        }
-        synced.doing(|| "sync kept content".to_owned())
-    }
-
-    fn sync_file(&self, digest: Digest) -> io::Result<()> {
-        match open_kept(&Place { dir: Arc::clone(&self.dir), name: digest.to_string().into() }) {
-            // Purged, or taken back.
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-            file => file?.sync_all(),
-        }
-    }
-}
-
 impl super::Store {
     /// Makes a file's content safe: by reflink or copy, never by a link that somebody's open descriptor writes to.
     pub fn stage_content(&self, source: &File) -> Result<StagedContent> {
@@ -108,7 +63,7 @@ impl super::Store {
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
             linked => linked.doing(doing)?,
         }
-        self.unsynced.note(digest);
+        self.unsynced.note_content(digest);
         Ok(StagedContent { digest, size, inline: None })
     }
 
@@ -154,7 +109,7 @@ impl super::Store {
         let named = copy.metadata().doing(doing).and_then(|copy| {
             let place = self.dirs.content_place(&digest.to_string())?;
             temp.rename(&place, RenameFlags::empty()).doing(doing)?;
-            self.unsynced.note(digest);
+            self.unsynced.note_content(digest);
             Ok(copy.len())
         });
         match named {
@@ -238,7 +193,7 @@ fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
     open_kept(&dirs.content_place(&digest.to_string())?).doing(|| format!("open kept content {digest}"))
 }
 
-fn open_kept(place: &Place) -> io::Result<File> {
+pub(super) fn open_kept(place: &Place) -> io::Result<File> {
     match place.open(OFlags::RDONLY) {
         // Kept by name, it has the mode that the view showed.
         Err(err) if err.raw_os_error() == Some(libc::EACCES) => super::layout::open_despite_mode(place),

@@ -212,6 +212,10 @@ impl StateDirs {
         Ok(names.filter(|name| !is_other(name)).collect())
     }
 
+    pub fn stage_dir(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.stage)
+    }
+
     pub fn content_dir(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.content)
     }

@@ -35,6 +35,7 @@ mod reserve;
 mod room;
 #[cfg(test)]
 mod tests;
+mod unsynced;
 mod upper;
 mod verdicts;
 mod windows;
@@ -70,7 +71,6 @@ pub use verdicts::Verdict;
 pub use windows::{RecentLanding, WindowNote};
 
 use checkpoint::Checkpointer;
-use content::Unsynced;
 pub use database::Removed;
 
 use database::Database;
@@ -78,6 +78,7 @@ use followers::Followers;
 use halt::Halt;
 use purge::Purging;
 use reserve::Reserve;
+use unsynced::Unsynced;
 
 /// What can go wrong below, with what was being done to which thing.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +164,7 @@ impl Store {
         let (reserve, halt) = (Arc::new(Reserve::open(state)), Arc::new(Halt::default()));
         let database = reserve.vitally(|| Database::open(&dirs, &halt))?;
         let database = Arc::new(Mutex::new(database));
-        let unsynced = Arc::new(Unsynced::new(dirs.content_dir()));
+        let unsynced = Arc::new(Unsynced::new(&dirs));
         let checkpointer = Checkpointer::start(&database, &halt, &unsynced, &reserve)?;
         Ok(Self {
             dirs,
@@ -261,6 +262,12 @@ impl Store {
         // By a descriptor of its own: others commit meanwhile.
         let log = self.database.lock().log_file()?;
         halt::sync_log(&log, &self.halt)
+    }
+
+    /// The same, and what stands in `stage/` by then, synced by itself or not.
+    pub fn sync_names(&self) -> Result<()> {
+        self.unsynced.note_names();
+        self.sync()
     }
 
     /// Why nothing may be written any more, when nothing may.

@@ -8,6 +8,7 @@ use super::*;
 use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
+use crate::sys::file::FileKind;
 use crate::sys::sqlite;
 use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
 
@@ -537,6 +538,39 @@ fn one_whose_content_cannot_be_synced() {
     let failed = bench.store().sync().unwrap_err().to_string();
     assert_eq!(failed, "sync kept content: Input/output error (os error 5)");
     bench.store().sync().unwrap();
+}
+
+/// The same of what is not synced by a descriptor of its own; of a file where its name is asked for.
+#[test]
+fn what_is_synced_has_the_upper_entries_it_tells_of_on_disk_before() {
+    for kind in ["directory", "fifo", "symlink", "file"] {
+        let (passed, told) = test_apart("store::tests::one_whose_upper_entries_cannot_be_synced", (STAGE_APART, kind));
+        assert!(passed, "{kind}: {told}");
+    }
+}
+
+const STAGE_APART: &str = "FETTLE_STAGE_NOT_SYNCED";
+
+/// Not a test by itself, as that above.
+#[test]
+fn one_whose_upper_entries_cannot_be_synced() {
+    let Some(kind) = std::env::var_os(STAGE_APART) else { return };
+    let bench = Bench::new();
+    let store = bench.store();
+    let area = Area::Below { dir: bench.path(".fettle/stage"), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    match kind.to_str() {
+        Some("directory") => store.create_upper_node(FileKind::Directory, 0).unwrap().keep(),
+        Some("fifo") => store.create_upper_node(FileKind::Fifo, 0).unwrap().keep(),
+        Some("symlink") => store.create_upper_symlink("target".as_ref()).unwrap().keep(),
+        _ => store.create_upper(0o644).unwrap().new.keep(),
+    };
+    assert_eq!(steps.failed(), 0, "making it syncs nothing");
+    let synced = if kind == "file" { store.sync_names() } else { store.sync() };
+    assert_eq!(synced.unwrap_err().to_string(), "sync the names of upper content: Input/output error (os error 5)");
+    assert_eq!(steps.failed(), 1);
+    store.sync().unwrap();
 }
 
 const APART: &str = "FETTLE_DATABASE_NOT_SYNCED";

@@ -301,6 +301,7 @@ impl Store {
         let new = self.new_upper();
         let place = self.dirs.stage_place(new.id)?;
         place.make_symlink(target).doing(|| format!("make upper symlink {}", new.id))?;
+        self.unsynced.note_names();
         Ok(new)
     }
 
@@ -323,6 +324,7 @@ impl Store {
             false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),
         };
         made.doing(|| format!("make upper entry {}", new.id))?;
+        self.unsynced.note_names();
         Ok(new)
     }
 

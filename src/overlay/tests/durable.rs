@@ -55,3 +55,31 @@ fn what_has_no_directory_any_more_is_synced_without_it() {
     bench.view().fsync(handle, false).unwrap();
     bench.view().release(handle).unwrap();
 }
+
+const NAMES: &str = "FETTLE_DURABLE_NAMES";
+
+/// Nobody may have synced the file itself.
+#[test]
+fn an_fsync_of_a_directory_syncs_the_names_of_what_is_held_in_it() {
+    let (passed, told) = test_apart("overlay::tests::durable::names_of_upper_content_fail", (NAMES, "1"));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn names_of_upper_content_fail() {
+    if std::env::var_os(NAMES).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    bench.save("d/a", &changed(100, 60));
+    let area = Area::Below { dir: bench.lower_path(".fettle/stage"), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    let dir = bench.node("d").unwrap();
+    let synced = bench.view().sync_dir(dir).unwrap_err().to_string();
+    assert_eq!(synced, "sync the names of upper content: Input/output error (os error 5)");
+    bench.view().sync_dir(dir).unwrap();
+    assert_eq!(steps.failed(), 1);
+}
