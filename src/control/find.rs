@@ -185,6 +185,10 @@ fn became(verdict: &Verdict, known: &impl Known) -> Result<ErrorBody, ErrorBody>
             );
             body(ErrorCode::AlreadyDiscarded, message)
         }
+        Fate::Lost => {
+            let message = format!("{id} ({path}) went with the power: it was never synced, and nothing is left of it");
+            body(ErrorCode::AlreadyDiscarded, message)
+        }
     })
 }
 
@@ -202,6 +206,7 @@ fn successor(first: &ChangeId, known: &impl Known) -> Result<(ChangeId, Option<&
             Some(Fate::Discarded) => return Ok((last, Some("is already discarded"))),
             Some(Fate::Ended) => return Ok((last, Some("ended by itself"))),
             Some(Fate::Removed) => return Ok((last, Some("was removed in the view"))),
+            Some(Fate::Lost) => return Ok((last, Some("went with the power"))),
         }
     }
     Ok((last, None))

@@ -14,8 +14,8 @@
 use rusqlite::OptionalExtension;
 
 use super::recovery::sweep_dir;
-use super::upper::What;
-use super::{Context, Recovered, Result, STATE_DIR_NAME, Store};
+use super::upper::{self, UpperRow, What};
+use super::{Context, Fate, Recovered, Result, STATE_DIR_NAME, Store, verdicts};
 use crate::model::RelPath;
 use crate::sys::Mode;
 use crate::sys::file::FileKind;
@@ -138,11 +138,21 @@ impl Store {
                 place.make_dir(LOST_DIR_MODE).doing(|| format!("make upper entry {} anew", row.id))?;
                 self.unsynced.note_names();
             } else {
-                self.remove_upper(row.id)?;
+                self.lose_upper(&row)?;
                 gone.extend(row.names.into_iter().next());
             }
         }
         Ok(gone)
+    }
+
+    /// Whoever asks for its id, or for one that it has superseded, is told.
+    fn lose_upper(&self, row: &UpperRow) -> Result<()> {
+        self.database.lock().write(|tx| {
+            if let (Some(held), Some(path)) = (&row.held, row.names.first()) {
+                verdicts::put(tx, &held.id, path, &Fate::Lost)?;
+            }
+            upper::delete(tx, row.id)
+        })
     }
 
     fn noted_boot(&self) -> Result<Option<String>> {

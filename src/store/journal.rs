@@ -34,6 +34,8 @@ pub enum Fate {
     Ended,
     /// A program removed what it was of.
     Removed,
+    /// A power cut left nothing of its content, which nobody had synced.
+    Lost,
 }
 
 impl Fate {
@@ -44,6 +46,7 @@ impl Fate {
             Self::Discarded => ("discarded", None),
             Self::Ended => ("ended", None),
             Self::Removed => ("removed", None),
+            Self::Lost => ("lost", None),
         }
     }
 
@@ -54,6 +57,7 @@ impl Fate {
             "discarded" => Some(Self::Discarded),
             "ended" => Some(Self::Ended),
             "removed" => Some(Self::Removed),
+            "lost" => Some(Self::Lost),
             _ => None,
         }
     }

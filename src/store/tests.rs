@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::copied::Project;
 use super::*;
-use crate::model::{BackupKind, RelPath, Stamp, Timestamp};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Reason, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
@@ -667,6 +667,50 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     bench.machine_starts_again();
     assert_eq!(bench.recover().unwrap().gone, [path("a")]);
     assert!(bench.store().load_upper().unwrap().is_empty());
+}
+
+#[test]
+fn an_id_that_a_power_cut_took_is_known_and_leads_on_from_those_before_it() {
+    let mut bench = Bench::new();
+    bench.recover().unwrap();
+    let [before, lost] = ["be000000", "10500000"].map(|id| ChangeId::parse(id).unwrap());
+    let row = UpperRow {
+        id: bench.store().reserve_upper(),
+        names: vec![path("a")],
+        what: What::File,
+        base: Base::of(Below::Nothing),
+        held: Some(held(&lost)),
+        looks: None,
+    };
+    let superseded = (before, path("a"), journal::Fate::Superseded { by: lost.clone() });
+    let epilogue = Epilogue { save: vec![row], verdicts: vec![superseded], ..Epilogue::default() };
+    bench.store().record_epilogue(&epilogue).unwrap();
+    bench.machine_starts_again();
+    assert_eq!(bench.recover().unwrap().gone, [path("a")]);
+    assert_eq!(bench.store().verdict(&lost).unwrap().unwrap().fate, journal::Fate::Lost);
+    let (faults, _) = bench.store().check(&bench.lower, &Scope::default()).unwrap();
+    assert_eq!(faults, []);
+}
+
+/// A new file of which nothing is told beside its id.
+fn held(id: &ChangeId) -> Held {
+    Held {
+        id: id.clone(),
+        kind: ChangeKind::Create,
+        reasons: vec![Reason::Size],
+        insertions: 0,
+        deletions: 0,
+        old_lines: 0,
+        hunks: 0,
+        new: None,
+        looks: None,
+        created: 0,
+        renewed: 0,
+        writer: None,
+        since_session: None,
+        detail: None,
+        operation: None,
+    }
 }
 
 #[test]

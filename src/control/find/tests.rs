@@ -66,6 +66,8 @@ impl Known for Past {
             "dead0006" => Fate::Ended,
             "dead0007" => Fate::Superseded { by: id("dead0008") },
             "dead0008" => Fate::Removed,
+            "dead0009" => Fate::Superseded { by: id("dead000a") },
+            "dead000a" => Fate::Lost,
             _ => return Ok(None),
         };
         Ok(Some(Verdict { id: prefix.clone(), path: path("src/a.rs"), fate, at: 0 }))
@@ -136,6 +138,12 @@ fn an_id_that_lives_no_more_says_what_became_of_it() {
             "dead0008",
             ErrorCode::AlreadyDiscarded,
             "dead0008 (src/a.rs) was removed in the view; content that it had is a backup: fettlefs rollback src/a.rs",
+        ),
+        ("dead0009", ErrorCode::Superseded, "dead0009 (src/a.rs) became dead000a, which went with the power"),
+        (
+            "dead000a",
+            ErrorCode::AlreadyDiscarded,
+            "dead000a (src/a.rs) went with the power: it was never synced, and nothing is left of it",
         ),
     ] {
         check(&[argument], Err((code, message)));
