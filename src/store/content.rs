@@ -108,7 +108,11 @@ impl super::Store {
         self.note_use(digest);
         let named = copy.metadata().doing(doing).and_then(|copy| {
             let place = self.dirs.content_place(&digest.to_string())?;
-            temp.rename(&place, RenameFlags::empty()).doing(doing)?;
+            // What is kept and on disk stays: the copy is not, and a power cut might leave neither.
+            match is_kept(&place, digest, copy.len()).doing(doing)? {
+                true => temp.unlink().doing(doing)?,
+                false => temp.rename(&place, RenameFlags::empty()).doing(doing)?,
+            }
             self.unsynced.note_content(digest);
             Ok(copy.len())
         });
@@ -199,6 +203,13 @@ pub(super) fn open_kept(place: &Place) -> io::Result<File> {
         Err(err) if err.raw_os_error() == Some(libc::EACCES) => super::layout::open_despite_mode(place),
         opened => opened.map(File::from),
     }
+}
+
+/// Whether large content is there, and what its name says. What cannot be read is not.
+fn is_kept(place: &Place, digest: Digest, size: u64) -> io::Result<bool> {
+    let is_sound = || open_kept(place).and_then(|kept| file::digest(&kept)).is_ok_and(|found| found == digest);
+    // By its length most that is damaged is told unread.
+    Ok(place.stat()?.is_some_and(|meta| meta.is_file() && meta.size == size) && is_sound())
 }
 
 fn check_is(digest: Digest, found: Digest) -> Result<()> {

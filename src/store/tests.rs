@@ -632,6 +632,25 @@ fn after_a_power_cut_temporary_names_are_looked_for_everywhere_once() {
     assert!(bench.recover().unwrap().is_nothing());
 }
 
+/// The copy is not on disk, and the place in which it would stand is.
+#[test]
+fn large_content_that_is_kept_already_stays_the_file_it_is_unless_it_is_damaged() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("large"), [7; 100_000]).unwrap();
+    let keep = || bench.store().stage_content(&bench.file("large")).unwrap().digest;
+    let digest = keep();
+    let kept = bench.path(&format!(".fettle/content/{digest}"));
+    let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&kept).unwrap());
+    let first = inode();
+    assert_eq!((keep(), inode()), (digest, first));
+    for damage in [vec![], vec![8; 100_000]] {
+        std::fs::write(&kept, damage).unwrap();
+        assert_eq!(keep(), digest);
+        assert_eq!(std::fs::read(&kept).unwrap(), [7; 100_000]);
+    }
+    assert_eq!(std::fs::read_dir(bench.path(".fettle/content")).unwrap().count(), 1, "no copy is left");
+}
+
 #[test]
 fn a_run_is_remembered_until_the_machine_is_started_again() {
     let mut bench = Bench::new();
