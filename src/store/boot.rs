@@ -103,6 +103,7 @@ impl Store {
         let Some(now) = process::boot_id() else { return Ok(()) };
         if self.setting(BOOT_OF_ROWS)?.as_ref() != Some(&now) {
             recovered.gone = self.drop_rows_without_content()?;
+            self.drop_damaged_content()?;
             self.note_boot_of_rows(&now)?;
         }
         if self.noted_boot()?.is_some_and(|noted| noted != now) {

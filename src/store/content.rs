@@ -1,5 +1,6 @@
 //! Content by hash, each once: small in the database, so that it commits with what refers to it; large as a file.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 
@@ -8,7 +9,7 @@ use rusqlite::OptionalExtension;
 use super::database::Database;
 use super::layout::StateDirs;
 use super::upper::UpperId;
-use super::{Context, Result};
+use super::{AnchorState, Context, Result};
 use crate::model::Digest;
 use crate::sys::sqlite::Transaction;
 use crate::sys::tree::Place;
@@ -168,6 +169,47 @@ impl super::Store {
             Some(Found::Inline(bytes)) => file::in_memory(&bytes).doing(|| "open kept content".to_owned()).map(Some),
             Some(Found::InFile(file)) => Ok(Some(file)),
         }
+    }
+
+    /// Lets large content go that is not what its name says and that nothing needs, such as what a landing that was undone
+    /// was to replace: a power cut may have left its row and not its bytes. Where it is kept elsewhere, what is missing is
+    /// no loss yet.
+    pub(super) fn drop_damaged_content(&self) -> Result<()> {
+        if !self.dirs.has_own_content() {
+            return Ok(());
+        }
+        let needed = self.content_of_rows()?;
+        for (digest, size) in self.large_without_backup()?.into_iter().filter(|(digest, _)| !needed.contains(digest)) {
+            let name = digest.to_string();
+            if is_kept(&self.dirs.content_place(&name)?, digest, size).doing(|| format!("stat content {name}"))? {
+                continue;
+            }
+            let forget = "DELETE FROM content WHERE sha256 = ?1";
+            self.database.lock().write(|tx| Ok(tx.execute(forget, [&name]).map(|_| ())?))?;
+            remove_file(&self.dirs, &name)?;
+        }
+        Ok(())
+    }
+
+    /// What changes are based on, and anchors name.
+    fn content_of_rows(&self) -> Result<HashSet<Digest>> {
+        let bases = self.load_upper()?.into_iter().flat_map(|row| [row.base.content, row.base.found]);
+        let anchors = self.load_anchors()?.into_iter().map(|anchor| match anchor.known.had {
+            Some(AnchorState::Content(kept)) => Some(kept),
+            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
+        });
+        Ok(bases.chain(anchors).flatten().map(|kept| kept.digest).collect())
+    }
+
+    /// What is kept in files and is no backup, and how long it is.
+    fn large_without_backup(&self) -> Result<Vec<(Digest, u64)>> {
+        let query = "SELECT sha256, size FROM content
+                     WHERE bytes IS NULL AND sha256 NOT IN (SELECT sha256 FROM backup)";
+        let mut database = self.database.lock();
+        let mut statement = database.reader().prepare(query)?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64)))?;
+        let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(rows.into_iter().filter_map(|(hex, size)| Some((Digest::parse(&hex)?, size))).collect())
     }
 
     fn find_content(&self, digest: Digest) -> Result<Option<Found>> {

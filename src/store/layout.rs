@@ -72,6 +72,8 @@ pub struct StateDirs {
     content: Arc<OwnedFd>,
     /// Upper content is within the state directory, not in a place given for it.
     own_stage: bool,
+    /// The same of large content.
+    own_content: bool,
     /// See [`Location::known`].
     is_known: bool,
     description: String,
@@ -93,8 +95,9 @@ impl StateDirs {
         let stage = within(&location.stage, STAGE)?;
         let content = within(&location.backups, CONTENT)?;
         let (stage, content) = (Arc::new(stage), Arc::new(content));
-        let (own_stage, is_known) = (location.stage.is_none(), location.known.is_some());
-        let dirs = Self { state, stage, content, own_stage, is_known, description };
+        let (own_stage, own_content) = (location.stage.is_none(), location.backups.is_none());
+        let is_known = location.known.is_some();
+        let dirs = Self { state, stage, content, own_stage, own_content, is_known, description };
         dirs.hide_from_git()?;
         Ok(dirs)
     }
@@ -116,6 +119,10 @@ impl StateDirs {
 
     pub fn has_own_stage(&self) -> bool {
         self.own_stage
+    }
+
+    pub fn has_own_content(&self) -> bool {
+        self.own_content
     }
 
     /// Whether there was state before, so that what is missing is lost.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::copied::Project;
 use super::*;
-use crate::model::{BackupKind, ChangeId, ChangeKind, Reason, RelPath, Stamp, Timestamp};
+use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
@@ -649,6 +649,30 @@ fn large_content_that_is_kept_already_stays_the_file_it_is_unless_it_is_damaged(
         assert_eq!(std::fs::read(&kept).unwrap(), [7; 100_000]);
     }
     assert_eq!(std::fs::read_dir(bench.path(".fettle/content")).unwrap().count(), 1, "no copy is left");
+}
+
+#[test]
+fn content_that_a_power_cut_has_emptied_goes_when_nothing_needs_it() {
+    let mut bench = Bench::new();
+    bench.recover().unwrap();
+    let content = |name: &str, byte| {
+        std::fs::write(bench.path(name), [byte; 100_000]).unwrap();
+        let (content, backup) = bench.backup(name);
+        bench.store().keep_content(&content).unwrap();
+        (content.digest, backup)
+    };
+    let ((whole, _), (unneeded, _), (backup, named)) = (content("a", 1), content("b", 2), content("c", 3));
+    bench.store().database.lock().write(|tx| backups::put(tx, &named).map(|_| ())).unwrap();
+    let file = |digest: Digest| bench.path(&format!(".fettle/content/{digest}"));
+    let files = [whole, unneeded, backup].map(file);
+    files[1..].iter().for_each(|file| drop(File::create(file).unwrap()));
+    let kept = |bench: &Bench| [whole, unneeded, backup].map(|digest| bench.store().has_content(digest).unwrap());
+    bench.recover().unwrap();
+    assert_eq!(kept(&bench), [true; 3], "the power was not cut");
+    bench.machine_starts_again();
+    bench.recover().unwrap();
+    assert_eq!(kept(&bench), [true, false, true]);
+    assert_eq!(files.map(|file| file.exists()), [true, false, true]);
 }
 
 #[test]
