@@ -5,11 +5,11 @@ OWN = {".fettle", ".git"}
 
 
 def files_of(root):
-    """The content of every file; what cannot be read tells why."""
+    """The content of every file, where every symlink leads; what cannot be read tells why."""
     found = {}
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if directory != root or name not in OWN]
-        for name in files:
+        for name in files + [name for name in names if os.path.islink(os.path.join(directory, name))]:
             path = os.path.join(directory, name)
             found[os.path.relpath(path, root)] = read(path)
     return found
@@ -17,6 +17,8 @@ def files_of(root):
 
 def read(path):
     try:
+        if os.path.islink(path):
+            return "-> " + os.readlink(path)
         with open(path, errors="surrogateescape") as file:
             return file.read()
     except OSError as error:
@@ -24,7 +26,7 @@ def read(path):
 
 
 class Findings:
-    """Faults by kind: torn, split, lost, recovery, left."""
+    """Faults by kind: torn, split, lost, leaked, left, damaged, recovery."""
 
     def __init__(self, history, position):
         self.history, self.position, self.faults = history, position, []

@@ -1,7 +1,7 @@
 """What is done before the power goes, and what was promised by then.
 
-Every content is written once and never again, so that whatever is found after a power cut can be told. A promise is
-noted with the disk's position right after the call that made it had returned.
+Every content is written once and never again, but by an undo, so that whatever is found after a power cut can be told. A
+promise is noted with the disk's position right after the call that made it had returned.
 """
 import contextlib, os, random, subprocess, time
 
@@ -13,6 +13,8 @@ LOG_FILLING_SAVES = 150
 # Files that are rewritten in small steps. The last two do not fit into the state database and into one block.
 SAVED = {f"src/s{number}": LINES for number in range(6)} | {"src/long": 700, "src/huge": 4000}
 HELD = [f"big/h{number}" for number in range(40)]
+# Each is kept in a file of its own, by a confirm and by its undo.
+UNDONE = [f"group0/undone{number}" for number in range(24)]
 TINY = [f"tiny/t{number}" for number in range(40)]
 # How many files each confirm lands at once.
 GROUPS = [1, 3, 50, 3, 1, 3, 50, 3, 1, 3]
@@ -88,6 +90,7 @@ def files_at_first():
     files = {path: text("setup " + path, lines, 3) for path, lines in SAVED.items()}
     files |= {path: text("setup " + path) for path in HELD}
     files |= {path: text("setup " + path, 5) for path in TINY}
+    files |= {path: text("setup " + path, 2500) for path in UNDONE}
     files |= {path: content for number in range(len(GROUPS)) for path, content in group_at_first(number).items()}
     return files | {".fettle.toml": SETTINGS}
 
@@ -128,6 +131,21 @@ class Workload:
         self.fresh_held, self.fresh_tiny = list(HELD), list(TINY)
         self.turn, self.open = 0, []
 
+    def do_held(self):
+        """Nothing lands, from the first mount on."""
+        for _ in range(6):
+            self.do("held directory")
+            self.do("held link")
+        self.end()
+
+    def do_undone(self):
+        self.do("undo twice")
+        self.end()
+
+    def end(self):
+        """What the last step promised of the view is on its way to the project until then."""
+        self.history.steps.append((self.position(), "end"))
+
     def do_all(self):
         steps = ["group"] * len(GROUPS) + ["save"] * 24 + ["hold"] * 8 + ["unclosed"] * 6 + ["new"] * 8
         steps += ["delete"] * 6 + ["rename"] * 6 + ["discard"] * 4 + ["rollback"] * 4 + ["late fsync"] * 6 + ["same again"] * 6
@@ -137,8 +155,7 @@ class Workload:
         try:
             for step in steps:
                 self.do(step)
-            # What the last one promised of the view is on its way to the project until then.
-            self.history.steps.append((self.position(), "end"))
+            self.end()
         finally:
             # Also where a step failed: the view could not be unmounted, and that would be all that is said.
             for file in self.open:
@@ -222,6 +239,32 @@ class Workload:
         self.history.add(path, content, self.position(), lands=False)
         put(self.at(path), content, self.promised(path) if self.rng.random() < 0.7 else None)
 
+    def do_held_directory(self):
+        """Nobody syncs the directories: they come with what is in them."""
+        path = f"group1/held{self.turn}/sub/file"
+        content = self.next_text(path)
+        os.makedirs(os.path.dirname(self.at(path)))
+        self.history.add(path, content, self.position(), lands=False)
+        put(self.at(path), content, self.promised(path))
+
+    def do_held_link(self):
+        """It has no descriptor of its own to be synced by."""
+        path, target = f"group1/link{self.turn}", f"/nowhere/{self.turn}"
+        self.history.add(path, f"-> {target}", self.position(), lands=False)
+        os.symlink(target, self.at(path))
+        sync_dir(self.at(path))
+        self.history.promise(self.position(), path)
+
+    def do_undo_twice(self):
+        """The second keeps anew what the first has kept."""
+        group = Group({path: self.history.versions[path][-1].content for path in UNDONE}, {})
+        for path in UNDONE:
+            self.write_in(group, path, 2500)
+        operation = self.land(group, lambda: self.subject.confirm(group))
+        for _ in range(2):
+            group = Group(group.new, group.old)
+            operation = self.land(group, lambda: self.subject.undo(operation))
+
     def do_new(self):
         path = f"new{self.turn}/deep/file"
         content = self.next_text(path)
@@ -287,15 +330,20 @@ class Workload:
         number = next(self.groups)
         group = Group(group_at_first(number), {})
         self.prepare(number, group)
+        self.land(group, lambda: self.subject.confirm(group))
+
+    def land(self, group, do):
+        """All of it or nothing, and all once that has returned."""
         self.history.groups.append(group)
         group.begin = self.position()
         for path, content in group.new.items():
             group.old.setdefault(path, None)
             self.history.add(path, content, group.begin, careful=True)
-        self.subject.confirm(group)
+        done = do()
         group.end = self.position()
         for path in group.new:
             self.history.promise(group.end, path, "project")
+        return done
 
     def prepare(self, number, group):
         """Modifies what is there, and in larger groups deletes, renames, and makes new files, also in new directories."""
@@ -352,7 +400,10 @@ class Fettle:
         missing = [path for path in group.new if path not in held]
         if missing:
             raise Refused(f"not held before the confirm: {missing}")
-        self.view.ask("confirm", ids=[held[path] for path in group.new], wait=True)
+        return self.view.ask("confirm", ids=[held[path] for path in group.new], wait=True)["outcomes"][0]["operation"]
+
+    def undo(self, operation):
+        return self.view.ask("undo", operation=operation)["outcomes"][0]["operation"]
 
     def discard(self, path, _before):
         change = self.view.held()[path]
