@@ -304,8 +304,11 @@ impl<'a> Landing<'a> {
         }
     }
 
-    /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first.
+    /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first. From here on
+    /// the landing is synced, whatever was asked for: no rename makes it new at once, and half of it is mended only from an
+    /// intent and contents that a power cut leaves.
     pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
+        self.work.durability = Durability::Synced;
         let place = place_below(&mut self.work.dirs, tree, path)?;
         let doing = || format!("stat {path}");
         let looks = Some((Looks::of(old).doing(doing)?, Looks::of(new).doing(doing)?));
@@ -474,7 +477,7 @@ impl Work<'_> {
     }
 
     fn push(&mut self, step: Step, place: Place) {
-        self.staged.push(Staged { step, place, waiting: None, nameless: None, other: None, new: None, placed: None });
+        self.staged.push(Staged::new(step, place));
     }
 
     fn last(&mut self) -> &mut Staged {
@@ -587,6 +590,7 @@ impl Work<'_> {
             return Ok(());
         }
         if let Some(next) = self.staged.get(self.applied)
+            && next.may_have_begun()
             && matches!(next.progress()?, Progress::Done | Progress::Torn)
         {
             next.undo(self.store)?;
@@ -595,7 +599,7 @@ impl Work<'_> {
             self.staged[self.applied - 1].undo(self.store)?;
             self.applied -= 1;
         }
-        Ok(())
+        self.staged.iter().filter(|staged| staged.begun.get()).try_for_each(Staged::sync_rewritten)
     }
 
     fn retract(&mut self) -> Result<()> {

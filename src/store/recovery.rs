@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::backups::{self, Backup};
+use super::backups;
 use super::copied::Project;
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
@@ -156,7 +156,7 @@ impl Store {
             true => are_there(lower, &intent.made)?,
             false => progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn)),
         };
-        if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress, &intent).is_ok() {
+        if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress).is_ok() {
             // Noted with what decides: a death right after it leaves only names that the notes tell.
             let waiting = if is_swept_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
             self.database.lock().write(|tx| {
@@ -180,25 +180,15 @@ impl Store {
         Ok(staged.into_iter().rev())
     }
 
-    fn finish_all(&self, staged: &[Staged], progress: &[Progress], intent: &Intent) -> Result<()> {
+    fn finish_all(&self, staged: &[Staged], progress: &[Progress]) -> Result<()> {
         staged.iter().zip(progress).try_for_each(|(staged, progress)| match progress {
             Progress::Todo => staged.apply(self),
-            Progress::Torn => self.keep_torn(staged, intent).and_then(|()| staged.write_again(self)),
+            Progress::Torn => staged.write_again(self),
             Progress::Done | Progress::Foreign => Ok(()),
         })?;
         // What is in a directory before it: it may let nothing in any more then.
-        staged.iter().rev().try_for_each(Staged::dress)
-    }
-
-    /// What is neither old nor new is most likely half of the new; should it be somebody's edit, it is not lost.
-    fn keep_torn(&self, staged: &Staged, intent: &Intent) -> Result<()> {
-        let Some(like) = intent.backups.iter().find(|backup| backup.path == staged.step.path) else { return Ok(()) };
-        let content = self.stage_content(&staged.open()?)?;
-        let kept = Backup { digest: content.digest, size: content.size, created: super::now_millis(), ..like.clone() };
-        self.database.lock().write(|tx| {
-            content.commit(tx)?;
-            backups::put(tx, &kept).map(|_| ())
-        })
+        staged.iter().rev().try_for_each(Staged::dress)?;
+        staged.iter().try_for_each(Staged::sync_rewritten)
     }
 
     /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found.
@@ -208,7 +198,7 @@ impl Store {
                 staged.undo(self)?;
             }
         }
-        Ok(())
+        staged.iter().try_for_each(Staged::sync_rewritten)
     }
 
     /// Removes the temporary names that finished landings had no time to remove.

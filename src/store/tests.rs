@@ -1,5 +1,7 @@
 //! Recovery of landings that a killed process left in the middle: forgotten here, so that nothing undoes them.
 
+mod in_place;
+
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -77,30 +79,6 @@ impl Bench {
 
 fn path(name: &str) -> RelPath {
     RelPath::parse(name.as_bytes()).unwrap()
-}
-
-#[test]
-fn a_rewrite_torn_in_the_middle_is_written_again_and_what_was_found_is_kept() {
-    let mut bench = Bench::new();
-    std::fs::write(bench.path("a"), "old content\n").unwrap();
-    std::fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
-    std::fs::write(bench.path("new"), "new content, and longer\n").unwrap();
-    let mut landing = Landing::new(bench.store(), Durability::Cached);
-    let (content, backup) = bench.backup("a");
-    landing.keep(content, backup);
-    landing.rewrite(&bench.lower, &path("a"), bench.stamp("a"), &bench.file("new"), &bench.file("a")).unwrap();
-    std::mem::forget(landing.promise(Epilogue::default()).unwrap());
-    std::fs::write(bench.path("b"), "new cont").unwrap();
-    let recovered = bench.recover().unwrap();
-    assert_eq!(recovered.finished, [path("a")]);
-    assert!(bench.recover().unwrap().is_nothing());
-    let told = bench.store().events_since(0).unwrap();
-    let told: Vec<_> = told.iter().map(|event| (event.event, event.path.clone(), event.message.as_deref())).collect();
-    assert_eq!(told, [(EventName::Recovered, Some(path("a")), Some("its interrupted landing was finished"))]);
-    assert_eq!(std::fs::read_to_string(bench.path("b")).unwrap(), "new content, and longer\n");
-    let backups = bench.store().backups().unwrap();
-    let kept: Vec<_> = backups.iter().map(|kept| bench.store().content(kept.digest).unwrap().unwrap()).collect();
-    assert!(kept.contains(&b"old content\n".to_vec()) && kept.contains(&b"new cont".to_vec()), "{kept:?}");
 }
 
 /// In a directory, staged with its backup.

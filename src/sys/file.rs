@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 pub use content::{
-    changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_small_and_whole, overwrite,
-    read_about, read_all, read_at, same_content,
+    changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_mixture, is_small_and_whole,
+    overwrite, read_about, read_all, read_at, same_content,
 };
 pub use looks::{
     OwnLooks, copy_looks, copy_looks_but, copy_metadata, copy_owner, masked_group, mode_beside_list, set_mode,

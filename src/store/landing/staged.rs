@@ -1,5 +1,6 @@
 //! One step of a landing, with its directories held open: how it is applied, undone, and found by recovery.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -31,9 +32,16 @@ pub(in crate::store) struct Staged {
     /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] the
     /// journal tells it.
     pub(super) placed: Option<Stamp>,
+    /// Whether a [`Act::Rewrite`] may have written to its inode. Recovery does not know, and goes by what is in it.
+    pub(super) begun: Cell<bool>,
 }
 
 impl Staged {
+    pub(super) fn new(step: Step, place: Place) -> Self {
+        let begun = Cell::new(false);
+        Self { step, place, waiting: None, nameless: None, other: None, new: None, placed: None, begun }
+    }
+
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
     /// there, takes from there or renames.
     pub fn reopen(tree: &Tree, step: Step, among: &[Staged], dirs: &mut Dirs) -> Result<Self> {
@@ -51,7 +59,7 @@ impl Staged {
             Act::Place { nameless, .. } => *nameless,
             _ => None,
         };
-        Ok(Self { step, place, waiting, nameless: None, other, new: None, placed })
+        Ok(Self { waiting, other, placed, ..Self::new(step, place) })
     }
 
     /// The step in a copy of the project. Its inodes are others: which of the two places of a step has what was expected is
@@ -122,8 +130,10 @@ impl Staged {
             }
             Act::Remove { .. } => self.move_out(self.waiting()),
             Act::Rewrite { new, looks, .. } => {
+                let kept = self.kept(store, *new)?;
                 self.check_expected()?;
-                self.write_in_place(store, *new, looks.map(|(_, new)| new))
+                self.begun.set(true);
+                self.write_in_place((&kept, *new), looks.map(|(_, new)| new))
             }
             Act::Move { .. } => {
                 self.check_expected()?;
@@ -164,7 +174,7 @@ impl Staged {
                 Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 other => other.doing(doing),
             },
-            Act::Rewrite { old, looks, .. } => self.write_in_place(store, *old, looks.map(|(old, _)| old)),
+            Act::Rewrite { old, looks, .. } => self.write_over(store, *old, looks.map(|(old, _)| old)),
             Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
             Act::Relocate { onto, .. } => {
                 self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
@@ -304,11 +314,21 @@ impl Staged {
         if other_is_it && self.is_expected_inode(&here) { Ok(()) } else { Err(self.conflict()) }
     }
 
-    fn write_in_place(&self, store: &Store, digest: Digest, looks: Option<Looks>) -> Result<()> {
+    fn kept(&self, store: &Store, digest: Digest) -> Result<File> {
+        let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound);
+        kept.map_err(Into::into).doing(|| self.doing("write"))
+    }
+
+    /// What is in the inode need not be what was expected before it was first written to.
+    fn write_over(&self, store: &Store, digest: Digest, looks: Option<Looks>) -> Result<()> {
+        self.keep_unless_ours(store)?;
+        self.write_in_place((&self.kept(store, digest)?, digest), looks)
+    }
+
+    fn write_in_place(&self, (kept, digest): (&File, Digest), looks: Option<Looks>) -> Result<()> {
         let doing = || self.doing("write");
-        let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound).map_err(Into::into).doing(doing)?;
         let inode = File::from(self.place.open(OFlags::RDWR).doing(doing)?);
-        file::overwrite(&kept, &inode).doing(doing)?;
+        file::overwrite(kept, &inode).doing(doing)?;
         match &self.new {
             Some(new) if file::digest(new).doing(doing)? == digest => {
                 let meta = Meta::of(new.as_fd()).doing(doing)?;
@@ -317,6 +337,36 @@ impl Staged {
             // What the content was written from is gone by now.
             _ => looks.map_or(Ok(()), |looks| looks.give(&inode)).doing(doing),
         }
+    }
+
+    /// Of the old content and the new nothing is lost, however much of each is there. What somebody wrote beside them becomes
+    /// a backup.
+    fn keep_unless_ours(&self, store: &Store) -> Result<()> {
+        let Act::Rewrite { old, new, .. } = &self.step.act else { return Ok(()) };
+        let doing = || self.doing("look for what somebody wrote at");
+        // Damage of the one that is not written is no reason not to write the other.
+        let [old, new] = [old, new].map(|digest| store.unchecked_content_file(*digest));
+        let (Some(old), Some(new)) = (old?, new?) else { return Err(self.conflict()) };
+        let file = self.open()?;
+        match file::is_mixture(&file, &old, &new).doing(doing)? {
+            true => Ok(()),
+            false => keep_foreign(store, &self.step.path, &self.place, &Meta::of(file.as_fd()).doing(doing)?),
+        }
+    }
+
+    /// What is written in place is on disk before its intent goes, which alone can tell half of it from somebody's edit.
+    pub fn sync_rewritten(&self) -> Result<()> {
+        let doing = || self.doing("sync");
+        let is_rewrite = matches!(self.step.act, Act::Rewrite { .. });
+        if !is_rewrite || !self.is_expected_inode(&self.place.stat().doing(doing)?) {
+            return Ok(());
+        }
+        self.open()?.sync_all().doing(doing)
+    }
+
+    /// False only for what has certainly not been written to.
+    pub(super) fn may_have_begun(&self) -> bool {
+        self.begun.get() || !matches!(self.step.act, Act::Rewrite { .. })
     }
 
     /// What is there may not look as it should yet: that comes after content, and after all that is in a directory.
@@ -445,7 +495,7 @@ impl Staged {
             Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Take { new, .. } => is_inode(&here, new),
             Act::Remove { .. } => here.is_none(),
-            Act::Rewrite { new, .. } => self.is_expected_inode(&here) && self.holds(*new)?,
+            Act::Rewrite { old, new, .. } => return self.progress_in_place((*old, *new), &here, as_expected),
             Act::Move { .. } | Act::Relocate { .. } => {
                 !self.is_expected_inode(&here) && self.is_expected_inode(&self.stat_other()?)
             }
@@ -455,10 +505,26 @@ impl Staged {
         Ok(match (done, as_expected) {
             (true, _) => Progress::Done,
             (false, true) => Progress::Todo,
-            (false, false) if matches!(self.step.act, Act::Rewrite { .. }) && self.is_expected_inode(&here) => {
-                Progress::Torn
-            }
             (false, false) => Progress::Foreign,
+        })
+    }
+
+    /// The bytes decide: a disk that lost its power may have them without the size and times that they came with, or these
+    /// without them.
+    fn progress_in_place(
+        &self,
+        (old, new): (Digest, Digest),
+        here: &Option<Meta>,
+        as_expected: bool,
+    ) -> Result<Progress> {
+        if !self.is_expected_inode(here) {
+            return Ok(Progress::Foreign);
+        }
+        let found = file::digest(&self.open()?).doing(|| self.doing("read"))?;
+        Ok(match (found == new, found == old && as_expected) {
+            (true, _) => Progress::Done,
+            (false, true) => Progress::Todo,
+            (false, false) => Progress::Torn,
         })
     }
 
@@ -471,12 +537,8 @@ impl Staged {
         self.step.expect.is_some_and(|expect| is_inode(here, &expect))
     }
 
-    fn holds(&self, digest: Digest) -> Result<bool> {
-        Ok(file::digest(&self.open()?).doing(|| self.doing("read"))? == digest)
-    }
-
     /// What stands at the path, for reading.
-    pub fn open(&self) -> Result<File> {
+    fn open(&self) -> Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         self.place.open(flags).map(File::from).doing(|| self.doing("read"))
     }
@@ -484,7 +546,7 @@ impl Staged {
     /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
     pub fn write_again(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Rewrite { new, looks, .. } => self.write_in_place(store, *new, looks.map(|(_, new)| new)),
+            Act::Rewrite { new, looks, .. } => self.write_over(store, *new, looks.map(|(_, new)| new)),
             Act::Place { .. }
             | Act::Supplant { .. }
             | Act::Take { .. }
@@ -525,7 +587,7 @@ enum Back {
 pub(in crate::store) enum Progress {
     Todo,
     Done,
-    /// In the middle of a rewrite: neither content, but the same inode. It can be written again.
+    /// In the middle of a rewrite: the same inode, and neither all that was nor all that was to be. It can be written again.
     Torn,
     /// Something is there that neither was nor was to be.
     Foreign,

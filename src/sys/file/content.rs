@@ -28,6 +28,9 @@ pub fn has_changed_meanwhile(err: &io::Error) -> bool {
 /// How much is read or written at once when no cheaper copy is to be had.
 const COPY_PIECE_BYTES: usize = 64 * ZERO_BLOCK_BYTES;
 
+/// What a disk writes as a whole, or not at all.
+const SECTOR_BYTES: usize = 512;
+
 /// Up to this a file is copied by one read and one write. File systems that share blocks write them out first.
 const SMALL_BYTES_MAX: u64 = 64 << 10;
 
@@ -155,6 +158,44 @@ fn same_range(a: &File, b: &File, start: u64, end: u64) -> io::Result<bool> {
         offset += want as u64;
     }
     Ok(true)
+}
+
+/// Whether `file` is what may be there while one of two contents is written over the other, or of it after a power cut: each
+/// sector as one of them has it or zeros, and beyond the end of one as the other has it.
+pub fn is_mixture(file: &File, one: &File, other: &File) -> io::Result<bool> {
+    let size = file.metadata()?.len();
+    let mut offset = 0;
+    while let Some((start, end)) = next_blocks(file, offset, size)? {
+        offset = start;
+        while offset < end {
+            let want = piece_length(end - offset);
+            let [found, one, other] = [file, one, other].map(|file| read_at(file, offset, want));
+            if !is_mixed_piece(&found?, &one?, &other?) {
+                return Ok(false);
+            }
+            offset += want as u64;
+        }
+    }
+    Ok(true)
+}
+
+fn is_mixed_piece(found: &[u8], one: &[u8], other: &[u8]) -> bool {
+    let sectors = |of| <[u8]>::chunks(of, SECTOR_BYTES).chain(std::iter::repeat(&[][..]));
+    found
+        .chunks(SECTOR_BYTES)
+        .zip(sectors(one))
+        .zip(sectors(other))
+        .all(|((found, one), other)| is_mixed_sector(found, one, other))
+}
+
+fn is_mixed_sector(found: &[u8], one: &[u8], other: &[u8]) -> bool {
+    let begins_with = |first: &[u8], rest: &[u8]| {
+        found.iter().enumerate().all(|(at, byte)| match first.get(at) {
+            Some(first) => byte == first,
+            None => *byte == 0 || rest.get(at) == Some(byte),
+        })
+    };
+    found.iter().all(|byte| *byte == 0) || begins_with(one, other) || begins_with(other, one)
 }
 
 /// Whether a file of so many bytes in so many blocks (of 512 bytes) is copied at once: it has no holes.

@@ -87,3 +87,29 @@ fn a_file_that_somebody_writes_to_while_it_is_copied_is_told_apart_from_a_failur
     let unreadable = File::options().write(true).open(named.path()).unwrap();
     assert!(!has_changed_meanwhile(&copy_content(&unreadable, &file(0, &[])).unwrap_err()));
 }
+
+/// Eight sectors and a bit of the one, over ten and a bit of the other.
+#[test]
+fn what_is_left_of_one_content_written_over_another_is_told_from_an_edit() {
+    let (one, other) = ([b'1'; 4100], [b'2'; 5300]);
+    let check = |parts: &[&[u8]], want| {
+        let found = file(0, &[(0, &parts.concat())]);
+        let [one, other] = [file(0, &[(0, &one)]), file(0, &[(0, &other)])];
+        let found = (is_mixture(&found, &one, &other).unwrap(), is_mixture(&found, &other, &one).unwrap());
+        assert_eq!(found, (want, want), "{parts:?}");
+    };
+    check(&[], true);
+    check(&[&one], true);
+    check(&[&other], true);
+    check(&[&one, &other[one.len()..]], true);
+    check(&[&other[..512], &one[512..1024], &other[1024..]], true);
+    check(&[&one[..512], &[0; 512], &other[1024..2048]], true);
+    check(&[&one, &[0; 9000]], true);
+    check(&[&other[..511], &one[511..]], false);
+    check(&[&one[..600], b"x", &one[601..]], false);
+    check(&[&one, b"x"], false);
+    check(&[&other, b"x"], false);
+    let hole = file(MIB, &[(MIB - 5, b"edit\n")]);
+    assert!(!is_mixture(&hole, &file(MIB, &[]), &file(0, &[(0, &one)])).unwrap());
+    assert!(is_mixture(&file(MIB, &[]), &hole, &hole).unwrap());
+}

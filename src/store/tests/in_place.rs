@@ -1,0 +1,190 @@
+//! Files with two names, which a landing writes in place: stopped in the middle by a kill, a power cut or somebody else.
+
+use std::fs::{File, FileTimes};
+use std::os::unix::fs::FileExt;
+
+use super::*;
+
+/// Longer than a few sectors, and of another length than the other.
+fn text(word: &str, lines: usize) -> String {
+    (0..lines).map(|line| format!("{word} {line:>60}\n")).collect()
+}
+
+fn old() -> String {
+    text("old", 40)
+}
+
+fn new() -> String {
+    text("the new", 60)
+}
+
+/// `new` over `a`, which has `b` for its other name, with what is replaced for a backup.
+fn rewriting(bench: &Bench) -> Landing<'_> {
+    std::fs::write(bench.path("a"), old()).unwrap();
+    std::fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
+    std::fs::write(bench.path("new"), new()).unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let (content, backup) = bench.backup("a");
+    landing.keep(content, backup);
+    landing.rewrite(&bench.lower, &path("a"), bench.stamp("a"), &bench.file("new"), &bench.file("a")).unwrap();
+    landing
+}
+
+fn promise(landing: Landing<'_>) {
+    std::mem::forget(landing.promise(Epilogue::default()).unwrap());
+}
+
+/// What the disk got of a write in place before the power went: bytes, and neither size nor times.
+fn reaches_the_disk(bench: &Bench, bytes: &str, offset: u64) {
+    let file = File::options().write(true).open(bench.path("b")).unwrap();
+    let before = file.metadata().unwrap();
+    file.write_all_at(bytes.as_bytes(), offset).unwrap();
+    file.set_len(before.len()).unwrap();
+    let times = FileTimes::new().set_accessed(before.accessed().unwrap()).set_modified(before.modified().unwrap());
+    file.set_times(times).unwrap();
+    bench.machine_starts_again();
+}
+
+fn content(bench: &Bench, name: &str) -> String {
+    std::fs::read_to_string(bench.path(name)).unwrap()
+}
+
+/// `c` is to be made anew with the same landing, and somebody has made it first: the whole is undone.
+fn with_a_file_of_somebodys(bench: &Bench) {
+    let mut landing = rewriting(bench);
+    std::fs::write(bench.path("c"), "before\n").unwrap();
+    let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
+    let new = NewContent::File { file: &file, like: &file, meta };
+    landing.place(&bench.lower, &path("c"), Some(bench.stamp("c")), &new).unwrap();
+    promise(landing);
+    std::fs::write(bench.path("theirs"), "somebody's\n").unwrap();
+    std::fs::rename(bench.path("theirs"), bench.path("c")).unwrap();
+}
+
+#[test]
+fn a_rewrite_torn_in_the_middle_is_written_again() {
+    let mut bench = Bench::new();
+    promise(rewriting(&bench));
+    std::fs::write(bench.path("b"), &new()[..20]).unwrap();
+    assert_eq!(bench.recover().unwrap().finished, [path("a")]);
+    assert!(bench.recover().unwrap().is_nothing());
+    let told = bench.store().events_since(0).unwrap();
+    let told: Vec<_> = told.iter().map(|event| (event.event, event.path.clone(), event.message.as_deref())).collect();
+    assert_eq!(told, [(EventName::Recovered, Some(path("a")), Some("its interrupted landing was finished"))]);
+    assert_eq!(content(&bench, "b"), new());
+    assert_eq!(kept(&bench), [old()], "half of the new is no version of it");
+}
+
+#[test]
+fn half_of_a_rewrite_is_finished_though_its_size_and_times_are_the_old() {
+    let mut bench = Bench::new();
+    promise(rewriting(&bench));
+    let expected = bench.stamp("a");
+    reaches_the_disk(&bench, &new()[1024..3072], 1024);
+    assert_eq!((bench.stamp("a").size, bench.stamp("a").mtime), (expected.size, expected.mtime));
+    assert_eq!(bench.recover().unwrap().finished, [path("a")]);
+    assert_eq!((content(&bench, "a"), content(&bench, "b")), (new(), new()));
+    assert_eq!(kept(&bench), [old()]);
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn half_of_a_rewrite_is_undone_with_the_rest_though_its_size_and_times_are_the_old() {
+    let mut bench = Bench::new();
+    with_a_file_of_somebodys(&bench);
+    let expected = bench.stamp("a");
+    reaches_the_disk(&bench, &new()[..1024], 0);
+    let recovered = bench.recover().unwrap();
+    assert_eq!((recovered.finished, recovered.foreign), (vec![], vec![path("c")]));
+    assert_eq!((content(&bench, "a"), content(&bench, "c").as_str()), (old(), "somebody's\n"));
+    assert_eq!(bench.stamp("a").mtime, expected.mtime);
+    assert_eq!(kept(&bench), [old()]);
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn a_rewrite_of_which_nothing_reached_the_disk_is_undone() {
+    let mut bench = Bench::new();
+    promise(rewriting(&bench));
+    bench.machine_starts_again();
+    assert_eq!(bench.recover().unwrap().undone, [path("a")]);
+    assert_eq!(content(&bench, "a"), old());
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+/// By its size and times it is what was there before.
+#[test]
+fn what_somebody_wrote_where_a_rewrite_is_finished_or_undone_is_a_backup() {
+    let begun: [fn(&Bench); 2] = [|bench| promise(rewriting(bench)), with_a_file_of_somebodys];
+    for (begin, left) in begun.into_iter().zip([new(), old()]) {
+        let mut bench = Bench::new();
+        begin(&bench);
+        reaches_the_disk(&bench, "somebody's", 700);
+        let theirs = content(&bench, "b");
+        assert_ne!(theirs, old());
+        bench.recover().unwrap();
+        assert_eq!(content(&bench, "a"), left);
+        assert_eq!(kept(&bench), [old(), theirs]);
+        assert!(bench.recover().unwrap().is_nothing());
+    }
+}
+
+#[test]
+fn what_somebody_writes_just_before_a_rewrite_stays() {
+    let mut bench = Bench::new();
+    let promised = rewriting(&bench).promise(Epilogue::default()).unwrap();
+    std::fs::write(bench.path("b"), "somebody's\n").unwrap();
+    assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { .. })));
+    assert_eq!(content(&bench, "a"), "somebody's\n");
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn what_somebody_writes_after_a_rewrite_is_a_backup_when_that_is_undone() {
+    let bench = Bench::new();
+    let applied = rewriting(&bench).promise(Epilogue::default()).unwrap().apply().unwrap();
+    assert_eq!(content(&bench, "b"), new());
+    std::fs::write(bench.path("b"), "somebody's\n").unwrap();
+    drop(applied);
+    assert_eq!((content(&bench, "a"), kept(&bench)), (old(), vec!["somebody's\n".to_owned()]));
+}
+
+const APART: &str = "FETTLE_REWRITE_NOT_SYNCED";
+
+/// The contents that half of it is mended from, the intent that tells of it, and what was written: each is on disk before the
+/// next is begun, also where the landing itself is not to be durable.
+#[test]
+fn a_rewrite_is_on_disk_step_by_step() {
+    for not_synced in [".fettle/content", ".fettle/fettle.db-wal", "a"] {
+        let (passed, told) = test_apart("store::tests::in_place::one_that_is_not_synced", (APART, not_synced));
+        assert!(passed, "{not_synced}: {told}");
+    }
+}
+
+/// Not a test by itself: what the test above starts in a process of its own, all of whose threads have the fault.
+#[test]
+fn one_that_is_not_synced() {
+    let Some(not_synced) = std::env::var_os(APART) else { return };
+    let mut bench = Bench::new();
+    let large = |word: &str| text(word, 1_600);
+    std::fs::write(bench.path("a"), large("old")).unwrap();
+    std::fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
+    std::fs::write(bench.path("new"), large("new")).unwrap();
+    let area = Area::Below { dir: bench.dir.path().join(&not_synced), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    landing.rewrite(&bench.lower, &path("a"), bench.stamp("a"), &bench.file("new"), &bench.file("a")).unwrap();
+    assert_eq!(steps.failed(), 0);
+    if not_synced != "a" {
+        assert!(landing.promise(Epilogue::default()).is_err());
+        assert_eq!((content(&bench, "b"), steps.failed()), (large("old"), 1));
+        return;
+    }
+    let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
+    assert_eq!(steps.failed(), 0);
+    assert!(matches!(applied.finish(), Err(Error::Unrecorded(_))));
+    assert_eq!(steps.failed(), 1);
+    assert_eq!(bench.recover().unwrap().finished, [path("a")], "its intent is still there");
+    assert_eq!(content(&bench, "b"), large("new"));
+}
