@@ -16,9 +16,13 @@ HELD = [f"big/h{number}" for number in range(40)]
 # Each is kept in a file of its own, by a confirm and by its undo.
 UNDONE = [f"group0/undone{number}" for number in range(24)]
 TINY = [f"tiny/t{number}" for number in range(40)]
+# Files with a second name, which are written in place.
+LINKED = [f"linked/l{number}" for number in range(4)]
+OTHER_NAME = ".other"
+LINKED_LINES = 400
 # How many files each confirm lands at once.
 GROUPS = [1, 3, 50, 3, 1, 3, 50, 3, 1, 3]
-SETTINGS = '[[rule]]\nmatch = "group*/**"\naction = "hold"\n'
+SETTINGS = "".join(f'[[rule]]\nmatch = "{match}"\naction = "hold"\n' for match in ("group*/**", "linked/**"))
 
 
 def text(tag, lines=LINES, changed=LINES):
@@ -35,7 +39,7 @@ class Version:
 
 
 class Group:
-    """Files that one confirm lands. `new` is None for what it deletes."""
+    """Files that one confirm or rollback lands. `new` is None for what it deletes."""
 
     def __init__(self, old, new):
         self.old, self.new, self.begin, self.end = old, new, None, None
@@ -91,8 +95,13 @@ def files_at_first():
     files |= {path: text("setup " + path) for path in HELD}
     files |= {path: text("setup " + path, 5) for path in TINY}
     files |= {path: text("setup " + path, 2500) for path in UNDONE}
+    files |= {name: text("setup " + path, LINKED_LINES) for path in LINKED for name in names_of(path)}
     files |= {path: content for number in range(len(GROUPS)) for path, content in group_at_first(number).items()}
     return files | {".fettle.toml": SETTINGS}
+
+
+def names_of(path):
+    return [path, path + OTHER_NAME]
 
 
 def group_at_first(number):
@@ -128,7 +137,7 @@ class Workload:
         self.subject, self.project, self.position = subject, project, position
         self.rng = random.Random(seed)
         self.history = History(files_at_first())
-        self.fresh_held, self.fresh_tiny = list(HELD), list(TINY)
+        self.fresh_held, self.fresh_tiny, self.fresh_linked = list(HELD), list(TINY), list(LINKED)
         self.turn, self.open = 0, []
 
     def do_held(self):
@@ -149,7 +158,7 @@ class Workload:
     def do_all(self):
         steps = ["group"] * len(GROUPS) + ["save"] * 24 + ["hold"] * 8 + ["unclosed"] * 6 + ["new"] * 8
         steps += ["delete"] * 6 + ["rename"] * 6 + ["discard"] * 4 + ["rollback"] * 4 + ["late fsync"] * 6 + ["same again"] * 6
-        steps += ["pause"] * 3
+        steps += ["pause"] * 3 + ["in place"] * len(LINKED)
         self.rng.shuffle(steps)
         self.groups = iter(range(len(GROUPS)))
         try:
@@ -260,7 +269,7 @@ class Workload:
         group = Group({path: self.history.versions[path][-1].content for path in UNDONE}, {})
         for path in UNDONE:
             self.write_in(group, path, 2500)
-        operation = self.land(group, lambda: self.subject.confirm(group))
+        operation = self.land(group, lambda: self.subject.confirm(group.new))
         for _ in range(2):
             group = Group(group.new, group.old)
             operation = self.land(group, lambda: self.subject.undo(operation))
@@ -330,7 +339,16 @@ class Workload:
         number = next(self.groups)
         group = Group(group_at_first(number), {})
         self.prepare(number, group)
-        self.land(group, lambda: self.subject.confirm(group))
+        self.land(group, lambda: self.subject.confirm(group.new))
+
+    def do_in_place(self):
+        """A file with two names is confirmed and rolled back: both have all of the one content or all of the other."""
+        path = self.fresh_linked.pop()
+        before, after = self.history.versions[path][-1].content, self.next_text(path, LINKED_LINES // 2, LINKED_LINES)
+        old, new = (dict.fromkeys(names_of(path), content) for content in (before, after))
+        self.subject.write(path, after)
+        self.land(Group(old, new), lambda: self.subject.confirm_in_place(path))
+        self.land(Group(new, old), lambda: self.subject.rollback_in_place(path, before))
 
     def land(self, group, do):
         """All of it or nothing, and all once that has returned."""
@@ -395,12 +413,15 @@ class Fettle:
     def rename(self, path, to):
         os.rename(os.path.join(self.root, path), os.path.join(self.root, to))
 
-    def confirm(self, group):
+    def confirm(self, paths):
         held = self.view.held()
-        missing = [path for path in group.new if path not in held]
+        missing = [path for path in paths if path not in held]
         if missing:
             raise Refused(f"not held before the confirm: {missing}")
-        return self.view.ask("confirm", ids=[held[path] for path in group.new], wait=True)["outcomes"][0]["operation"]
+        return self.view.ask("confirm", ids=[held[path] for path in paths], wait=True)["outcomes"][0]["operation"]
+
+    def confirm_in_place(self, path):
+        self.confirm([path])
 
     def undo(self, operation):
         return self.view.ask("undo", operation=operation)["outcomes"][0]["operation"]
@@ -412,6 +433,9 @@ class Fettle:
 
     def rollback(self, path, _before):
         self.view.ask("rollback", path=path)
+
+    def rollback_in_place(self, path, before):
+        self.rollback(path, before)
 
 
 class Careless:
@@ -437,9 +461,12 @@ class Careless:
         with open(os.path.join(self.root, path)) as file:
             self.waiting |= {to: file.read(), path: None}
 
-    def confirm(self, group):
-        for path in group.new:
+    def confirm(self, paths):
+        for path in paths:
             self.replace(path, self.waiting.pop(path), sync=lambda: None)
+
+    def confirm_in_place(self, path):
+        put(os.path.join(self.root, path), self.waiting.pop(path), sync=lambda: None)
 
     def replace(self, path, content, sync=None):
         target = os.path.join(self.root, path)
@@ -455,3 +482,6 @@ class Careless:
 
     def rollback(self, path, before):
         self.replace(path, before)
+
+    def rollback_in_place(self, path, before):
+        put(os.path.join(self.root, path), before, sync=lambda: None)
