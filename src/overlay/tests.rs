@@ -21,6 +21,7 @@ mod moved_aside;
 mod outside;
 mod passing;
 mod patch;
+mod paths;
 mod programs;
 mod purge;
 mod put_back;

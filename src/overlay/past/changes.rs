@@ -250,12 +250,16 @@ impl Past {
         gone.iter().filter(|path| self.get(path).is_some()).for_each(|path| after.leave(path));
         moves.iter().flat_map(|one| self.places_of_dir(one.from)).for_each(|place| after.edit(&place).had_dir = true);
         let along = |path: &RelPath| Move::all(moves, path).filter(|_| !gone.contains(path));
-        let come = self.iter().filter(|(_, known)| known.fresh);
-        let come: Vec<_> = come.filter_map(|(path, known)| Some((path, along(path)?, &known.from))).collect();
+        let come = self.iter().filter(|(path, known)| known.fresh || self.stands_for_itself(path, known));
+        let come: Vec<_> = come.filter_map(|(path, known)| Some((path, along(path)?, known))).collect();
         come.iter().for_each(|(path, ..)| after.leave(path));
-        for (path, to, from) in come.iter().filter(|(_, to, from)| from.as_ref() != Some(to)) {
+        for (path, to, known) in &come {
+            let from = if known.fresh { known.from.clone() } else { Some((*path).clone()) };
+            if from.as_ref() == Some(to) {
+                continue;
+            }
             let there = after.edit(to);
-            (there.fresh, there.from) = (true, (*from).clone());
+            (there.fresh, there.from) = (true, from);
             // A directory itself is no change of what its new path had.
             let is_content = moves.iter().all(|one| one.from != *path);
             if is_content && there.had.is_none() && !self.dirs.takes_away(moves, to) {
@@ -264,6 +268,16 @@ impl Past {
         }
         after.retarget(|at| Move::all(moves, at), self.iter().map(|(path, _)| path), None);
         after.changed()
+    }
+
+    /// Whether what is at a path is a change of what that had, though its directory came from elsewhere.
+    fn stands_for_itself(&self, path: &RelPath, known: &Known) -> bool {
+        let is_judged = match &known.had {
+            Some(AnchorState::Content(_)) => true,
+            Some(AnchorState::Moved { to, .. }) => to == path,
+            Some(AnchorState::Nothing) | None => false,
+        };
+        is_judged && self.dirs.was(path).is_some()
     }
 
     /// A directory takes the path of a file, of which nothing is forgotten by that; the file, if it is `below`, takes that

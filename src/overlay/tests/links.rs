@@ -293,7 +293,7 @@ fn may_go(content: &str) -> bool {
 }
 
 /// Whether one may become the other with nobody looking.
-fn may_land(first: &str, now: &str) -> bool {
+pub(super) fn may_land(first: &str, now: &str) -> bool {
     let facts = Facts {
         act: Act::Write,
         identical: first == now,
