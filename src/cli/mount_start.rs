@@ -22,6 +22,7 @@ use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
 use crate::sys::guard::Guard;
+use crate::sys::inherited;
 use crate::sys::keeper::Keeper;
 use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
@@ -40,6 +41,7 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let below = who_stands_below(&plan);
     match ground {
         Ground::Foreground => {
+            inherited::survive().map_err(|err| told("lift the limits of the shell", &err))?;
             let guard = guard();
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
             let daemon = begin(&plan, guard, None)?;
@@ -82,6 +84,10 @@ pub fn rehearse(arguments: &MountArgs) -> Result<(), Failure> {
 
 /// Never returns to what the caller has yet to do.
 fn be_the_watchdog(plan: Plan, signal: ReadySignal) -> ! {
+    if let Err(err) = inherited::leave_behind() {
+        said(signal.failed(&format!("leave behind what the shell has given: {err}")));
+        std::process::exit(1)
+    }
     match watchdog::watch(plan, signal) {
         Ok(()) => std::process::exit(0),
         Err(failure) => {

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::supervisor::{self, ANSWER_BYTES_MAX, Ended, Report};
 use super::{Answer, Program, Question};
-use crate::sys::process;
+use crate::sys::{inherited, process};
 
 /// Programs that run at once. More would not be answered sooner, and a build that writes thousands of files must not fill
 /// the machine with them.
@@ -151,6 +151,7 @@ struct Supervised<'a> {
 impl Supervised<'_> {
     fn report(&mut self, question: &[u8], deadline: Instant) -> io::Result<Report> {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        inherited::give_limits_back(child.id())?;
         let (Some(stdin), Some(stdout)) = (&child.stdin, &mut child.stdout) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };

@@ -30,7 +30,8 @@ const END_MAX: Duration = Duration::from_millis(300);
 const PIECES_MAX: usize = 8;
 /// How often somebody looks for children who cannot be waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// The usual soft limit, which the daemon has raised for itself: programs that count on it close all they may have open.
+/// The usual soft limit, also where the daemon was started with another: programs that count on it close all they may have
+/// open.
 const DESCRIPTORS: u64 = 1024;
 
 /// How one run ended.
@@ -109,6 +110,7 @@ impl Run {
         let deadline = Instant::now() + Duration::from_millis(limit);
         stand_apart()?;
         let question = read_question()?;
+        limit_descriptors()?;
         let mut command = Command::new(file);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
@@ -245,6 +247,11 @@ fn stand_apart() -> io::Result<()> {
     close_others_on_exec()?;
     receive_signals()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    Ok(())
+}
+
+/// Once the question is there: before it asks, the daemon gives the limits back that it was started with.
+fn limit_descriptors() -> io::Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let current = limit.current.map_or(DESCRIPTORS, |current| current.min(DESCRIPTORS));
     Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit })?)

@@ -25,7 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::daemon::{Child, Forked, Output, ReadySignal, fork};
 use super::mount::abort_connection;
-use super::spawn::close_all_but;
+use super::spawn::{close_all_but, receive_signals};
 
 /// How long the other threads of a process may take to end after the first. To abort the connection of a dead daemon
 /// early does no harm.
@@ -74,6 +74,8 @@ fn be_the_guard(daemon: Pid, pidfd: OwnedFd, word: File, signal: ReadySignal) ->
 }
 
 fn prepare(daemon: Pid, pidfd: &OwnedFd, word: &File, signal: ReadySignal) -> io::Result<()> {
+    // One that is ignored is never waited for.
+    receive_signals()?;
     block_death()?;
     rustix::process::set_parent_process_death_signal(Some(DEATH))?;
     if rustix::process::getppid() != Some(daemon) {

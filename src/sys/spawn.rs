@@ -42,7 +42,7 @@ pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is started from here on can be sent every signal. A daemon blocks those it waits for, and what was started in the
+/// This process, and what it starts from here on, can be sent every signal. A daemon blocks those it waits for, and what was started in the
 /// background of a script ignores Ctrl-C: a program that is run would go on doing so.
 pub fn receive_signals() -> io::Result<()> {
     (1..=SIGNAL_LAST).filter(|signal| *signal != libc::SIGPIPE).try_for_each(no_longer_ignore)?;
@@ -52,7 +52,7 @@ pub fn receive_signals() -> io::Result<()> {
 /// Of those that have a name. A broken pipe we ignore ourselves, and the library gives each child the default.
 const SIGNAL_LAST: libc::c_int = 31;
 
-fn no_longer_ignore(signal: libc::c_int) -> io::Result<()> {
+pub(super) fn no_longer_ignore(signal: libc::c_int) -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: with no new action given, the present one is written to `action`, if the call succeeds.
     if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {

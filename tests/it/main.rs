@@ -7,6 +7,7 @@
 //! they do at the worst moment, `sparse` files of holes, `read`, `patch`, `check` and `review` the commands of these names, `faults` disks that fail, `hooks`
 //! permission programs, `mcp` agents with tools, `run` commands in a view of their own, `security` what is a boundary,
 //! `damage` what programs do by accident and one command undoes, `mount_helper` and `service` who else starts a mount,
+//! `inherited` what a daemon has from the shell that starts it,
 //! `containers` what those let through, `fuzz` what others may have written, `statedirs` state that is shared, copied or gone.
 
 mod around;
@@ -25,6 +26,7 @@ mod faults;
 mod fuzz;
 mod harness;
 mod hooks;
+mod inherited;
 mod limits;
 mod looks;
 mod mcp;

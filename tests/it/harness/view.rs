@@ -30,8 +30,13 @@ impl<'s> Mounting<'s> {
     }
 
     /// As `&` in a script starts a program.
-    pub fn in_background_of_script(mut self) -> Self {
-        self.wrapper = vec!["env", "--ignore-signal=INT", "--ignore-signal=QUIT"];
+    pub fn in_background_of_script(self) -> Self {
+        self.started_by(&["env", "--ignore-signal=INT", "--ignore-signal=QUIT"])
+    }
+
+    /// By a program that starts the one its further words name.
+    pub fn started_by(mut self, wrapper: &[&'static str]) -> Self {
+        self.wrapper = wrapper.to_vec();
         self
     }
 

@@ -1,0 +1,73 @@
+//! What a process has from who started it: limits, ignored signals, open descriptors. They were meant for the programs of a
+//! shell, and a daemon that kept them would be killed by them, or keep somebody waiting.
+//!
+//! The kernel holds each program in the view to its own limits, so those of the daemon protect nobody. Lower bounds that
+//! only an administrator raises stay. Of the rest a daemon keeps what does not end it: priorities, the umask (it makes
+//! files with the modes that it is asked for), whether it leaves a core file, and how soon it goes when memory runs out.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::sync::OnceLock;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+
+use super::spawn::{no_longer_ignore, receive_signals};
+
+/// Those past which a process is killed, or fails at what it does for others. Threads have stacks of their own size.
+const LIFTED: [Resource; 6] =
+    [Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data, Resource::Nproc, Resource::Nofile];
+
+/// As they were before [`survive`], for what a daemon starts.
+static FOUND: OnceLock<[Rlimit; LIFTED.len()]> = OnceLock::new();
+
+/// For a process that goes on in the background: nothing of the shell's is left but its environment. To be called while
+/// there is one thread.
+pub fn leave_behind() -> io::Result<()> {
+    receive_signals()?;
+    close_left_open()?;
+    survive()
+}
+
+/// For any daemon: each limit is raised to what this process may have without leave, a file that grows too long is told by
+/// an errno instead of a deadly signal, and children can be waited for.
+pub fn survive() -> io::Result<()> {
+    no_longer_ignore(libc::SIGCHLD)?;
+    // SAFETY: no function of ours is called for the signal.
+    if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    FOUND.get_or_init(|| LIFTED.map(getrlimit));
+    LIFTED.into_iter().try_for_each(|resource| {
+        let limit = getrlimit(resource);
+        Ok(setrlimit(resource, Rlimit { current: limit.maximum, ..limit })?)
+    })
+}
+
+/// Gives a child the limits that this process was started with.
+pub fn give_limits_back(child: u32) -> io::Result<()> {
+    let Some(found) = FOUND.get() else { return Ok(()) };
+    let child = Pid::from_raw(child.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
+    LIFTED.into_iter().zip(found).try_for_each(|(resource, limit)| {
+        prlimit(Some(child), resource, limit.clone())?;
+        Ok(())
+    })
+}
+
+/// What this program opens is closed on `exec`. What is not was left open by who started it: a lock, or a pipe at the end
+/// of which somebody waits.
+fn close_left_open() -> io::Result<()> {
+    let mut open: Vec<libc::c_int> = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd")? {
+        open.extend(entry?.file_name().to_str().and_then(|number| number.parse::<libc::c_int>().ok()));
+    }
+    for number in open.into_iter().filter(|number| *number > libc::STDERR_FILENO) {
+        // SAFETY: it asks for the flags of a number, whether or not that is a descriptor.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: nothing of this program owns it.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(())
+}
