@@ -44,18 +44,22 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
             inherited::survive().map_err(|err| told("lift the limits of the shell", &err))?;
             let guard = guard();
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
-            let daemon = begin(&plan, guard, None)?;
+            let daemon = begin(&plan, termination, guard, None)?;
             below.iter().for_each(say);
             tell_systemd();
-            daemon.serve_until_the_end(termination).map_err(Failure::from)
+            daemon.serve_until_the_end().map_err(Failure::from)
         }
         Ground::Background => match fork().map_err(|err| told("fork", &err))? {
-            Forked::Parent(readiness) => match readiness.wait().map_err(|err| told("start the daemon", &err))? {
-                Ok(_watched) => {
+            Forked::Parent(readiness) => match readiness.wait() {
+                Ok(Ok(_watched)) => {
                     below.iter().for_each(say);
                     Ok(())
                 }
-                Err(reason) => Err(refusal(&reason).into()),
+                Ok(Err(reason)) => Err(refusal(&reason).into()),
+                Err(err) => {
+                    plan.take_unwatched_away()?;
+                    Err(told("start the daemon", &err))
+                }
             },
             Forked::Child(signal) => be_the_watchdog(plan, signal),
         },
@@ -102,34 +106,40 @@ fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> !
     let guard = guard();
     let begun = Termination::block().map_err(|err| told("block signals", &err));
     let begun = begun.and_then(|termination| {
-        let daemon = begin(plan, guard, keeper)?;
+        let daemon = begin(plan, termination, guard, keeper)?;
         match daemon.log_file() {
-            Ok(log) => Ok((termination, daemon, log)),
+            Ok(log) => Ok((daemon, log)),
             Err(failure) => daemon.give_up().and(Err(failure)),
         }
     });
-    let (termination, daemon, log) = match begun {
+    let (daemon, log) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             said(signal.failed(&text_of(&failure)));
             std::process::exit(1)
         }
     };
-    said(signal.ready(Output::Log(log.as_fd())));
-    let ended = daemon.serve_until_the_end(termination);
+    let ended = match signal.ready(Output::Log(log.as_fd())) {
+        // Nobody watches, and whoever asked for the mount is told that there is none.
+        Err(err) if plan.is_first_start() => daemon.give_up().and(Err(told("tell the watchdog", &err))),
+        word => {
+            said(word);
+            daemon.serve_until_the_end().map_err(Failure::from)
+        }
+    };
     if let Err(err) = plan.let_go() {
         log::warn!("let go of the project: {err}");
     }
     match ended {
         Ok(()) => std::process::exit(0),
-        Err(err) => {
-            log::error!("{}", err.message);
+        Err(failure) => {
+            log::error!("{}", failure.message());
             std::process::exit(1)
         }
     }
 }
 
-/// A parent that is gone was interrupted; the mount it asked for stands all the same.
+/// A parent that is gone was interrupted. One that watched a daemon before this one leaves it unwatched.
 fn said(word: io::Result<()>) {
     if let Err(err) = word {
         log::warn!("tell the waiting process: {err}");
@@ -158,9 +168,14 @@ fn guard() -> Option<Guard> {
     }
 }
 
-fn begin(plan: &Plan, guard: Option<Guard>, keeper: Option<&Keeper>) -> Result<Daemon, Failure> {
+fn begin(
+    plan: &Plan,
+    termination: Termination,
+    guard: Option<Guard>,
+    keeper: Option<&Keeper>,
+) -> Result<Daemon, Failure> {
     logger::install();
-    let (daemon, recovered) = Daemon::begin(plan, guard, keeper)?;
+    let (daemon, recovered) = Daemon::begin(plan, termination, guard, keeper)?;
     say_what_recovery_did(&recovered);
     Ok(daemon)
 }

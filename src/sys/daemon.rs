@@ -17,7 +17,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus};
 
 /// Which side of the fork this is.
 #[derive(Debug)]
@@ -105,12 +106,12 @@ impl Readiness {
         self.child.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits for the child's word: ready, or its reason. A child that dies first is an error naming how it ended.
-    ///
-    /// Sees the death only when every copy of the [`ReadySignal`] is closed.
+    /// Waits for the child's word: ready, or its reason. A child that dies first is an error naming how it ended, also where
+    /// another process has a copy of its [`ReadySignal`].
     pub fn wait(mut self) -> io::Result<Result<Child, String>> {
         let mut first = [0];
-        match self.word.read(&mut first)? {
+        let read = if self.has_word()? { self.word.read(&mut first)? } else { 0 };
+        match read {
             0 => {
                 let ending = Child(self.child).wait()?;
                 Err(io::Error::other(format!("the background process {ending} before it was ready")))
@@ -118,6 +119,14 @@ impl Readiness {
             _ if first[0] == READY => Ok(Ok(Child(self.child))),
             _ => read_reason(&mut self.word).map(Err),
         }
+    }
+
+    /// Sleeps until the child says something, or has ended without a word.
+    fn has_word(&self) -> io::Result<bool> {
+        let child = rustix::process::pidfd_open(self.child, PidfdFlags::empty())?;
+        let mut sources = [PollFd::new(&self.word, PollFlags::IN), PollFd::new(&child, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut sources, None))?;
+        Ok(!sources[0].revents().is_empty())
     }
 }
 

@@ -4,6 +4,7 @@
 //!   daemon ──start──► guard            one thread; holds a pipe and a pidfd, nothing else
 //!     ├───── watch(connection) ────►   sleeps
 //!     ├───── dismiss ──────────────►   gone: there is no connection any more
+//!     ├───── a word of its abort ──►   the same: its threads wait for one another
 //!     └───── its main thread ends ─►   gone with the rest: nothing to do
 //!                                      another thread stays behind: abort
 //! ```
@@ -11,12 +12,15 @@
 //! Whoever has the lock may be waiting for an answer of the daemon. Killed then, it is a process without a main thread
 //! that keeps the device open, so that the kernel goes on waiting for it, and everybody for the kernel. Its parent is not
 //! told of such a death, nor is a pidfd; its children are, by the signal they asked for.
+//!
+//! A process that aborts ends no thread before all have stopped, for its core file: none of its children is told while one
+//! of them waits for the kernel. So it says itself that it aborts.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -25,6 +29,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::daemon::{Child, Forked, Output, ReadySignal, fork};
 use super::mount::abort_connection;
+use super::signals::{exchange_mask, set_of, signal_descriptor};
 use super::spawn::{close_all_but, receive_signals};
 
 /// How long the other threads of a process may take to end after the first. To abort the connection of a dead daemon
@@ -57,11 +62,13 @@ impl Guard {
 
     /// The connection to abort, by the minor number of its mount's device.
     pub fn watch(&mut self, connection: u32) -> io::Result<()> {
-        self.word.write_all(&connection.to_ne_bytes())
+        self.word.write_all(&connection.to_ne_bytes())?;
+        tell_of_abort(&self.word)
     }
 
     /// Nothing is left to guard: the number of the connection may soon be another's.
     pub fn dismiss(self) -> io::Result<()> {
+        ABORTS_TO.store(-1, Ordering::SeqCst);
         self.child.kill()?;
         self.child.wait().map(|_| ())
     }
@@ -76,7 +83,7 @@ fn be_the_guard(daemon: Pid, pidfd: OwnedFd, word: File, signal: ReadySignal) ->
 fn prepare(daemon: Pid, pidfd: &OwnedFd, word: &File, signal: ReadySignal) -> io::Result<()> {
     // One that is ignored is never waited for.
     receive_signals()?;
-    block_death()?;
+    exchange_mask(libc::SIG_BLOCK, &set_of(&[DEATH.as_raw()]))?;
     rustix::process::set_parent_process_death_signal(Some(DEATH))?;
     if rustix::process::getppid() != Some(daemon) {
         return Err(io::Error::other("the daemon died before it was guarded"));
@@ -92,11 +99,19 @@ fn stand_guard(daemon: &OwnedFd, mut word: File) -> io::Result<()> {
         // It ended before it had mounted.
         return Ok(());
     }
-    wait_for_death()?;
+    wait_for_death(&word)?;
     match ends_within(daemon, END_MAX)? {
         true => Ok(()),
         false => abort_connection(u32::from_ne_bytes(connection)),
     }
+}
+
+/// Of its main thread, or its word that it aborts.
+fn wait_for_death(word: &File) -> io::Result<()> {
+    let death = signal_descriptor(&set_of(&[DEATH.as_raw()]))?;
+    let mut told = [PollFd::new(&death, PollFlags::IN), PollFd::new(word, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut told, None))?;
+    Ok(())
 }
 
 fn ends_within(process: &OwnedFd, time: Duration) -> io::Result<bool> {
@@ -105,31 +120,20 @@ fn ends_within(process: &OwnedFd, time: Duration) -> io::Result<bool> {
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&time)))? > 0)
 }
 
-fn death_alone() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set; both calls get a valid pointer and a valid signal number.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), DEATH.as_raw());
-        set.assume_init()
+/// By which the handler of an abort reaches the guard; -1 while there is none.
+static ABORTS_TO: AtomicI32 = AtomicI32::new(-1);
+
+fn tell_of_abort(word: &File) -> io::Result<()> {
+    ABORTS_TO.store(word.as_raw_fd(), Ordering::SeqCst);
+    let handler: extern "C" fn(libc::c_int) = say_that_it_aborts;
+    // SAFETY: the handler makes one system call, which is safe at any moment, and the abort goes on when it returns.
+    match unsafe { libc::signal(libc::SIGABRT, handler as *const () as libc::sighandler_t) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 
-fn block_death() -> io::Result<()> {
-    // SAFETY: the set is initialised, and the old mask is not asked for.
-    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &death_alone(), std::ptr::null_mut()) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
-fn wait_for_death() -> io::Result<()> {
-    // SAFETY: the set is initialised, and what the signal tells is not asked for.
-    while unsafe { libc::sigwaitinfo(&death_alone(), std::ptr::null_mut()) } < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    Ok(())
+extern "C" fn say_that_it_aborts(_signal: libc::c_int) {
+    // SAFETY: one byte of a constant is written to a number; where that is no descriptor any more nothing happens.
+    unsafe { libc::write(ABORTS_TO.load(Ordering::SeqCst), [0_u8].as_ptr().cast(), 1) };
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Output, Scratch, Stopped, View, eventually, lines, mounted_scratch};
+use crate::harness::{Output, Scratch, Stopped, View, detach, eventually, kill, lines, mounted_scratch, mounts_below};
 
 /// A user who owns nothing here.
 const NOBODY: &str = "65534";
@@ -582,4 +582,95 @@ fn a_daemon_that_works_is_waited_for() {
     assert_eq!(told.status, 0, "{}", told.stderr);
     assert!(told.stdout.contains("open"), "{told:?}");
     drop(writer);
+}
+
+/// What failed is not mounted, and the project answers.
+#[track_caller]
+fn assert_bare(scratch: &Scratch) {
+    let project = scratch.project();
+    eventually("all of it is gone", || scratch.daemons().is_empty());
+    assert!(mounts_below(&project).is_empty(), "a mount stands");
+    assert_eq!(fs::read_to_string(project.join("f")).expect("the project answers"), "x\n");
+}
+
+/// Threads, stacks and buffers are refused at another point each time, before the mount and after it.
+#[test]
+fn a_mount_that_fails_for_want_of_memory_leaves_the_project_bare() {
+    let scratch = mounted_scratch!();
+    scratch.write("f", "x\n");
+    for megabytes in (100..260).step_by(10) {
+        let bytes = megabytes << 20;
+        let mut mount = scratch.command("prlimit");
+        mount.arg(format!("--as={bytes}:{bytes}")).arg(scratch.fettlefs().get_program()).arg("mount");
+        let output = Output::from(mount.arg(scratch.project()).output().expect("prlimit"));
+        if output.status == 0 {
+            // One without memory for another thread cannot be asked to end.
+            detach(&scratch.project());
+        }
+        assert_bare(&scratch);
+    }
+}
+
+/// Who stands between the one that was started and the one that serves, by pid: nothing where there is none yet.
+fn child_of(scratch: &Scratch, parent: i32) -> Option<i32> {
+    let is_child = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent_of = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        parent_of == Some(parent)
+    };
+    scratch.daemons().into_iter().find(is_child)
+}
+
+/// Kills one of them at the moment at which the mount stands, and tells whether that was in time.
+fn killed_at_the_mount(scratch: &Scratch, whom: impl Fn(i32) -> Option<i32>) -> bool {
+    let mut mount = scratch.fettlefs();
+    let mut mount = mount.arg("mount").arg(scratch.project()).stderr(Stdio::null()).spawn().expect("the built program");
+    let caller = i32::try_from(mount.id()).expect("a pid");
+    let mut victim = None;
+    eventually("it is mounted", || {
+        victim = victim.or_else(|| whom(caller));
+        !mounts_below(&scratch.project()).is_empty()
+    });
+    kill(victim.expect("it was there before the mount"));
+    let mut status = None;
+    eventually("`mount` has an answer", || {
+        status = mount.try_wait().expect("it can be waited for");
+        status.is_some()
+    });
+    let status = status.and_then(|status| status.code()).expect("a status");
+    if status == 0 {
+        eventually("a daemon answers", || scratch.cli(&["status"]).status == 0);
+        scratch.cli(&["unmount"]).ok();
+    }
+    assert_bare(scratch);
+    status != 0
+}
+
+const ROUNDS: usize = 20;
+
+#[test]
+fn a_daemon_that_is_killed_before_it_answers_leaves_no_mount() {
+    let scratch = mounted_scratch!();
+    scratch.write("f", "x\n");
+    let daemon = |caller| child_of(&scratch, child_of(&scratch, caller)?);
+    let in_time = (0..ROUNDS).filter(|_| killed_at_the_mount(&scratch, daemon)).count();
+    assert!(in_time > 0, "it was ready each time");
+}
+
+#[test]
+fn a_watchdog_that_is_killed_before_there_is_a_daemon_leaves_no_mount() {
+    let scratch = mounted_scratch!();
+    scratch.write("f", "x\n");
+    let watchdog = |caller| child_of(&scratch, caller);
+    let in_time = (0..ROUNDS).filter(|_| killed_at_the_mount(&scratch, watchdog)).count();
+    assert!(in_time > 0, "it was ready each time");
+}
+
+#[test]
+fn a_daemon_that_could_hardly_open_a_file_is_refused() {
+    let scratch = mounted_scratch!();
+    let mut mount = scratch.command("prlimit");
+    mount.arg("--nofile=24:24").arg(scratch.fettlefs().get_program()).arg("mount").arg(scratch.project());
+    refused(&mount.output().expect("prlimit").into(), 1, &["needs 64 open files, and may have 24", "ulimit -n"]);
+    assert!(mounts_below(&scratch.project()).is_empty() && !scratch.has(".fettle"));
 }

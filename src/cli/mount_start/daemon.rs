@@ -48,6 +48,9 @@ const RUNS_LEFT_TICK: Duration = Duration::from_millis(5);
 /// How long the view of runs waits for the first, or for those to come back that had a daemon that died.
 const FIRST_RUN_MAX: Duration = Duration::from_secs(10);
 
+/// Some thirty are the daemon's own; the rest is for what programs have open, and what a review opens at once.
+const DESCRIPTORS_MIN: u64 = 64;
+
 const LOG: &str = "daemon.log";
 
 /// A log above this is begun anew at the next mount.
@@ -100,11 +103,35 @@ impl Standing {
     }
 }
 
+/// A mount of which nobody has been told. Taken away again when it is dropped, however its start ends.
+#[must_use = "it is gone when it is dropped"]
+struct NewMount(Option<Standing>);
+
+impl NewMount {
+    /// Somebody ends it from here on.
+    fn stands(mut self) -> Standing {
+        self.0.take().expect("nobody else takes it")
+    }
+
+    fn standing(&self) -> &Standing {
+        self.0.as_ref().expect("only `stands` takes it")
+    }
+}
+
+impl Drop for NewMount {
+    fn drop(&mut self) {
+        if let Some(standing) = self.0.take()
+            && let Err(err) = standing.end()
+        {
+            say(err.message);
+        }
+    }
+}
+
 /// A view that answers.
 pub struct Daemon {
     project: Arc<Project>,
     ends: Receiver<End>,
-    end: Sender<End>,
     socket: Socket,
     standing: Standing,
     /// Lets old backups go. Ends before the lock is released.
@@ -123,10 +150,11 @@ impl Daemon {
     /// `keeper`: for runs, who mounts where they are.
     pub fn begin(
         plan: &Plan,
+        termination: Termination,
         guard: Option<Guard>,
         keeper: Option<&Keeper>,
     ) -> std::result::Result<(Self, Recovered), Failure> {
-        Ok(begin(plan, guard, keeper)?)
+        Ok(begin(plan, termination, guard, keeper)?)
     }
 
     /// Where standard error goes in the background.
@@ -144,9 +172,7 @@ impl Daemon {
     }
 
     /// Sleeps until the mount is to end, and ends it.
-    pub fn serve_until_the_end(mut self, termination: Termination) -> Result<()> {
-        let end = self.end.clone();
-        spawn("signals", move || wait_for_signals(&termination, &end))?;
+    pub fn serve_until_the_end(mut self) -> Result<()> {
         match self.ends.recv() {
             Ok(End::SessionOver) => {
                 self.session_over();
@@ -234,7 +260,12 @@ pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Result<(Daemon, Recovered)> {
+fn begin(
+    plan: &Plan,
+    termination: Termination,
+    mut guard: Option<Guard>,
+    keeper: Option<&Keeper>,
+) -> Result<(Daemon, Recovered)> {
     if !process::return_memory() {
         log::warn!("the C library does not take settings of its memory");
     }
@@ -242,6 +273,7 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
     if let Err(err) = process::raise_descriptor_limit() {
         log::warn!("raise the limit of open files: {err}");
     }
+    check_descriptors()?;
     // Before anything covers it.
     let lower = plan.open_lower().and_then(Tree::from_root);
     let lower = lower.map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
@@ -270,10 +302,16 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
     }
     let (end, ends) = channel();
     let project = Arc::new(project(plan, Arc::new(overlay), end.clone(), keeper));
-    let (socket, standing) = serve(plan, &project, &end, keeper)?;
+    let socket = Socket::open(project.overlay.store()).map_err(store_failure)?;
+    let door = mount(plan, keeper)?;
+    let mount = NewMount(Some(Standing::of(plan, door.number, keeper)));
+    // Before this process asks anything of the mount: one that dies meanwhile waits for its own answer.
     if let Some(guard) = &mut guard {
-        tell_guard(guard, standing.number);
+        tell_guard(guard, mount.standing().number);
     }
+    serve((door, &mount.standing().path), plan, &project, &end)?;
+    // Not before: whoever is told that the project is covered goes there.
+    socket.answer(Arc::clone(&project)).map_err(|err| failure("answer on the control socket", &err))?;
     if keeper.is_some() {
         start_waiting_for_runs(&project)?;
     }
@@ -282,7 +320,20 @@ fn begin(plan: &Plan, mut guard: Option<Guard>, keeper: Option<&Keeper>) -> Resu
     let purger = start("purge", move || purging.purge_until_the_end())?;
     let herald = start("herald", move || heralding.tell_external_until_the_end())?;
     let recorder = start("record", move || recording.store().record_until_the_end())?;
-    Ok((Daemon { project, ends, end, socket, standing, purger, herald, recorder, lock, guard }, recovered))
+    spawn("signals", move || wait_for_signals(&termination, &end))?;
+    let standing = mount.stands();
+    Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, recovered))
+}
+
+/// With fewer it could be mounted, and would refuse each open.
+fn check_descriptors() -> Result<()> {
+    match process::descriptor_limit() {
+        few @ 0..DESCRIPTORS_MIN => {
+            let message = format!("a daemon needs {DESCRIPTORS_MIN} open files, and may have {few}: see `ulimit -n`");
+            Err(ErrorBody::new(ErrorCode::Io, message))
+        }
+        DESCRIPTORS_MIN.. => Ok(()),
+    }
 }
 
 /// A guard that knows of no connection does nothing.
@@ -312,38 +363,17 @@ fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<
     }
 }
 
-/// Mounts and serves; takes the mount away again when it does not come to answer.
-fn serve(
-    plan: &Plan,
-    project: &Arc<Project>,
-    end: &Sender<End>,
-    keeper: Option<&Keeper>,
-) -> Result<(Socket, Standing)> {
-    let socket = Socket::open(project.overlay.store()).map_err(store_failure)?;
-    let door = mount(plan, keeper)?;
-    let standing = Standing::of(plan, door.number, keeper);
-    let answering = serve_door((door, &standing.path), plan, project, end).and_then(|()| {
-        // Not before: whoever is told that the project is covered goes there.
-        socket.answer(Arc::clone(project)).map_err(|err| failure("answer on the control socket", &err))
-    });
-    if let Err(err) = answering {
-        standing.end()?;
-        return Err(err);
-    }
-    Ok((socket, standing))
-}
-
-fn serve_door((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
+fn serve((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
     let desk = Arc::new(Desk::new(Arc::clone(project)));
-    let (overlay, options) = (Arc::clone(&project.overlay), &plan.options);
+    let (overlay, options, connection) = (Arc::clone(&project.overlay), &plan.options, door.number.minor);
     let running = fuse::serve((door, view), overlay, desk, options.passing(), options.watching);
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let (end, overlay) = (end.clone(), Arc::clone(&project.overlay));
     spawn("session", move || {
         match running.ended.recv() {
             Ok(Ok(())) => {}
-            Ok(Err(err)) => log::error!("the session ended: {err}"),
-            Err(_) => log::error!("the session ended without a word"),
+            Ok(Err(err)) => cut(connection, &format!("the session ended: {err}")),
+            Err(_) => cut(connection, "the session ended without a word"),
         }
         // A run whose own view was the last one asks yet what has become of it.
         let over = Instant::now();
@@ -358,6 +388,14 @@ fn serve_door((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, 
     answers(view).map_err(|err| failure("ask the new mount", &err))?;
     let started = project.overlay.session_started();
     started.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("begin the session: {err}")))
+}
+
+/// Nobody answers any more: whoever waits, also for the first answer, is told so.
+fn cut(connection: u32, why: &str) {
+    log::error!("{why}");
+    if let Err(err) = abort_connection(connection) {
+        log::error!("cut the connection to the view: {err}");
+    }
 }
 
 fn mount(plan: &Plan, keeper: Option<&Keeper>) -> Result<Door> {
@@ -400,20 +438,34 @@ fn mount_for_all(plan: &Plan) -> io::Result<Door> {
         true => mount_fuse(&plan.mountpoint, &options),
         false => mount_fuse_with_helper(&plan.mountpoint, &options),
     };
-    Door::at(&plan.mountpoint, device?)
+    door(plan, device?)
 }
 
 /// Where only runs are: as root, or as the owner of a user namespace, of whom nobody else can come in.
 pub fn mount_for_runs(plan: &Plan, leave: Leave) -> io::Result<Door> {
     let words: Vec<&str> = plan.options.extra.iter().map(String::as_str).collect();
     let options = plan.options.to_mount(plan.project.as_os_str(), &words, leave == Leave::Mounts);
-    Door::at(&plan.mountpoint, mount_fuse(&plan.mountpoint, &options)?)
+    door(plan, mount_fuse(&plan.mountpoint, &options)?)
 }
 
-/// Asks past every cache, so that the answer is the daemon's own.
+/// What has been mounted and cannot be found is taken away again.
+fn door(plan: &Plan, device: OwnedFd) -> io::Result<Door> {
+    let door = Door::at(&plan.mountpoint, device);
+    if door.is_err()
+        && let Err(failure) = take_away(&plan.mountpoint)
+    {
+        say(failure.message());
+    }
+    door
+}
+
+/// Asks past every cache, so that the answer is the daemon's own. Not on the main thread: one that is killed does not end
+/// while it waits for its own process, and by its end the guard knows.
 fn answers(mountpoint: &Path) -> io::Result<()> {
-    rustix::fs::statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
-    Ok(())
+    let asked = mountpoint.to_owned();
+    let ask = move || rustix::fs::statx(CWD, &asked, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(|_| ());
+    let asking = std::thread::Builder::new().name("first-look".to_owned()).spawn(ask)?;
+    Ok(asking.join().map_err(|_panic| io::Error::other("the look at the mount panicked"))??)
 }
 
 /// A state directory elsewhere serves one project only.

@@ -29,6 +29,8 @@ pub struct Plan {
     pub location: Location,
     pub source: RuleSource,
     pub is_root: bool,
+    /// A dead mount was there.
+    was_shut: bool,
     /// The project itself, since before anything covered it: neither the mount to come nor a dead one stands in its way.
     lower: Parcel,
 }
@@ -38,6 +40,7 @@ impl Plan {
         let (project, mountpoint) = places(arguments)?;
         let source = sources::rule_source(&project, Some(&mountpoint), &arguments.settings)?;
         let plan = Self {
+            was_shut: dead_mount_at(&mountpoint)?.is_some(),
             project,
             mountpoint,
             source,
@@ -71,6 +74,11 @@ impl Plan {
             Some(state) => Ok(std::fs::File::open(state)?.into()),
             None => self.open_in_lower(STATE_DIRECTORY),
         }
+    }
+
+    /// No daemon has come to answer yet.
+    pub fn is_first_start(&self) -> bool {
+        self.location.known.is_none()
     }
 
     /// From now on no other state is taken for the one that is there.
@@ -192,6 +200,22 @@ impl Plan {
 
     fn is_to_cover(&self, path: &Path) -> bool {
         self.is_root && self.audience == Audience::Everyone && path == self.mountpoint
+    }
+
+    /// After a start that failed: where nothing was mounted nothing is. What a dead mount kept shut stays shut.
+    pub fn leave_as_found(&self) -> Result<(), Failure> {
+        match self.was_shut || self.audience == Audience::Runs {
+            true => Ok(()),
+            false => take_dead_away(&self.mountpoint),
+        }
+    }
+
+    /// The same where the watchdog has died, and left a daemon perhaps that nobody watches.
+    pub fn take_unwatched_away(&self) -> Result<(), Failure> {
+        match self.was_shut || self.audience == Audience::Runs || fettle_mount_at(&self.mountpoint)?.is_none() {
+            true => Ok(()),
+            false => take_away(&self.mountpoint),
+        }
     }
 
     /// For when no other daemon comes: the project is reachable again.

@@ -39,7 +39,12 @@ pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
     let started = keeper(&plan).and_then(|keeper| Ok((start(&plan, keeper.as_ref())?, keeper)));
     let (mut daemon, keeper) = match started {
         Ok(started) => started,
-        Err(reason) => return caller.failed(&reason).map_err(|err| told("tell the waiting process", &err)),
+        Err(reason) => {
+            if let Err(failure) = plan.leave_as_found() {
+                say(failure.message());
+            }
+            return caller.failed(&reason).map_err(|err| told("tell the waiting process", &err));
+        }
     };
     if let Err(failure) = plan.know_state() {
         say(format_args!("no other daemon comes should this one die: {}", failure.message()));
@@ -50,7 +55,9 @@ pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
     let mut deaths = Vec::new();
     loop {
         match daemon.wait().map_err(|err| told("wait for the daemon", &err))? {
-            Ending::Exited(_) => return Ok(()),
+            Ending::Exited(0) => return Ok(()),
+            // It may not have come to take its mount away.
+            Ending::Exited(_) => return plan.take_dead_mounts_away(),
             death @ Ending::Killed(_) => {
                 deaths.retain(|then: &Instant| then.elapsed() < DEATHS_WITHIN);
                 deaths.push(Instant::now());

@@ -33,7 +33,15 @@ pub fn mount_fuse_with_helper(mountpoint: &Path, options: &FuseMount<'_>) -> io:
     drop(theirs);
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output()?;
-    if output.status.success() { received } else { Err(complaint(&output)) }
+    match (output.status.success(), received) {
+        (true, Err(err)) => {
+            // Mounted, and nobody has the device.
+            unmount_with_helper(mountpoint, UnmountMode::Detach)?;
+            Err(err)
+        }
+        (true, received) => received,
+        (false, _) => Err(complaint(&output)),
+    }
 }
 
 /// Unmounts what the same user mounted.

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub use disk::{Disk, run};
 pub use normalise::normalise;
 pub use output::{Held, Output};
-pub use processes::{Stopped, all_gone, kill};
+pub use processes::{Stopped, all_gone, detach, kill, mounts_below};
 pub use scratch::Scratch;
 pub use screen::Screen;
 pub use tree::Tree;
