@@ -447,7 +447,7 @@ impl Overlay {
         self.store.forget_uses();
         self.store.vitally(|| self.store.purge(&self.policy().settings.backups, &self.needed_content()))?;
         self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
-        self.store.vitally(|| self.store.forget_boot())?;
+        self.store.vitally(|| self.store.forget_boot(&self.lower))?;
         Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 

@@ -50,9 +50,18 @@ impl Store {
         Ok(())
     }
 
-    /// No landing is under way, and none will be: there are no temporary names.
-    pub fn forget_boot(&self) -> Result<()> {
+    /// No landing is under way, and none will be: there are no temporary names. That goes to disk before it is said: the
+    /// project may be on another than the database, and even one may keep what was committed and not what was removed.
+    pub fn forget_boot(&self, lower: &Tree) -> Result<()> {
         let mut noted = self.boot_noted.lock();
+        if self.noted_boot()?.is_none() {
+            return Ok(());
+        }
+        if let Err(err) = rustix::fs::syncfs(lower.root()) {
+            // The next start that finds another boot looks everywhere.
+            log::warn!("sync the project: {}", std::io::Error::from(err));
+            return Ok(());
+        }
         self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM setting WHERE key = ?1", [BOOT]).map(|_| ())?))?;
         *noted = false;
         Ok(())
@@ -108,7 +117,7 @@ impl Store {
         }
         if self.noted_boot()?.is_some_and(|noted| noted != now) {
             recovered.swept += sweep_tree(lower)?;
-            self.forget_boot()?;
+            self.forget_boot(lower)?;
         }
         Ok(())
     }

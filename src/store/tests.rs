@@ -653,6 +653,33 @@ fn content_that_a_power_cut_has_emptied_goes_when_nothing_needs_it() {
     assert_eq!(files.map(|file| file.exists()), [true, false, true]);
 }
 
+/// By which a process knows that it is to be run.
+const SYNC_FAILS: &str = "FETTLE_SYNC_FAILS";
+const THE_FIRST_SYNC_FAILS: &str = "store::tests::the_boot_stays_noted_where_the_project_cannot_be_synced";
+
+#[test]
+fn what_was_removed_is_on_disk_before_the_boot_is_forgotten() {
+    let (passed, told) = test_apart(THE_FIRST_SYNC_FAILS, (SYNC_FAILS, "1"));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn the_boot_stays_noted_where_the_project_cannot_be_synced() {
+    if std::env::var_os(SYNC_FAILS).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.store().note_boot().unwrap();
+    let (calls, area, fate) = (Calls::Syncing, Area::Anywhere, Fate::Fails(libc::EIO));
+    let steps = Steps::watch(Trap { calls, area, at: 1, fate, reserve: None }).unwrap();
+    bench.store().forget_boot(&bench.lower).unwrap();
+    assert_eq!(steps.failed(), 1, "the project's file system is synced");
+    assert_eq!(bench.store().setting("boot").unwrap(), crate::sys::process::boot_id());
+    bench.store().forget_boot(&bench.lower).unwrap();
+    assert_eq!(bench.store().setting("boot").unwrap(), None);
+}
+
 #[test]
 fn a_run_is_remembered_until_the_machine_is_started_again() {
     let mut bench = Bench::new();

@@ -114,7 +114,7 @@ const OLD_GROWING: [c_long; 5] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_GROWING: [c_long; 0] = [];
 
-const SYNCING: [c_long; 3] = [libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync_file_range];
+const SYNCING: [c_long; 4] = [libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_syncfs, libc::SYS_sync_file_range];
 
 /// Changes that need no room.
 const REMAINING: [c_long; 9] = [
