@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rustix::event::EventfdFlags;
 use rustix::fs::{AtFlags, Mode};
 
 use super::conversation::{Afterwards, afterwards, answer_bytes};
@@ -70,25 +69,14 @@ fn remove(directory: &OwnedFd) -> io::Result<()> {
 
 fn accept_all(listener: &UnixListener, project: &Arc<Project>) {
     let connections = Arc::new(AtomicUsize::new(0));
-    // Given up for a connection where there is no other descriptor: who asks for the end must be heard then, too.
-    let mut spare = None;
-    loop {
-        spare = spare.or_else(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok());
-        let stream = match listener.accept() {
-            Err(err) if is_out_of_descriptors(&err) && spare.take().is_some() => listener.accept(),
-            stream => stream,
-        };
-        let accepted = stream.and_then(|(stream, _)| accept(stream, project, &connections));
+    for stream in listener.incoming() {
+        let accepted = stream.and_then(|stream| accept(stream, project, &connections));
         if let Err(err) = accepted {
             log::warn!("a connection to {CONTROL_SOCKET}: {err}");
             // Out of descriptors or threads: others have to end first, and asking at once would only burn time.
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
-
-fn is_out_of_descriptors(err: &io::Error) -> bool {
-    matches!(err.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<AtomicUsize>) -> io::Result<()> {

@@ -49,7 +49,7 @@ pub fn give_limits_back(child: u32) -> io::Result<()> {
     let Some(found) = FOUND.get() else { return Ok(()) };
     let child = Pid::from_raw(child.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
     LIFTED.into_iter().zip(found).try_for_each(|(resource, limit)| {
-        prlimit(Some(child), resource, limit.clone())?;
+        prlimit(Some(child), resource, *limit)?;
         Ok(())
     })
 }

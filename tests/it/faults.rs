@@ -495,21 +495,6 @@ fn more_can_be_reviewed_at_once_than_the_daemon_may_have_open() {
     view.unmount();
 }
 
-#[test]
-fn without_a_descriptor_left_it_is_unmounted_all_the_same() {
-    let scratch = mounted_scratch!();
-    scratch.write("f", lines(20));
-    let view = scratch.mount_at("view");
-    limit_descriptors(&view, 0);
-    let mut unmount = scratch.fettlefs();
-    unmount.current_dir(scratch.root()).arg("-C").arg(view.root()).arg("unmount");
-    let mut unmount = unmount.spawn().expect("the built program runs");
-    eventually("`unmount` has an answer", || unmount.try_wait().expect("it can be waited for").is_some());
-    eventually("the daemon is gone", || scratch.daemons().is_empty());
-    assert!(!view.is_mounted());
-    assert_eq!(scratch.read("f"), lines(20));
-}
-
 /// Opens more files than there are descriptors; who is refused is told so, and what was open goes on.
 #[test]
 fn without_descriptors_left_who_opens_is_told_and_all_goes_on() {
