@@ -279,7 +279,8 @@ fn notices(project: &Project) -> impl Iterator<Item = String> {
     let ignored = project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice));
     // Why nothing is written is told by itself.
     let removed = removed(project).told.filter(|told| project.overlay.fault().as_ref() != Some(told));
-    removed.into_iter().chain(unread).chain(ignored).chain(project.overlay.limit_notices())
+    let git = project.overlay.git_notice();
+    removed.into_iter().chain(unread).chain(ignored).chain(git).chain(project.overlay.limit_notices())
 }
 
 /// A setting without effect, said as `mount` says it.

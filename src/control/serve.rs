@@ -9,7 +9,7 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
-use crate::overlay::{ConfirmHow, Expiry, Policy, UndoHow, no_such_operation};
+use crate::overlay::{ConfirmHow, Expiry, UndoHow, no_such_operation};
 use crate::protocol::{
     Acted, CheckPhase, Cut, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply, FsckReply,
     HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, UnmountReply, VERSION,
@@ -190,9 +190,12 @@ fn fsck(request: &Request, project: &Project) -> Result<Reply> {
 
 /// Settings and rules that cannot be used leave the old ones in force.
 fn reload(request: &Request, project: &Project) -> Result<Reply> {
-    let policy = Policy::load(project.overlay.lower(), &project.source)
+    let policy = project
+        .overlay
+        .read_rules(&project.source)
         .map_err(|err| ErrorBody::new(ErrorCode::BadRequest, format!("nothing was reloaded: {err}")))?;
-    let notices = policy.notices.iter().map(|notice| answers::untrusted(notice)).collect();
+    let ignored = policy.notices.iter().map(|notice| answers::untrusted(notice));
+    let notices = ignored.chain(policy.git_notice()).collect();
     let project_file = request.dry_run.then(|| answers::project_file(&policy, &project.source)).flatten();
     if !request.dry_run {
         project.overlay.set_policy(policy).map_err(|err| {

@@ -2,7 +2,7 @@
 //! does not have yet (SPEC §8). Only told, never decided by.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use gix::ObjectId;
@@ -18,6 +18,9 @@ struct Head<'a> {
     dirs: HashMap<RelPath, Option<Names>>,
 }
 
+/// Trees of directories with a million names fit.
+const OBJECT_MAX: &str = "gitoxide.objects.allocLimit=67108864";
+
 type Names = HashMap<Vec<u8>, Entry>;
 
 #[derive(Clone, Copy)]
@@ -31,16 +34,9 @@ impl Overlay {
     /// that cannot be read: the mark is for people, and its absence promises nothing.
     pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
         let mut rows = rows.into_iter().peekable();
-        let repository = rows.peek().and_then(|_| self.git_repository());
+        let repository = rows.peek().and_then(|_| repository(self.lower.root()).ok());
         let Some(mut head) = repository.as_ref().and_then(Head::of) else { return HashSet::new() };
         rows.filter(|row| self.has(&mut head, row)).map(|row| row.id).collect()
-    }
-
-    /// Lower's repository, read without the user's or the machine's git settings: nothing in it is ever run.
-    fn git_repository(&self) -> Option<gix::Repository> {
-        // Through the descriptor: the path itself may lead into the mount.
-        let git_dir = format!("/proc/self/fd/{}/.git", self.lower.root().as_raw_fd());
-        gix::open_opts(git_dir, gix::open::Options::isolated().open_path_as_is(true)).ok()
     }
 
     fn has(&self, head: &mut Head<'_>, row: &UpperRow) -> bool {
@@ -65,6 +61,15 @@ impl Overlay {
         self.state.lock().uppers.get_mut(row.id)?.blob = Some((held.clone(), blob));
         Some(blob)
     }
+}
+
+/// The repository of a project, read without the user's or the machine's git settings: nothing in it is ever run, and no
+/// object of it takes all memory.
+pub(super) fn repository(root: BorrowedFd<'_>) -> gix::Result<gix::Repository> {
+    // Through the descriptor: the path itself may lead into the mount.
+    let git_dir = format!("/proc/self/fd/{}/.git", root.as_raw_fd());
+    let options = gix::open::Options::isolated().open_path_as_is(true).config_overrides([OBJECT_MAX]);
+    gix::open_opts(git_dir, options)
 }
 
 impl<'a> Head<'a> {

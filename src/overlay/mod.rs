@@ -84,6 +84,7 @@ mod structure;
 mod take_over;
 #[cfg(test)]
 mod tests;
+mod tracked;
 mod traffic;
 mod undo;
 mod undo_attributes;
@@ -367,6 +368,11 @@ impl Overlay {
 
     fn policy(&self) -> Arc<Policy> {
         self.policy.read().clone()
+    }
+
+    /// Settings and rules as they are now, for [`Self::set_policy`].
+    pub fn read_rules(&self, source: &RuleSource) -> std::result::Result<Policy, PolicyError> {
+        self.policy().read_again(&self.lower, source)
     }
 
     /// Rules and settings anew (SPEC §6, `reload`). They hold from here on, also when an error tells that somebody

@@ -230,6 +230,11 @@ impl Overlay {
         self.policy().notices.clone()
     }
 
+    /// Why nothing passes by being ignored, where that is so.
+    pub fn git_notice(&self) -> Option<String> {
+        self.policy().git_notice()
+    }
+
     /// Why only the built-in rules are in force, where that is so.
     pub fn unread_rules(&self) -> Option<String> {
         self.policy().unread.clone()

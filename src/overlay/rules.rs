@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
+use super::tracked::{Tracked, Unknown};
 use super::{Caller, Error, Overlay};
 use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
-use crate::policy::ignored::{IgnoreScope, TrackedSet, tracked_dirs};
+use crate::policy::ignored::IgnoreScope;
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
 use crate::protocol::EventName;
@@ -61,8 +62,7 @@ pub struct ProjectFile {
 /// What git ignores and tracks, as it was when first looked at.
 struct GitView {
     root: IgnoreScope,
-    /// None: the index cannot be read, so nothing passes by being ignored.
-    tracked: Option<TrackedSet>,
+    tracked: Tracked,
     dirs: Mutex<HashMap<RelPath, DirScope>>,
 }
 
@@ -91,11 +91,20 @@ pub enum PolicyError {
 
 /// A settings or ignore file larger than this is somebody's mistake, or an attack on the daemon's memory.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-const INDEX_BYTES_MAX: u64 = 1 << 30;
 pub const PROJECT_FILE: &str = ".fettle.toml";
 
 impl Policy {
+    /// To be called before anything covers the project: see [`Tracked`].
     pub fn load(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
+        Self::read(lower, source, GitView::read(lower, Tracked::at_mount(lower)?)?)
+    }
+
+    /// The same once the project may be covered.
+    pub(super) fn read_again(&self, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
+        Self::read(lower, source, GitView::read(lower, self.git.tracked.at_reload(lower)?)?)
+    }
+
+    fn read(lower: &Tree, source: &RuleSource, git: GitView) -> Result<Self, PolicyError> {
         let user_text = source.user_file.as_ref().map_or(Ok(None), |path| source.read_outside(lower, path))?;
         let user_name = source.user_file.as_ref().map_or_else(String::new, |path| path.display().to_string());
         let user = SettingsFile::parse(&user_name, user_text.as_deref().unwrap_or_default())?;
@@ -123,7 +132,6 @@ impl Policy {
         let is_inside = |path: &Path| source.is_inside(lower, path);
         let hooks = settings.pre_write.iter().map(|command| Program::resolve(command, is_inside));
         let hooks = hooks.collect::<Result<_, _>>().map_err(|cause| PolicyError::Hook { at, cause })?;
-        let git = GitView::read(lower)?;
         let project = source.project.clone();
         Ok(Self { settings, notices, unread: None, project_file, hooks, project, rules, git })
     }
@@ -139,7 +147,17 @@ impl Policy {
             hooks: Vec::new(),
             project: PathBuf::new(),
             rules: RuleSet::compile(&[], &[], Trust::Trusted).expect("no pattern, so none that is wrong"),
-            git: GitView { root: IgnoreScope::root(&[], None), tracked: None, dirs: Mutex::default() },
+            git: GitView { root: IgnoreScope::root(&[], None), tracked: Tracked::unknown(), dirs: Mutex::default() },
+        }
+    }
+
+    /// Why nothing passes by being ignored, where there is a repository and nothing does.
+    pub fn git_notice(&self) -> Option<String> {
+        match self.git.tracked.why_unknown() {
+            None | Some(Unknown::NoRepository) => None,
+            Some(why) => {
+                Some(format!("directories that git ignores are judged, for what it tracks is not known: {why}"))
+            }
         }
     }
 
@@ -257,12 +275,12 @@ fn compile(user: &[Rule], project: &[Rule], trust: Trust) -> Result<RuleSet, Rul
 }
 
 impl GitView {
-    fn read(lower: &Tree) -> Result<Self, PolicyError> {
+    fn read(lower: &Tree, tracked: Tracked) -> Result<Self, PolicyError> {
         let exclude = read_below(lower, ".git/info/exclude", FILE_BYTES_MAX)?;
         let gitignore = read_below(lower, ".gitignore", FILE_BYTES_MAX)?;
         let excludes: Vec<&[u8]> = exclude.as_deref().into_iter().collect();
         let root = IgnoreScope::root(&excludes, gitignore.as_deref());
-        Ok(Self { root, tracked: read_index(lower)?, dirs: Mutex::default() })
+        Ok(Self { root, tracked, dirs: Mutex::default() })
     }
 
     fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
@@ -281,8 +299,7 @@ impl GitView {
         if above.passing.is_some() {
             return above.clone();
         }
-        let untracked = self.tracked.as_ref().is_some_and(|tracked| !tracked.any_within(dir));
-        if untracked && above.scope.ignores_dir(name) {
+        if above.scope.ignores_dir(name) && self.tracked.is_none_within(dir) {
             return DirScope { scope: above.scope.clone(), passing: Some(dir.clone()) };
         }
         let gitignore = dir.join(OsStr::new(".gitignore")).ok().and_then(|path| {
@@ -293,22 +310,8 @@ impl GitView {
     }
 }
 
-/// What git tracks; empty in a repository that has nothing yet, none where it cannot be told.
-fn read_index(lower: &Tree) -> Result<Option<TrackedSet>, PolicyError> {
-    match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
-        Some(index) => Ok(tracked_dirs(&index).ok()),
-        None if is_unborn(lower) => Ok(Some(TrackedSet::default())),
-        None => Ok(None),
-    }
-}
-
-/// A repository without index and without any commit tracks nothing.
-fn is_unborn(lower: &Tree) -> bool {
-    is_there(lower, ".git/HEAD") && !is_there(lower, ".git/logs/HEAD") && !is_there(lower, ".git/packed-refs")
-}
-
 /// Whether something has that name; what cannot be told counts as there.
-fn is_there(lower: &Tree, path: &str) -> bool {
+pub(super) fn is_there(lower: &Tree, path: &str) -> bool {
     RelPath::parse(path.as_bytes()).is_ok_and(|path| lower.exists(&path).unwrap_or(true))
 }
 
@@ -356,7 +359,7 @@ fn is_root_of(lower: &Tree, dir: &Path) -> bool {
     std::fs::metadata(dir).is_ok_and(|dir| root == Some((dir.dev(), dir.ino())))
 }
 
-fn read_below(lower: &Tree, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, PolicyError> {
+pub(super) fn read_below(lower: &Tree, path: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, PolicyError> {
     let failed = |cause| PolicyError::Read { what: path.to_owned(), cause };
     let parsed = RelPath::parse(path.as_bytes()).map_err(|err| failed(std::io::Error::other(err)))?;
     read_path(lower, &parsed, bytes_max).map_err(failed)

@@ -37,6 +37,7 @@ mod stress;
 mod structure;
 mod symlinks;
 mod together;
+mod tracked;
 mod undo;
 mod windows;
 

@@ -51,3 +51,4 @@ mod statedirs;
 mod structure;
 mod tidy;
 mod tiers;
+mod tracked;

@@ -147,15 +147,19 @@ fn settings(project: &Path) -> Vec<Finding> {
         Err(failure) => return vec![Finding::fault(CHECK, failure.message(), remedy)],
     };
     let loaded = Tree::open(project).map_err(|err| err.to_string());
-    match loaded.and_then(|lower| Policy::load(&lower, &source).map_err(|err| err.to_string())) {
-        Err(message) => vec![Finding::fault(CHECK, message, remedy)],
-        Ok(policy) if policy.notices.is_empty() => vec![Finding::ok(CHECK, "can be read")],
-        Ok(policy) => {
-            let ignored = |notice| format!("ignored, for a project may not loosen them by itself: {notice}");
-            let remedy = "`fettlefs trust`, if you know what the file says";
-            policy.notices.iter().map(|notice| Finding::note(CHECK, ignored(notice), remedy)).collect()
-        }
-    }
+    let policy = match loaded.and_then(|lower| Policy::load(&lower, &source).map_err(|err| err.to_string())) {
+        Err(message) => return vec![Finding::fault(CHECK, message, remedy)],
+        Ok(policy) => policy,
+    };
+    let ignored = policy.notices.iter().map(|notice| {
+        let message = format!("ignored, for a project may not loosen them by itself: {notice}");
+        Finding::note(CHECK, message, "`fettlefs trust`, if you know what the file says")
+    });
+    let git = policy.git_notice().map(|notice| {
+        Finding::note(CHECK, notice, "a `pass` rule for what may be written there unreviewed (docs/SETTINGS.md)")
+    });
+    let notes: Vec<Finding> = ignored.chain(git).collect();
+    if notes.is_empty() { vec![Finding::ok(CHECK, "can be read")] } else { notes }
 }
 
 /// Whether what others change below is seen at once.

@@ -290,6 +290,9 @@ fn begin(
     for notice in &policy.notices {
         say(format_args!("ignored until `fettlefs trust`: {notice}"));
     }
+    if let Some(notice) = policy.git_notice() {
+        say(notice);
+    }
     let opened = Overlay::new(lower, store, policy, plan.options.grants());
     let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
     if plan.options.read_only {

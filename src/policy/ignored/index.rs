@@ -1,8 +1,12 @@
-//! git's index, read only for where it tracks something: gitformat-index(5), versions 2 to 4, SHA-1 and SHA-256.
+//! git's index, read only for where it tracks something and what trees git would write of it: gitformat-index(5), versions
+//! 2 to 4, SHA-1 and SHA-256.
 //!
 //! Written by anybody, so every length is checked and nothing panics. What does not list every tracked file by itself
 //! (a split index, sparse directories) is an error: the caller then judges everything.
 
+use gix::{ObjectId, hash::Kind};
+
+use super::trees::{IndexTrees, Trees};
 use crate::model::RelPath;
 
 /// Bytes before the object's hash: times, device, inode, mode, uid, gid, size.
@@ -31,6 +35,13 @@ pub enum IndexError {
     Sparse,
 }
 
+/// What an index says.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    pub tracked: TrackedSet,
+    pub trees: IndexTrees,
+}
+
 /// Where git tracks something. Only directories are asked about, and of these a tree has far fewer than files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackedSet {
@@ -39,11 +50,39 @@ pub struct TrackedSet {
     dirs: Vec<RelPath>,
 }
 
+impl Index {
+    /// The format does not say which hash it uses, so the one with which it reads cleanly from end to end is it.
+    pub fn read(index: &[u8]) -> Result<Self, IndexError> {
+        match Reader::read(index, Kind::Sha1) {
+            Err(IndexError::Malformed) => Reader::read(index, Kind::Sha256),
+            read => read,
+        }
+    }
+}
+
 impl TrackedSet {
+    pub fn of(mut dirs: Vec<RelPath>) -> Self {
+        dirs.sort();
+        dirs.dedup();
+        dirs.shrink_to_fit();
+        Self { dirs }
+    }
+
     /// Whether `dir` is a submodule or holds anything tracked, at any depth.
     pub fn any_within(&self, dir: &RelPath) -> bool {
         let at = self.dirs.partition_point(|tracked| tracked < dir);
         self.dirs.get(at).is_some_and(|tracked| tracked.is_within(dir))
+    }
+
+    /// Where either tracks something.
+    pub fn and(mut self, other: &Self) -> Self {
+        let is_new = |dir: &&RelPath| self.dirs.binary_search(dir).is_err();
+        let more: Vec<RelPath> = other.dirs.iter().filter(is_new).cloned().collect();
+        if more.is_empty() {
+            return self;
+        }
+        self.dirs.extend(more);
+        Self::of(self.dirs)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -51,47 +90,20 @@ impl TrackedSet {
     }
 }
 
-/// Where the index `index` tracks something. The format does not say which hash it uses, so the one with which it reads
-/// cleanly from end to end is it.
-pub fn tracked_dirs(index: &[u8]) -> Result<TrackedSet, IndexError> {
-    let mut dirs = match Reader::dirs(index, Hash::Sha1) {
-        Err(IndexError::Malformed) => Reader::dirs(index, Hash::Sha256)?,
-        other => other?,
-    };
-    dirs.sort();
-    dirs.dedup();
-    dirs.shrink_to_fit();
-    Ok(TrackedSet { dirs })
-}
-
-#[derive(Clone, Copy)]
-enum Hash {
-    Sha1,
-    Sha256,
-}
-
-impl Hash {
-    fn bytes(self) -> usize {
-        match self {
-            Self::Sha1 => 20,
-            Self::Sha256 => 32,
-        }
-    }
-}
-
 struct Entry {
     name: Vec<u8>,
     mode: u32,
+    object: ObjectId,
 }
 
 struct Reader<'a> {
     rest: &'a [u8],
     version: u32,
-    hash: Hash,
+    hash: Kind,
 }
 
 impl<'a> Reader<'a> {
-    fn dirs(index: &'a [u8], hash: Hash) -> Result<Vec<RelPath>, IndexError> {
+    fn read(index: &'a [u8], hash: Kind) -> Result<Index, IndexError> {
         let body = index.strip_prefix(b"DIRC").ok_or(IndexError::NotAnIndex)?;
         let mut reader = Self { rest: body, version: 0, hash };
         reader.version = reader.u32()?;
@@ -99,17 +111,16 @@ impl<'a> Reader<'a> {
             return Err(IndexError::Version(reader.version));
         }
         let count = reader.u32()?;
-        let dirs = reader.entries(count)?;
+        let index = reader.entries(count)?;
         reader.extensions()?;
-        Ok(dirs)
+        Ok(index)
     }
 
-    /// Where each entry is, but once for those that follow one another in a directory.
-    fn entries(&mut self, count: u32) -> Result<Vec<RelPath>, IndexError> {
+    fn entries(&mut self, count: u32) -> Result<Index, IndexError> {
         // Not reserved by `count`, which may lie.
-        let (mut dirs, mut before) = (Vec::new(), Vec::new());
+        let (mut dirs, mut before, mut trees) = (Vec::new(), Vec::new(), Trees::new(self.hash));
         for _ in 0..count {
-            let Entry { name, mode } = self.entry(&before)?;
+            let Entry { name, mode, object } = self.entry(&before)?;
             // git keeps them sorted by bytes; anything else is not what it seems.
             if name < before {
                 return Err(IndexError::Malformed);
@@ -117,22 +128,22 @@ impl<'a> Reader<'a> {
             if mode & MODE_TYPE == MODE_DIRECTORY {
                 return Err(IndexError::Sparse);
             }
-            let path = RelPath::parse(&name).map_err(|_| IndexError::Malformed)?;
-            let is_submodule = mode & MODE_TYPE == MODE_SUBMODULE;
-            let dir = if is_submodule { path } else { path.parent().ok_or(IndexError::Malformed)? };
-            if dirs.last() != Some(&dir) {
-                dirs.push(dir);
+            let dir = if mode & MODE_TYPE == MODE_SUBMODULE { &name[..] } else { dir_of(&name) };
+            // Once for those that follow one another in a directory.
+            if dirs.last().is_none_or(|last: &RelPath| last.as_bytes() != dir) {
+                dirs.push(RelPath::parse(dir).map_err(|_| IndexError::Malformed)?);
             }
+            trees.add(&name, mode, object)?;
             before = name;
         }
-        Ok(dirs)
+        Ok(Index { tracked: TrackedSet::of(dirs), trees: trees.finish()? })
     }
 
     /// `before` is the name of the entry before it.
     fn entry(&mut self, before: &[u8]) -> Result<Entry, IndexError> {
         let start = self.rest.len();
         let stat = self.take(STAT_BYTES)?;
-        self.take(self.hash.bytes())?;
+        let object = self.take(self.hash.len_in_bytes())?.try_into().map_err(|_| IndexError::Malformed)?;
         let flags = self.u16()?;
         if flags & FLAG_EXTENDED != 0 {
             if self.version == 2 {
@@ -142,7 +153,7 @@ impl<'a> Reader<'a> {
         }
         let name = if self.version == 4 { self.compressed_name(before)? } else { self.padded_name(start)? };
         check_length(&name, flags)?;
-        Ok(Entry { name, mode: mode(stat) })
+        Ok(Entry { name, mode: mode(stat), object })
     }
 
     /// Up to version 3 an entry ends with one to eight NULs, so that its length is a multiple of eight.
@@ -162,7 +173,7 @@ impl<'a> Reader<'a> {
 
     /// Reads the extensions up to the closing checksum. A name in lower case must be understood; we understand none.
     fn extensions(&mut self) -> Result<(), IndexError> {
-        while self.rest.len() > self.hash.bytes() {
+        while self.rest.len() > self.hash.len_in_bytes() {
             let name = self.take(4)?;
             let bytes = usize::try_from(self.u32()?).map_err(|_| IndexError::Malformed)?;
             if !name[0].is_ascii_uppercase() {
@@ -170,7 +181,7 @@ impl<'a> Reader<'a> {
             }
             self.take(bytes)?;
         }
-        if self.rest.len() == self.hash.bytes() { Ok(()) } else { Err(IndexError::Malformed) }
+        if self.rest.len() == self.hash.len_in_bytes() { Ok(()) } else { Err(IndexError::Malformed) }
     }
 
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], IndexError> {
@@ -205,6 +216,10 @@ impl<'a> Reader<'a> {
         }
         Ok(value)
     }
+}
+
+fn dir_of(name: &[u8]) -> &[u8] {
+    &name[..name.iter().rposition(|byte| *byte == b'/').unwrap_or_default()]
 }
 
 fn check_length(name: &[u8], flags: u16) -> Result<(), IndexError> {

@@ -7,8 +7,10 @@
 mod index;
 #[cfg(test)]
 mod tests;
+mod trees;
 
-pub use index::{IndexError, TrackedSet, tracked_dirs};
+pub use index::{Index, IndexError, TrackedSet};
+pub use trees::IndexTrees;
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,4 +1,5 @@
 use super::*;
+use gix::ObjectId;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -376,6 +377,10 @@ fn below_an_ignored_directory_nothing_is_taken_back() {
 const TRACKED: &[&str] =
     &["a/b/c.rs", "a-b/x", "a/b-c", "long/name/of/some/kind.txt", "long/name/of/some/kind2.txt", "z"];
 
+fn tracked_dirs(index: &[u8]) -> Result<TrackedSet, IndexError> {
+    Index::read(index).map(|index| index.tracked)
+}
+
 fn repository_with_files(init: &[&str]) -> Repository {
     let repository = Repository::new(init);
     for file in TRACKED {
@@ -483,4 +488,40 @@ fn an_empty_index_tracks_nothing() {
     let index = [b"DIRC\0\0\0\x02\0\0\0\0".as_slice(), &[0; 20]].concat();
     let tracked = tracked_dirs(&index).unwrap();
     assert!(tracked.is_empty() && !tracked.any_within(&RelPath::root()));
+}
+
+/// Names that sort otherwise with a slash at their end are among them.
+#[test]
+fn an_index_has_the_trees_that_git_writes_of_it() {
+    for init in [&[][..], &["--object-format=sha256"]] {
+        let repository = repository_with_files(init);
+        for file in ["a.b", "a/b.c", "a/b/d/e/f", "a0/x", "z0"] {
+            repository.write(file, b"x");
+        }
+        repository.git(&["add", "."]);
+        repository.add_entry("160000", "sub");
+        repository.git(&["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x"]);
+        let index = Index::read(&repository.index()).unwrap();
+        let mut trees = vec![(String::new(), repository.git(&["rev-parse", "HEAD^{tree}"]))];
+        let listed = repository.git(&["ls-tree", "-rtd", "--format=%(path) %(objectname)", "HEAD"]);
+        let listed = listed.lines().filter(|line| !line.starts_with("sub "));
+        trees.extend(listed.map(|line| line.split_once(' ').unwrap()).map(|(dir, id)| (dir.into(), id.into())));
+        assert_eq!(trees.len(), 11, "{trees:?}");
+        for (dir, id) in trees {
+            let id = ObjectId::from_hex(id.trim().as_bytes()).unwrap();
+            assert!(index.trees.has(&path(&dir), &id), "{dir}");
+            assert!(!index.trees.has(&path("target"), &id), "{dir}");
+        }
+        repository.write("a/b/d/e/f", b"y");
+        repository.git(&["add", "a"]);
+        let index = Index::read(&repository.index()).unwrap();
+        for (dir, is_same) in [("a/b/d", false), ("a", false), ("", false), ("a-b", true)] {
+            let id = repository.git(&["rev-parse", &format!("HEAD:{dir}")]);
+            assert_eq!(
+                index.trees.has(&path(dir), &ObjectId::from_hex(id.trim().as_bytes()).unwrap()),
+                is_same,
+                "{dir}"
+            );
+        }
+    }
 }

@@ -1,0 +1,185 @@
+//! Directories that git ignores and in which it tracks files: judged, whatever somebody has made of git's index.
+
+use super::*;
+
+const BEGIN: &str = "git init -q -b main $INIT . && git add -f .gitignore a gen was && git commit -qm made";
+const UNTRACK: &str = "git rm -rq --cached gen a/out";
+
+fn shell(bench: &Bench, init: &str, script: &str) -> String {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-ec", script]).current_dir(bench.lower_path("")).env("INIT", init).env("HOME", "/nowhere");
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").env_remove("GIT_DIR");
+    for who in ["AUTHOR", "COMMITTER"] {
+        command.env(format!("GIT_{who}_NAME"), "x").env(format!("GIT_{who}_EMAIL"), "x@x");
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A project in which all is tracked but `target`, and three directories are ignored.
+fn project(init: &str, scripts: &[&str]) -> Bench {
+    let mut bench = Bench::new();
+    bench.put(".gitignore", "/target/\n/gen/\nout/\n/was/\n");
+    ["gen/deep/f", "a/out/f", "a/f"].iter().for_each(|path| bench.put(path, &lines(100)));
+    bench.put("was", "a file\n");
+    for script in scripts {
+        shell(&bench, init, script);
+    }
+    bench.put("target/f", &lines(100));
+    bench.remount();
+    bench
+}
+
+/// Whether a rewrite of a file lands with nobody looking.
+fn passes(bench: &Bench, path: &str) -> bool {
+    bench.save(path, "other\n");
+    let has_landed = bench.lower(path).as_deref() == Some("other\n");
+    assert!(has_landed || bench.lower(path) == Some(lines(100)), "{path}");
+    has_landed
+}
+
+#[test]
+fn what_head_tracks_is_judged_whatever_is_in_the_index() {
+    let delete = |what: &str| format!("{UNTRACK}; rm -r {what}");
+    for (init, change, is_readable) in [
+        ("", UNTRACK, true),
+        ("--object-format=sha256", UNTRACK, true),
+        ("", "git read-tree --empty", true),
+        ("", "rm -r .git/index .git/logs", false),
+        ("", &format!("git gc -q; {UNTRACK}"), true),
+        ("", &format!("git checkout -q --detach; {UNTRACK}"), true),
+        ("", "git symbolic-ref HEAD refs/heads/none; git read-tree --empty", false),
+        ("", &delete(".git/objects/??"), false),
+        ("", &delete(".git/HEAD"), false),
+        ("", &delete(".git/refs/heads/main .git/packed-refs 2> /dev/null || true"), false),
+        ("--ref-format=reftable", UNTRACK, false),
+    ] {
+        let bench = project(init, &[BEGIN, change]);
+        assert!(!passes(&bench, "gen/deep/f") && !passes(&bench, "a/out/f"), "{init} {change}");
+        assert_eq!(passes(&bench, "target/f"), is_readable, "{init} {change}");
+    }
+}
+
+#[test]
+fn what_neither_head_nor_index_tracks_passes() {
+    // A directory in the place of a file that HEAD has, one that was committed as gone, and nothing committed at all.
+    let bench = project("", &[BEGIN, "git rm -q --cached was; rm was; mkdir was; cp a/f was/f"]);
+    assert!(passes(&bench, "was/f") && passes(&bench, "target/f") && !passes(&bench, "gen/deep/f"));
+    let bench = project("", &[BEGIN, UNTRACK, "git commit -qm gone"]);
+    assert!(passes(&bench, "gen/deep/f") && passes(&bench, "a/out/f"));
+    let bench = project("", &["git init -q .; git add -f gen"]);
+    assert!(passes(&bench, "a/out/f") && passes(&bench, "target/f") && !passes(&bench, "gen/deep/f"));
+}
+
+#[test]
+fn a_submodule_that_head_has_is_judged_whatever_is_in_the_index() {
+    let submodule = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),target; git commit -qm sub";
+    let bench = project("", &[BEGIN, submodule]);
+    assert!(!passes(&bench, "target/f"));
+    let bench = project("", &[BEGIN, submodule, "git rm -q --cached target"]);
+    assert!(!passes(&bench, "target/f"));
+}
+
+fn reload(bench: &Bench) {
+    let policy = bench.view().read_rules(&RuleSource::default()).unwrap();
+    bench.view().set_policy(policy).unwrap();
+}
+
+/// What somebody commits, or makes of the index, in a session counts from the next one on.
+#[test]
+fn what_was_tracked_at_the_mount_is_judged_until_the_next() {
+    let mut bench = project("", &[BEGIN]);
+    shell(&bench, "", &format!("{UNTRACK}; git commit -qm gone"));
+    reload(&bench);
+    assert!(!passes(&bench, "gen/deep/f") && passes(&bench, "target/f"));
+    bench.remount();
+    assert!(passes(&bench, "a/out/f"));
+}
+
+#[test]
+fn what_is_tracked_at_a_reload_is_judged_from_there_on() {
+    let mut bench = project("", &[BEGIN]);
+    shell(&bench, "", "git add -f target");
+    reload(&bench);
+    shell(&bench, "", "git rm -rq --cached target");
+    reload(&bench);
+    assert!(!passes(&bench, "target/f"));
+    bench.remount();
+    bench.put("target/g", &lines(100));
+    assert!(passes(&bench, "target/g"));
+}
+
+/// What a damaged index does not tell is not forgotten, nor read from a HEAD that is another one by now.
+#[test]
+fn a_reload_adds_what_the_index_has_to_what_was_tracked_at_the_mount() {
+    let bench = project("", &[BEGIN, UNTRACK]);
+    shell(&bench, "", "git add -f target; git commit -qm target; git rm -rq --cached target");
+    for (index, is_known) in [(":", true), ("cp .git/index kept; : > .git/index", false), ("mv kept .git/index", true)]
+    {
+        shell(&bench, "", index);
+        reload(&bench);
+        bench.put("target/f", &lines(100));
+        assert_eq!(passes(&bench, "target/f"), is_known, "{index}");
+        assert!(!passes(&bench, "gen/deep/f") && !passes(&bench, "a/out/f"), "{index}");
+    }
+}
+
+#[test]
+fn what_is_made_a_repository_under_a_view_passes_from_a_reload_on() {
+    let bench = project("", &[]);
+    assert!(!passes(&bench, "target/f"));
+    shell(&bench, "", "git init -q .");
+    reload(&bench);
+    assert!(passes(&bench, "a/out/f"));
+    shell(&bench, "", "git add -f gen");
+    reload(&bench);
+    assert!(!passes(&bench, "gen/deep/f"));
+}
+
+/// Whatever is damaged, rules are read, and soon.
+#[test]
+fn a_damaged_repository_ends_nothing() {
+    let bench = project("", &[BEGIN, "git gc -q; echo more > a/more; git add a/more; git commit -qm more", UNTRACK]);
+    let lower = Tree::open(&bench.lower_path("")).unwrap();
+    let files = shell(&bench, "", "find .git/HEAD .git/config .git/packed-refs .git/refs .git/objects -type f");
+    for file in files.lines().map(|file| bench.lower_path(file)) {
+        let whole = std::fs::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        for at in (0..whole.len()).step_by(whole.len().div_ceil(40)) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0xa5;
+            for damaged in [&damaged[..], &whole[..at]] {
+                std::fs::write(&file, damaged).unwrap();
+                Policy::load(&lower, &RuleSource::default()).unwrap();
+            }
+        }
+        std::fs::write(&file, whole).unwrap();
+    }
+}
+
+#[test]
+fn why_nothing_passes_is_told() {
+    for (change, want) in [
+        ("true", None),
+        ("rm -r .git", None),
+        ("rm -r .git/objects/??", Some("git's HEAD: Could not peel reference to an object: object could not be found")),
+        (
+            "git gc -q; chmod -R u+w .git; truncate -s 20 .git/objects/pack/*.pack",
+            Some("git's HEAD: Could not peel reference to an object"),
+        ),
+        ("rm .git/HEAD", Some("does not appear to be a git repository")),
+        (
+            "git symbolic-ref HEAD refs/heads/none",
+            Some("git's HEAD: Branch 'refs/heads/none' does not have any commits"),
+        ),
+        ("rm .git/refs/heads/main; mkfifo .git/refs/heads/main", Some("git's HEAD: it takes more than 2 s to read")),
+        ("rm .git/index", Some("git's index is not there")),
+        ("git update-index --split-index", Some("git index: ")),
+        ("rm -r .git; echo gitdir: /nowhere > .git", Some("the repository is outside")),
+    ] {
+        let told = project("", &[BEGIN, change]).view().git_notice();
+        assert_eq!(told.is_some(), want.is_some(), "{change}: {told:?}");
+        assert!(want.is_none_or(|want| told.as_ref().is_some_and(|told| told.contains(want))), "{change}: {told:?}");
+    }
+}

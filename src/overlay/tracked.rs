@@ -1,0 +1,168 @@
+//! What git tracks, by its index and by HEAD: who has taken something out of the index alone has it reviewed still (SPEC §6).
+//!
+//! Decides what passes, so whatever cannot be read counts as tracked. Of HEAD no more is read than the trees that the index
+//! does not have just so: none, mostly. And it is read once, before the view covers the project: gix looks at the paths of
+//! what it opens, which lead into the view then, where a request may wait for who asks.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::head;
+use super::rules::{PolicyError, is_there, read_below};
+use crate::model::RelPath;
+use crate::policy::ignored::{Index, IndexError, IndexTrees, TrackedSet};
+use crate::sys::tree::Tree;
+
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// A line with the name of a ref.
+const REF_BYTES_MAX: u64 = 4096;
+
+/// So long a mount waits for HEAD. All trees of 100 000 files take less, in a debug build too.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Trees that are made for it have more names than fit into memory.
+const ENTRIES_MAX: usize = 2_000_000;
+
+pub struct Tracked {
+    /// Where something was tracked at the mount, or by the index at a reload since.
+    known: TrackedSet,
+    /// Why there may be more by HEAD: until the next mount.
+    head: Option<Unknown>,
+    /// Why there may be more by the index: until the next reload.
+    index: Option<Unknown>,
+}
+
+/// Why it is not known what git tracks.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Unknown {
+    #[error("there is no repository")]
+    NoRepository,
+    #[error("the repository is outside (`.git` is no directory)")]
+    Outside,
+    #[error("git's index is not there")]
+    NoIndex,
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    #[error("git's HEAD: {0}")]
+    Head(String),
+    #[error("git's HEAD: it takes more than {} s to read", HEAD_TIME_MAX.as_secs())]
+    TooLong,
+}
+
+impl Tracked {
+    /// To be called before anything covers the project.
+    pub fn at_mount(lower: &Tree) -> Result<Self, PolicyError> {
+        let (index, index_unread) = or_default(read_index(lower)?);
+        let (beside, head_unread) = or_default(read_head(lower, index.trees));
+        Ok(Self { known: index.tracked.and(&beside), head: head_unread, index: index_unread })
+    }
+
+    /// What was tracked counts until the next mount, and so does what is not known of HEAD.
+    pub fn at_reload(&self, lower: &Tree) -> Result<Self, PolicyError> {
+        let (index, index_unread) = or_default(read_index(lower)?);
+        Ok(Self { known: index.tracked.and(&self.known), head: self.head.clone(), index: index_unread })
+    }
+
+    /// Nothing is known.
+    pub fn unknown() -> Self {
+        Self { known: TrackedSet::default(), head: None, index: Some(Unknown::NoRepository) }
+    }
+
+    /// Whether git tracks nothing at `dir` and below, for certain.
+    pub fn is_none_within(&self, dir: &RelPath) -> bool {
+        self.why_unknown().is_none() && !self.known.any_within(dir)
+    }
+
+    pub fn why_unknown(&self) -> Option<&Unknown> {
+        self.head.as_ref().or(self.index.as_ref())
+    }
+}
+
+fn or_default<T: Default>(read: Result<T, Unknown>) -> (T, Option<Unknown>) {
+    match read {
+        Ok(read) => (read, None),
+        Err(why) => (T::default(), Some(why)),
+    }
+}
+
+fn read_index(lower: &Tree) -> Result<Result<Index, Unknown>, PolicyError> {
+    Ok(match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
+        Some(index) => Index::read(&index).map_err(Unknown::from),
+        None if !is_there(lower, ".git") => Err(Unknown::NoRepository),
+        None if is_unborn(lower) => Ok(Index::default()),
+        None => Err(Unknown::NoIndex),
+    })
+}
+
+/// Whether nobody has committed anything: HEAD is a branch, and there is nothing of what a repository keeps once it has a
+/// commit. What cannot be told counts as there.
+fn is_unborn(lower: &Tree) -> bool {
+    let head = read_below(lower, ".git/HEAD", REF_BYTES_MAX).ok().flatten();
+    let heads = RelPath::parse(b".git/refs/heads").expect("a path");
+    let has_no_branch = !is_there(lower, ".git/refs/heads") || lower.list(&heads).is_ok_and(|heads| heads.is_empty());
+    head.is_some_and(|head| head.starts_with(b"ref: refs/heads/"))
+        && has_no_branch
+        && !is_there(lower, ".git/logs/HEAD")
+        && !is_there(lower, ".git/packed-refs")
+}
+
+/// Where HEAD tracks something, but for the directories that the index has just as HEAD does.
+fn read_head(lower: &Tree, trees: IndexTrees) -> Result<TrackedSet, Unknown> {
+    match lower.stat(&RelPath::parse(b".git").expect("a path")) {
+        Ok(None) => return Ok(TrackedSet::default()),
+        Ok(Some(git)) if !git.is_dir() => return Err(Unknown::Outside),
+        Ok(Some(_)) if is_unborn(lower) => return Ok(TrackedSet::default()),
+        Ok(Some(_)) | Err(_) => {}
+    }
+    let root = lower.root().try_clone_to_owned().map_err(unread)?;
+    in_time(move |until| dirs_beside(&root, &trees, until)).map(TrackedSet::of)
+}
+
+/// A repository is what somebody has made of it: where gix waits for ever or panics, nobody else does.
+fn in_time<T: Send + 'static>(read: impl FnOnce(Instant) -> Result<T, Unknown> + Send + 'static) -> Result<T, Unknown> {
+    let until = Instant::now() + HEAD_TIME_MAX;
+    let (tell, told) = channel();
+    std::thread::Builder::new().name("head".to_owned()).spawn(move || tell.send(read(until))).map_err(unread)?;
+    match told.recv_timeout(HEAD_TIME_MAX) {
+        Ok(read) => read,
+        Err(RecvTimeoutError::Timeout) => Err(Unknown::TooLong),
+        Err(RecvTimeoutError::Disconnected) => Err(Unknown::Head("reading it panicked".to_owned())),
+    }
+}
+
+fn dirs_beside(lower: &OwnedFd, trees: &IndexTrees, until: Instant) -> Result<Vec<RelPath>, Unknown> {
+    let repository = head::repository(lower.as_fd()).map_err(unread)?;
+    let root = repository.head_tree_id().map_err(unread)?.detach();
+    let (mut dirs, mut count) = (Vec::new(), 0);
+    let mut left = vec![(RelPath::root(), root)];
+    while let Some((dir, tree)) = left.pop() {
+        if trees.has(&dir, &tree) {
+            continue;
+        }
+        let tree = repository.find_tree(tree).map_err(unread)?;
+        for entry in tree.iter() {
+            let entry = entry.map_err(unread)?;
+            let path = dir.join(OsStr::from_bytes(entry.filename())).map_err(unread)?;
+            if entry.mode().is_tree() {
+                left.push((path, entry.object_id()));
+            } else if entry.mode().is_commit() {
+                dirs.push(path);
+            } else if dirs.last() != Some(&dir) {
+                dirs.push(dir.clone());
+            }
+            count += 1;
+        }
+        if count > ENTRIES_MAX || Instant::now() > until {
+            return Err(Unknown::TooLong);
+        }
+    }
+    Ok(dirs)
+}
+
+fn unread(why: impl std::fmt::Display) -> Unknown {
+    Unknown::Head(why.to_string())
+}

@@ -1,0 +1,91 @@
+//! The trees that git would write of an index: whether a commit has the same is told by their names, without reading it.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+
+use gix::ObjectId;
+use gix::hash::Kind;
+
+use super::IndexError;
+use crate::model::RelPath;
+
+/// Of each directory its tree.
+#[derive(Clone, Debug, Default)]
+pub struct IndexTrees(HashMap<RelPath, ObjectId>);
+
+impl IndexTrees {
+    /// Whether the index has at `dir` just what the tree `id` has, at any depth.
+    pub fn has(&self, dir: &RelPath, id: &ObjectId) -> bool {
+        self.0.get(dir) == Some(id)
+    }
+}
+
+/// Takes entries as an index has them, sorted by their whole paths: so what lies in a directory comes one after the other,
+/// and directories in the order in which trees have them.
+pub struct Trees {
+    hash: Kind,
+    /// The directory of the last entry, with a slash at its end but for the root.
+    dir: Vec<u8>,
+    /// It and those above it, from the root down.
+    open: Vec<Open>,
+    done: HashMap<RelPath, ObjectId>,
+}
+
+struct Open {
+    /// How much of the last entry's directory is its path.
+    length: usize,
+    content: Vec<u8>,
+}
+
+impl Trees {
+    pub fn new(hash: Kind) -> Self {
+        let root = Open { length: 0, content: Vec::new() };
+        Self { hash, dir: Vec::new(), open: vec![root], done: HashMap::new() }
+    }
+
+    pub fn add(&mut self, path: &[u8], mode: u32, object: ObjectId) -> Result<(), IndexError> {
+        while !path.starts_with(&self.dir) {
+            self.close()?;
+        }
+        while let Some(slash) = path[self.dir.len()..].iter().position(|byte| *byte == b'/') {
+            self.dir.extend_from_slice(&path[self.dir.len()..][..=slash]);
+            self.open.push(Open { length: self.dir.len(), content: Vec::new() });
+        }
+        self.entry(mode, &path[self.dir.len()..], object);
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> Result<IndexTrees, IndexError> {
+        while !self.open.is_empty() {
+            self.close()?;
+        }
+        Ok(IndexTrees(self.done))
+    }
+
+    fn close(&mut self) -> Result<(), IndexError> {
+        let Some(closed) = self.open.pop() else { return Ok(()) };
+        // Content made to collide with other content git takes no more than we do.
+        let tree = gix::objs::compute_hash(self.hash, gix::objs::Kind::Tree, &closed.content);
+        let tree = tree.map_err(|_| IndexError::Malformed)?;
+        let path = self.dir[..closed.length].strip_suffix(b"/").unwrap_or_default();
+        // What is no path of ours is not asked for.
+        if let Ok(dir) = RelPath::parse(path) {
+            self.done.insert(dir, tree);
+        }
+        let above = self.open.last().map_or(0, |above| above.length);
+        let name = path.get(above..).unwrap_or_default().to_vec();
+        self.dir.truncate(above);
+        self.entry(MODE_TREE, &name, tree);
+        Ok(())
+    }
+
+    fn entry(&mut self, mode: u32, name: &[u8], object: ObjectId) {
+        let Some(dir) = self.open.last_mut() else { return };
+        write!(dir.content, "{mode:o} ").expect("memory takes all that is written to it");
+        dir.content.extend_from_slice(name);
+        dir.content.push(0);
+        dir.content.extend_from_slice(object.as_slice());
+    }
+}
+
+const MODE_TREE: u32 = 0o040_000;
