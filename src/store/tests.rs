@@ -709,7 +709,7 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     bench.store().save_upper(&row).unwrap();
     bench.store().drop_upper_file(upper);
     // As a clean end does, after which the disk still has of rows and files what it has.
-    bench.store().forget_boot().unwrap();
+    bench.store().forget_boot(&bench.lower).unwrap();
     assert!(bench.recover().unwrap().is_nothing(), "nothing has landed, and the power was not cut");
     assert_eq!(bench.store().load_upper().unwrap(), [row]);
     bench.machine_starts_again();
