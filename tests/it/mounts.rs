@@ -631,7 +631,8 @@ fn killed_at_the_mount(scratch: &Scratch, whom: impl Fn(i32) -> Option<i32>) -> 
         victim = victim.or_else(|| whom(caller));
         !mounts_below(&scratch.project()).is_empty()
     });
-    kill(victim.expect("it was there before the mount"));
+    // Where it came and was ready between two looks, it is nobody's child any more.
+    victim.or_else(|| whom(caller)).into_iter().for_each(kill);
     let mut status = None;
     eventually("`mount` has an answer", || {
         status = mount.try_wait().expect("it can be waited for");
