@@ -108,7 +108,7 @@ use crate::hooks::Runner;
 use crate::model::{Births, Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::{EventName, Program};
-use crate::store::{AnchorState, EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Writer};
+use crate::store::{EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
@@ -480,10 +480,7 @@ impl Overlay {
         let mut state = self.state.lock();
         state.windows.forget_old(setting, Instant::now());
         let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
-        let anchors = state.past.iter().filter_map(|(_, known)| match &known.had {
-            Some(AnchorState::Content(kept)) => Some(kept.digest),
-            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
-        });
+        let anchors = state.past.iter().filter_map(|(_, known)| Some(known.kept()?.digest));
         let windows = state.windows.needed_content();
         held.chain(anchors).chain(windows).collect()
     }

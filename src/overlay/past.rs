@@ -13,8 +13,9 @@ mod anchors;
 mod changes;
 mod moved_dirs;
 
-pub(super) use anchors::Anchors;
 pub(super) use moved_dirs::MovedDirs;
+
+use anchors::Anchors;
 
 use crate::model::RelPath;
 use crate::store::{Anchor, AnchorState, Known, MovedDir};
@@ -48,7 +49,7 @@ impl Past {
         self.get(path)?.had.as_ref()
     }
 
-    /// What was at the path now came in this session, content and all.
+    /// What is at the path came in this session, content and all.
     pub fn is_fresh(&self, path: &RelPath) -> bool {
         self.get(path).is_some_and(Known::is_fresh)
     }

@@ -53,6 +53,16 @@ pub struct Known {
     pub had_dir: bool,
 }
 
+impl Known {
+    /// What the path had, where that is kept.
+    pub fn kept(&self) -> Option<Kept> {
+        match self.had {
+            Some(AnchorState::Content(kept)) => Some(kept),
+            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     pub path: RelPath,

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::anchors::{Anchor, AnchorState, MovedDir};
+use super::anchors::{Anchor, MovedDir};
 use super::backups::Backup;
 use super::upper::{Held, UpperId, UpperRow, What, parse_row};
 use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name};
@@ -308,10 +308,7 @@ impl Store {
 
     fn check_anchors(&self, found: &mut Findings, contents: &HashSet<Digest>) -> Result<()> {
         for (_, anchor) in self.rows::<Anchor>(found, "anchor", "SELECT hex(path), row FROM anchor")? {
-            let kept = match anchor.known.had {
-                Some(AnchorState::Content(kept)) => contents.contains(&kept.digest),
-                Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => true,
-            };
+            let kept = anchor.known.kept().is_none_or(|kept| contents.contains(&kept.digest));
             found.check(kept, FaultKind::Content, &anchor.path, || {
                 "what it had when the session began is not kept".to_owned()
             });

@@ -9,7 +9,7 @@ use rusqlite::OptionalExtension;
 use super::database::Database;
 use super::layout::StateDirs;
 use super::upper::UpperId;
-use super::{AnchorState, Context, Result};
+use super::{Context, Result};
 use crate::model::Digest;
 use crate::sys::sqlite::Transaction;
 use crate::sys::tree::Place;
@@ -194,10 +194,7 @@ impl super::Store {
     /// What changes are based on, and anchors name.
     fn content_of_rows(&self) -> Result<HashSet<Digest>> {
         let bases = self.load_upper()?.into_iter().flat_map(|row| [row.base.content, row.base.found]);
-        let anchors = self.load_anchors()?.into_iter().map(|anchor| match anchor.known.had {
-            Some(AnchorState::Content(kept)) => Some(kept),
-            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
-        });
+        let anchors = self.load_anchors()?.into_iter().map(|anchor| anchor.known.kept());
         Ok(bases.chain(anchors).flatten().map(|kept| kept.digest).collect())
     }
 

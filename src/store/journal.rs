@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
 
-use super::anchors::{self, Anchor, AnchorState, MovedDir};
+use super::anchors::{self, Anchor, MovedDir};
 use super::backups::{self, Backup};
 use super::content::StagedContent;
 use super::events::{self, EventDraft};
@@ -274,10 +274,7 @@ impl Intent {
             Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
             Act::Supplant { .. } | Act::Take { .. } | Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
-        let anchors = self.epilogue.anchors.iter().filter_map(|anchor| match &anchor.known.had {
-            Some(AnchorState::Content(kept)) => Some(kept.digest),
-            Some(AnchorState::Nothing | AnchorState::Moved { .. }) | None => None,
-        });
+        let anchors = self.epilogue.anchors.iter().filter_map(|anchor| Some(anchor.known.kept()?.digest));
         let bases = self.epilogue.save.iter().filter_map(|row| row.base.digest());
         let backups = self.backups.iter().map(|backup| backup.digest);
         rewritten.chain(anchors).chain(bases).chain(backups).collect::<Vec<_>>().into_iter()

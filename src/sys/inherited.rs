@@ -6,13 +6,12 @@
 //! files with the modes that it is asked for), whether it leaves a core file, and how soon it goes when memory runs out.
 #![allow(unsafe_code)]
 
-use std::fs;
 use std::io;
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
-use super::spawn::{no_longer_ignore, receive_signals};
+use super::spawn::{beyond_standard, no_longer_ignore, receive_signals};
 
 /// Those past which a process is killed, or fails at what it does for others. Threads have stacks of their own size.
 const LIFTED: [Resource; 6] =
@@ -57,11 +56,7 @@ pub fn give_limits_back(child: u32) -> io::Result<()> {
 /// What this program opens is closed on `exec`. What is not was left open by who started it: a lock, or a pipe at the end
 /// of which somebody waits.
 fn close_left_open() -> io::Result<()> {
-    let mut open: Vec<libc::c_int> = Vec::new();
-    for entry in fs::read_dir("/proc/self/fd")? {
-        open.extend(entry?.file_name().to_str().and_then(|number| number.parse::<libc::c_int>().ok()));
-    }
-    for number in open.into_iter().filter(|number| *number > libc::STDERR_FILENO) {
+    for number in beyond_standard()? {
         // SAFETY: it asks for the flags of a number, whether or not that is a descriptor.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {

@@ -30,11 +30,7 @@ pub fn close_others_on_exec() -> io::Result<()> {
 /// For a process that only waits, and exits without unwinding: what it got from who forked it is not its to keep open. The
 /// three standard descriptors stay, and those named.
 pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
-    let mut open = BTreeSet::new();
-    for entry in fs::read_dir("/proc/self/fd")? {
-        open.extend(entry?.file_name().to_str().and_then(|number| number.parse::<i32>().ok()));
-    }
-    for number in open.into_iter().filter(|number| *number > libc::STDERR_FILENO && !kept.contains(number)) {
+    for number in beyond_standard()?.into_iter().filter(|number| !kept.contains(number)) {
         // SAFETY: whatever owned it is never touched again: this process only waits, and exits without unwinding. One
         // that is closed already, as the listing's own is, gives an error and nothing else.
         unsafe { libc::close(number) };
@@ -42,8 +38,17 @@ pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// This process, and what it starts from here on, can be sent every signal. A daemon blocks those it waits for, and what was started in the
-/// background of a script ignores Ctrl-C: a program that is run would go on doing so.
+/// The numbers of what is open, the listing's own among them, but for the three standard ones.
+pub(super) fn beyond_standard() -> io::Result<BTreeSet<i32>> {
+    let mut open = BTreeSet::new();
+    for entry in fs::read_dir("/proc/self/fd")? {
+        open.extend(entry?.file_name().to_str().and_then(|number| number.parse::<i32>().ok()));
+    }
+    Ok(open.split_off(&(libc::STDERR_FILENO + 1)))
+}
+
+/// This process, and what it starts from here on, can be sent every signal. A daemon blocks those it waits for, and what was
+/// started in the background of a script ignores Ctrl-C: a program that is run would go on doing so.
 pub fn receive_signals() -> io::Result<()> {
     (1..=SIGNAL_LAST).filter(|signal| *signal != libc::SIGPIPE).try_for_each(no_longer_ignore)?;
     unblock_signals()

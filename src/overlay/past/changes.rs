@@ -1,6 +1,6 @@
 //! What becomes known by a change: a landing, a rename of a file or of directories, what goes and what comes back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Past;
 use crate::model::{RelPath, Stamp};
@@ -60,18 +60,13 @@ impl Known {
 }
 
 impl Past {
-    /// Of a path at which something is made: it was free, unless what it had went along with a directory.
-    pub fn known_or_free(&self, path: &RelPath) -> Known {
+    /// Of a path at which something new is made, or something older under a new name, which came `from` another. It was free,
+    /// unless what it had went along with a directory.
+    pub fn made(&self, path: &RelPath, from: Option<RelPath>) -> Anchor {
         let known = self.known(path);
         let had = known.had.clone().or_else(|| self.came_along(path).is_none().then_some(AnchorState::Nothing));
-        Known { had, ..known }
-    }
-
-    /// The same once something new is there, or something older under a new name, which came `from` another.
-    pub fn made(&self, path: &RelPath, from: Option<RelPath>) -> Anchor {
-        let known = self.known_or_free(path);
-        let fresh = matches!(known.had, Some(AnchorState::Nothing) | None);
-        Known { fresh, from, went: None, ..known }.as_anchor(path)
+        let fresh = matches!(had, Some(AnchorState::Nothing) | None);
+        Known { had, fresh, from, went: None, ..known }.as_anchor(path)
     }
 
     /// After a landing on `path` that replaced something, or was `judged_against` what used to be there: of the path itself
@@ -153,16 +148,20 @@ impl Past {
     /// What was at `source` was renamed over `to`, which is `meta` now. It is what `source` is a modification of from now
     /// on, and paths whose content had been renamed to `source` before.
     pub fn carried(&self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
-        let stamp = meta.stamp();
+        self.once_gone(source, (to, meta.stamp()), Some(meta.stamp())).changed()
+    }
+
+    /// What was at `from` is at the other path, and has the stamp beside it; or it is a copy of that, which has another.
+    fn once_gone(&self, from: &RelPath, (to, stamp): (&RelPath, Stamp), copy: Option<Stamp>) -> After<'_> {
         let moved = AnchorState::Moved { to: to.clone(), stamp };
         let mut after = After::of(self);
-        after.go(source, &moved);
-        if let Some(was) = self.came_with_dir(source) {
+        after.go(from, &moved);
+        after.edit(from).went = Some(Went { to: to.clone(), stamp });
+        if let Some(was) = self.came_with_dir(from) {
             after.edit(&was).had = Some(moved);
         }
-        after.retarget(|at| (at == source).then(|| to.clone()), self.anchors.speaking_of(source), Some(stamp));
-        after.edit(source).went = Some(Went { to: to.clone(), stamp });
-        after.changed()
+        after.retarget(|at| (at == from).then(|| to.clone()), self.anchors.speaking_of(from), copy);
+        after
     }
 
     /// What is known of a new file at `to` once what was at `source` was renamed over it: it may be all that is left of
@@ -191,23 +190,16 @@ impl Past {
     }
 
     fn once_moved(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> After<'_> {
-        let stamp = meta.stamp();
-        let moved = AnchorState::Moved { to: to.clone(), stamp };
         let made_here = self.is_fresh(from);
         // Back where it was before a directory was renamed: it is its own anchor.
         let is_home = self.came_along(to).as_ref() == Some(from);
         let came_from = self.came_from(from).filter(|came| came != to);
-        let mut after = After::of(self);
-        after.go(from, &moved);
-        after.edit(from).went = Some(Went { to: to.clone(), stamp });
+        let mut after = self.once_gone(from, (to, meta.stamp()), None);
         let target = after.edit(to);
-        let had = target.had.get_or_insert(if is_home { moved.clone() } else { AnchorState::Nothing });
+        let moved = || AnchorState::Moved { to: to.clone(), stamp: meta.stamp() };
+        let had = target.had.get_or_insert_with(|| if is_home { moved() } else { AnchorState::Nothing });
         let came_from = came_from.filter(|_| *had == AnchorState::Nothing);
         (target.fresh, target.from, target.went) = (made_here || came_from.is_some(), came_from, None);
-        if let Some(was) = self.came_with_dir(from).filter(|was| was != to) {
-            after.edit(&was).had = Some(moved);
-        }
-        after.retarget(|at| (at == from).then(|| to.clone()), self.anchors.speaking_of(from), None);
         after
     }
 
@@ -249,9 +241,13 @@ impl Past {
         let mut after = After::of(self);
         gone.iter().filter(|path| self.get(path).is_some()).for_each(|path| after.leave(path));
         moves.iter().flat_map(|one| self.places_of_dir(one.from)).for_each(|place| after.edit(&place).had_dir = true);
-        let along = |path: &RelPath| Move::all(moves, path).filter(|_| !gone.contains(path));
-        let come = self.iter().filter(|(path, known)| known.fresh || self.stands_for_itself(path, known));
-        let come: Vec<_> = come.filter_map(|(path, known)| Some((path, along(path)?, known))).collect();
+        let gone: BTreeSet<&RelPath> = gone.iter().collect();
+        // Where it comes to first: most of what is known lies elsewhere.
+        let along = self.iter().filter_map(|(path, known)| Some((path, Move::all(moves, path)?, known)));
+        let comes = |path: &RelPath, known: &Known| {
+            !gone.contains(path) && (known.fresh || self.stands_for_itself(path, known))
+        };
+        let come: Vec<_> = along.filter(|(path, _, known)| comes(path, known)).collect();
         come.iter().for_each(|(path, ..)| after.leave(path));
         for (path, to, known) in &come {
             let from = if known.fresh { known.from.clone() } else { Some((*path).clone()) };

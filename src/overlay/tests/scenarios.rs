@@ -9,7 +9,7 @@ use std::path::Path;
 use super::*;
 use crate::overlay::review::Review;
 use crate::protocol::ErrorBody;
-use crate::store::Known;
+use crate::store::{AnchorState, Known};
 use crate::sys::steps::test_apart;
 
 /// What a death may leave, and how a fault may end.
