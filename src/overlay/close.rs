@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::handles::{Access, Handle, HandleId, OpenFile, Target};
+use super::handles::{Handle, HandleId, OpenFile, Target};
 use super::nodes::NodeId;
 use super::settle::Settled;
 use super::{Caller, Error, Overlay, Result};
@@ -108,9 +108,7 @@ impl Overlay {
             }
             Target::Judged(open) => open,
         };
-        if removed.access == Access::Write {
-            open.part_writer();
-        }
+        open.begin_parting(removed.access);
         let settled = match open.upper() {
             // What the others do not judge, this judges; what one of them will, it leaves.
             Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {

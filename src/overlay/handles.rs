@@ -125,6 +125,8 @@ pub(super) struct OpenFile {
     /// The upper entry is marked as written; nothing needs to be noted for one more write.
     pub dirty: AtomicBool,
     handles: AtomicUsize,
+    /// How many of them are being released: nobody reads or writes through these any more.
+    parting: AtomicUsize,
     writers: AtomicUsize,
     /// What the content takes on disk, as it was last counted.
     pub blocks: AtomicU64,
@@ -153,6 +155,7 @@ impl OpenFile {
             done: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
+            parting: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             blocks: AtomicU64::new(0),
             changed_quietly: AtomicBool::new(false),
@@ -182,6 +185,14 @@ impl OpenFile {
         }
     }
 
+    /// What is read and written, where that is the file of this entry.
+    pub fn upper_file(&self, id: UpperId) -> Option<Arc<File>> {
+        match &*self.backing() {
+            Backing::Upper(of, file) if *of == id => Some(file.clone()),
+            Backing::Upper(..) | Backing::Lower(_) | Backing::Orphan(_) => None,
+        }
+    }
+
     pub fn writers(&self) -> usize {
         self.writers.load(Ordering::SeqCst)
     }
@@ -202,18 +213,21 @@ impl OpenFile {
         self.writers.fetch_add(usize::from(access == Access::Write), Ordering::SeqCst);
     }
 
-    /// One handle less. Whether it was the last.
+    /// A handle is about to go, once what was written through it is judged.
+    pub fn begin_parting(&self, access: Access) {
+        self.parting.fetch_add(1, Ordering::SeqCst);
+        self.writers.fetch_sub(usize::from(access == Access::Write), Ordering::SeqCst);
+    }
+
+    /// It has gone. Whether it was the last.
     pub fn part(&self) -> bool {
+        self.parting.fetch_sub(1, Ordering::SeqCst);
         self.handles.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
-    /// A handle that could write is about to go.
-    pub fn part_writer(&self) {
-        self.writers.fetch_sub(1, Ordering::SeqCst);
-    }
-
+    /// Whether no handle is left that is not about to go; to be asked under the lock of the view's state.
     pub fn is_unused(&self) -> bool {
-        self.handles.load(Ordering::SeqCst) == 0
+        self.handles.load(Ordering::SeqCst) == self.parting.load(Ordering::SeqCst)
     }
 
     pub fn begin_write(&self) -> impl Drop + '_ {

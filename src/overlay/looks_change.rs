@@ -5,7 +5,7 @@
 //! judges or lands the entry; then it is judged. Refused, it looks as before.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -19,10 +19,9 @@ use super::settle::Claim;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Looks, RelPath};
 use crate::policy::rules::{Action, HoldSource};
-use crate::store::{FileLooks, UpperId, Writer};
-use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind, Meta, OwnLooks};
-use crate::sys::tree::Place;
+use crate::store::{Below, FileLooks, UpperId, UpperRow, Writer};
+use crate::sys::file::{FileKind, Meta, OwnLooks};
+use crate::sys::reached::Reached;
 use crate::sys::xattr;
 
 /// An entry whose looks are about to change.
@@ -34,8 +33,7 @@ struct Changing<'a> {
 
 /// What an entry looked like. Opened before the change: after it nothing but the disk may be in the way.
 struct Was {
-    place: Place,
-    fd: OwnedFd,
+    reached: Reached,
     looks: Looks,
     noted: Option<FileLooks>,
 }
@@ -141,17 +139,24 @@ impl Overlay {
             return Ok(None);
         }
         let doing = || format!("look at {}", row.names[0]);
-        let place = self.store.upper_place(id)?;
-        let fd = place.open(OFlags::PATH).doing(doing)?;
-        let meta = Meta::of(fd.as_fd()).doing(doing)?;
+        let reached = self.reach_upper(id, &row.names[0])?;
+        let meta = reached.meta().doing(doing)?;
         // A new owner, or an access list, changes the mode as well.
-        let looks = OwnLooks { mode: true, ..looks.clone() }.values(Some(fd.as_fd()), &meta).doing(doing)?;
-        Ok(Some(Was { place, fd, looks, noted: row.looks }))
+        let looks = OwnLooks { mode: true, ..looks.clone() }.values(Some(reached.as_fd()), &meta).doing(doing)?;
+        Ok(Some(Was { reached, looks, noted: row.looks }))
     }
 
     fn note_change(&self, id: UpperId, looks: &OwnLooks) -> Result<()> {
-        self.note_own_looks(id, looks)?;
+        if !self.is_new(id) {
+            self.note_own_looks(id, looks)?;
+        }
         self.mark_dirty(id)
+    }
+
+    /// Made anew and never judged: it is judged by what it looks like then, whatever was noted.
+    fn is_new(&self, id: UpperId) -> bool {
+        let is_new = |row: &UpperRow| row.base.below == Below::Nothing && row.held.is_none() && row.looks.is_none();
+        self.state.lock().uppers.get(id).is_some_and(|upper| is_new(&upper.row))
     }
 
     fn look_as_before(&self, id: UpperId, was: &Was) -> Result<()> {
@@ -209,16 +214,18 @@ impl Was {
         for (name, value) in &self.looks.xattrs {
             let name = OsStr::from_bytes(name);
             match value {
-                Some(value) => xattr::set(self.fd.as_fd(), name, value, XattrFlags::empty())?,
-                None if xattr::find(self.fd.as_fd(), name)?.is_some() => xattr::remove(self.fd.as_fd(), name)?,
+                Some(value) => xattr::set(self.reached.as_fd(), name, value, XattrFlags::empty())?,
+                None if xattr::find(self.reached.as_fd(), name)?.is_some() => {
+                    xattr::remove(self.reached.as_fd(), name)?
+                }
                 None => {}
             }
         }
-        let owner = self.looks.owner.map(|(uid, gid)| self.place.set_owner(Some(uid), Some(gid)));
+        let owner = self.looks.owner.map(|(uid, gid)| self.reached.set_owner(Some(uid), Some(gid)));
         owner.transpose()?;
         // Last: an owner takes set-id bits away. A symlink has none that anybody could change.
-        let is_symlink = Meta::of(self.fd.as_fd())?.kind == FileKind::Symlink;
+        let is_symlink = self.reached.meta()?.kind == FileKind::Symlink;
         let mode = self.looks.mode.filter(|_| !is_symlink);
-        mode.map_or(Ok(()), |mode| file::set_mode(self.fd.as_fd(), mode))
+        mode.map_or(Ok(()), |mode| self.reached.set_mode(mode))
     }
 }

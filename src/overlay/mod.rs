@@ -1,7 +1,7 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
 //! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`open`], [`content`], [`close`], [`passed`],
+//! not from lower. What a program does is in [`lookup`], [`attributes`], [`set_attributes`], [`xattrs`], [`open`], [`content`], [`close`], [`passed`],
 //! [`copy_up`], [`make`], [`link`], [`unlink`], [`parting`], [`rmdir`], [`rename`], [`rename_over`], [`take_over`],
 //! [`exchange`], [`carry`], [`relocate`], [`structure`] and [`stand_in`], within [`limits`]; what becomes of it in
 //! [`settle`], which [`compare`]s with what paths had in the [`past`], looks at what its process tree has seen ([`sights`])
@@ -45,6 +45,7 @@ mod heritage;
 mod hold;
 mod hold_again;
 mod hunks;
+mod inode;
 mod inspected;
 mod land;
 mod layered;
@@ -75,6 +76,7 @@ mod rmdir;
 mod rollback;
 mod rules;
 mod runs;
+mod set_attributes;
 mod settle;
 mod shells;
 mod side;
@@ -95,6 +97,7 @@ mod uppers;
 mod watch;
 mod windows;
 mod witness;
+mod xattrs;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -112,7 +115,7 @@ use crate::store::{EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Writer
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
-pub use attributes::{Attributes, SetAttributes, SetTime};
+pub use attributes::Attributes;
 pub use confirm::ConfirmHow;
 pub use error::{Error, Result};
 pub use expiry::Expiry;
@@ -129,6 +132,7 @@ pub use review::{Review, ShownContent, SideContent, Sides, WholeContent};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use runs::{Run, Runs};
+pub use set_attributes::{SetAttributes, SetTime};
 pub use settle::Settled;
 pub use traffic::Traffic;
 pub use undo::{UndoHow, no_such_operation};

@@ -191,7 +191,7 @@ impl Overlay {
 
     pub(super) fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
-        let mut new = self.row_side(&job.row)?;
+        let mut new = self.job_side(job)?;
         let present = self.present_side(path)?;
         if new.exists() && !present.exists() {
             self.look_at_dir(&path.parent().unwrap_or_default())?;

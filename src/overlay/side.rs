@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::settle::Job;
 use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
 use crate::model::{Digest, Looks, RelPath};
@@ -56,14 +57,15 @@ impl Side {
     }
 
     /// To judge a file is not to read it: its access time may have been set a moment ago, and lands with it.
-    pub fn of_file(file: File) -> std::io::Result<Self> {
+    pub fn of_file(file: impl Into<Arc<File>>) -> std::io::Result<Self> {
+        let file = file.into();
         file::keep_access_time(&file)?;
         let meta = Meta::of(file.as_fd())?;
         Self::of_open(file, meta)
     }
 
     /// The same of one that is like `meta`.
-    fn of_open(file: File, meta: Meta) -> std::io::Result<Self> {
+    fn of_open(file: Arc<File>, meta: Meta) -> std::io::Result<Self> {
         let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_about(&file, meta.size)).transpose()?;
         let mode = meta.mode;
         Ok(Self {
@@ -71,7 +73,7 @@ impl Side {
             size: meta.size,
             mode,
             bytes,
-            file: Some(Arc::new(file)),
+            file: Some(file),
             meta: Some(meta),
             ..Self::default()
         })
@@ -210,6 +212,14 @@ impl Side {
 }
 
 impl Overlay {
+    /// What is judged: what its writer has open need not be opened once more.
+    pub(super) fn job_side(&self, job: &Job) -> Result<Side> {
+        match job.open.as_ref().and_then(|open| open.upper_file(job.row.id)) {
+            Some(file) => Side::of_file(file).doing(|| format!("read {}", job.row.names[0])),
+            None => self.row_side(&job.row),
+        }
+    }
+
     pub(super) fn row_side(&self, row: &UpperRow) -> Result<Side> {
         let doing = || format!("read {}", row.names[0]);
         match row.what {
@@ -235,7 +245,7 @@ impl Overlay {
         let meta = Meta::of(found.as_fd()).doing(doing)?;
         match meta.kind {
             FileKind::Regular => {
-                file::reopen_quietly(found.as_fd()).and_then(|file| Side::of_open(file, meta)).doing(doing)
+                file::reopen_quietly(found.as_fd()).and_then(|file| Side::of_open(Arc::new(file), meta)).doing(doing)
             }
             FileKind::Symlink => {
                 let target = self.lower.place(path)?.read_symlink().doing(doing)?;

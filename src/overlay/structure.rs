@@ -128,15 +128,25 @@ impl Overlay {
 
     /// A directory as the view has it, as a descriptor that can only be used to reach it.
     pub(super) fn dir_in_view(&self, path: &RelPath) -> Result<OwnedFd> {
-        let doing = || format!("open the directory {path}");
+        match self.open_dir_in_view(path, OFlags::RDONLY) {
+            // Its attributes can be asked for all the same, in a way that takes longer.
+            Err(err) if err.code() == libc::EACCES => self.open_dir_in_view(path, OFlags::PATH),
+            opened => opened,
+        }
+    }
+
+    fn open_dir_in_view(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+        let flags = flags | OFlags::DIRECTORY;
+        let below = || self.lower.open_at(path, flags);
         let upper = self.state.lock().uppers.held_dir(path);
         let place = upper.map(|id| self.store.upper_place(id)).transpose()?;
-        match place.map(|place| place.open(OFlags::PATH | OFlags::DIRECTORY)) {
+        let opened = match place.map(|place| place.open(flags)) {
             // It has landed between the two looks.
-            Some(Err(err)) if is_absent(&err) => self.lower.dir(path).doing(doing),
-            Some(opened) => opened.doing(doing),
-            None => self.lower.dir(path).doing(doing),
-        }
+            Some(Err(err)) if is_absent(&err) => below(),
+            Some(opened) => opened,
+            None => below(),
+        };
+        opened.doing(|| format!("open the directory {path}"))
     }
 
     /// A name came or went at `path`. A directory of lower has that time from the kernel; one of upper has its entries

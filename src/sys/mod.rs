@@ -19,6 +19,7 @@ pub mod namespace;
 pub mod parcel;
 pub mod process;
 pub mod processor;
+pub mod reached;
 pub mod signals;
 pub mod spawn;
 pub mod sqlite;

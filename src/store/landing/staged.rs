@@ -34,12 +34,14 @@ pub(in crate::store) struct Staged {
     pub(super) placed: Option<Stamp>,
     /// Whether a [`Act::Rewrite`] may have written to its inode. Recovery does not know, and goes by what is in it.
     pub(super) begun: Cell<bool>,
+    /// What a [`Act::Remove`] has taken from its path, once it was applied by this process.
+    taken: Cell<Option<FileKind>>,
 }
 
 impl Staged {
     pub(super) fn new(step: Step, place: Place) -> Self {
-        let begun = Cell::new(false);
-        Self { step, place, waiting: None, nameless: None, other: None, new: None, placed: None, begun }
+        let (begun, taken) = (Cell::new(false), Cell::new(None));
+        Self { step, place, waiting: None, nameless: None, other: None, new: None, placed: None, begun, taken }
     }
 
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
@@ -283,8 +285,9 @@ impl Staged {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Err(self.conflict()),
             other => other.doing(doing)?,
         }
+        let moved = waiting.stat().doing(doing)?;
         match self.step.expect {
-            Some(expect) if !is_same_entry(waiting, &expect).doing(doing)? => {
+            Some(expect) if !moved.is_some_and(|moved| same_entry(&moved, &expect)) => {
                 match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
                     // Something newer still has come: it stays, and what waits is kept when its name goes.
                     Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -292,7 +295,29 @@ impl Staged {
                 }
                 Err(self.conflict())
             }
-            _ => Ok(()),
+            _ => {
+                self.taken.set(moved.map(|moved| moved.kind));
+                Ok(())
+            }
+        }
+    }
+
+    /// What a removal takes from its path, or has.
+    fn taken_kind(&self) -> Result<Option<FileKind>> {
+        if let Some(taken) = self.taken.get() {
+            return Ok(Some(taken));
+        }
+        let waiting = self.waiting().stat().doing(|| self.doing("examine"))?;
+        Ok(waiting.map(|waiting| waiting.kind))
+    }
+
+    /// Whether a directory goes by this step, in which may be what nobody knew of.
+    pub(super) fn takes_dir(&self) -> bool {
+        match self.step.act {
+            Act::Remove { .. } => self.taken.get().is_none_or(|taken| taken == FileKind::Directory),
+            Act::Supplant { .. } => true,
+            Act::Place { .. } | Act::Take { .. } | Act::Rewrite { .. } | Act::Move { .. } => false,
+            Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => false,
         }
     }
 
@@ -406,6 +431,10 @@ impl Staged {
     }
 
     pub fn outcome(&self) -> Result<StepOutcome> {
+        if matches!(self.step.act, Act::Remove { .. }) {
+            // What has come there since is somebody's.
+            return Ok(StepOutcome { path: self.step.path.clone(), meta: None });
+        }
         let (path, place) = match (&self.step.act, &self.other) {
             (Act::Move { to } | Act::Relocate { to, .. }, Some(target)) => (to, target),
             _ => (&self.step.path, &self.place),
@@ -618,9 +647,8 @@ pub(in crate::store) fn is_swept_early(staged: &[Staged], store: &Store) -> bool
             one.remove_waiting(store).is_ok()
         }
         [one] if matches!(one.step.act, Act::Remove { .. }) => {
-            let is_dir = |waiting: &Place| waiting.stat().map(|meta| meta.is_some_and(|meta| meta.is_dir()));
             // Somebody may have put something into a directory.
-            let is_plain = one.waiting.as_ref().is_some_and(|waiting| matches!(is_dir(waiting), Ok(false)));
+            let is_plain = one.taken_kind().is_ok_and(|taken| taken != Some(FileKind::Directory));
             is_plain && one.remove_waiting(store).is_ok()
         }
         // Nothing waits.
