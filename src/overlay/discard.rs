@@ -118,7 +118,7 @@ impl Dropping<'_> {
 }
 
 /// The directories that these names are in, each once: trees may be deep.
-fn dirs_above<'a>(names: impl Iterator<Item = &'a RelPath>) -> BTreeSet<RelPath> {
+pub(super) fn dirs_above<'a>(names: impl Iterator<Item = &'a RelPath>) -> BTreeSet<RelPath> {
     let mut dirs = BTreeSet::new();
     for name in names {
         let mut above = name.parent();
@@ -269,8 +269,9 @@ impl Overlay {
         let failures: Vec<ErrorBody> = inner_first.into_iter().filter_map(back).collect();
         drop(given_away);
         let taken = reviewing.give_back();
-        let names = taken.iter().flat_map(|change| &change.row.names);
-        names.for_each(|name| self.tell_changed(name, true));
+        let names = || taken.iter().flat_map(|change| &change.row.names);
+        self.end_emptied_stand_ins(names()).map_err(|err| failed(&taken[0].row.names[0], &err))?;
+        names().for_each(|name| self.tell_changed(name, true));
         failures.into_iter().next().map_or(Ok(outcomes), Err)
     }
 

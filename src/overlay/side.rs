@@ -241,6 +241,19 @@ impl Overlay {
     /// What lower has at a path.
     pub(super) fn present_side(&self, path: &RelPath) -> Result<Side> {
         let doing = || format!("read {path} below");
+        if self.is_known_file(path) {
+            match self.lower.open_quietly(path) {
+                Ok(file) => {
+                    let meta = Meta::of(file.as_fd()).doing(doing)?;
+                    if meta.is_file() {
+                        return Side::of_open(Arc::new(file), meta).doing(doing);
+                    }
+                }
+                Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Side::default()),
+                // A symlink, say. The look below tells.
+                Err(_) => {}
+            }
+        }
         let Some(found) = self.lower.find(path).doing(doing)? else { return Ok(Side::default()) };
         let meta = Meta::of(found.as_fd()).doing(doing)?;
         match meta.kind {
@@ -253,5 +266,13 @@ impl Overlay {
             }
             _ => Ok(Side::of_structure(meta)),
         }
+    }
+
+    /// Whether a file was there at the kernel's last look, so that it may be opened unseen. That of a pipe wakes its other
+    /// end, of a device who knows what.
+    fn is_known_file(&self, path: &RelPath) -> bool {
+        let state = self.state.lock();
+        let node = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok());
+        node.is_some_and(|node| node.kind == FileKind::Regular)
     }
 }

@@ -7,10 +7,11 @@
 //! anything there. Whether lower has something is looked at under `state`, under which our own landings change lower and
 //! the rows together.
 
+use super::discard::dirs_above;
 use super::error::Context;
 use super::lookup::Origin;
 use super::structure::Made;
-use super::{Caller, Overlay, Result};
+use super::{Caller, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::store::{Epilogue, Fate};
 use crate::sys::file::{FileKind, Meta};
@@ -85,7 +86,7 @@ impl Overlay {
                 // Nor does it have any of those below.
                 break;
             }
-            if let Err(err) = self.end_stand_in(&dir) {
+            if let Err(err) = self.end_stand_in(&dir, |_, below| below.is_some()) {
                 log::warn!("show what lower has at {dir} again: {err}");
                 break;
             }
@@ -93,19 +94,33 @@ impl Overlay {
         Ok(())
     }
 
-    /// Unless somebody confirms or discards it at this moment: the next look finds what became of it.
-    fn end_stand_in(&self, dir: &RelPath) -> Result<()> {
+    /// Those that a look has made while these names were discarded, for the sake of what they showed.
+    pub(super) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) -> Result<()> {
+        for dir in dirs_above(names) {
+            self.end_stand_in(&dir, |state, _| !state.uppers.shows_within(&dir))?;
+        }
+        Ok(())
+    }
+
+    /// Unless somebody confirms or discards it at this moment: the next look finds what became of it. `ends` is asked with what
+    /// lower has there.
+    fn end_stand_in(&self, dir: &RelPath, ends: impl FnOnce(&State, Option<&Meta>) -> bool) -> Result<()> {
         let id = {
             let mut state = self.state.lock();
-            let ends = state.uppers.stand_in_at(dir).filter(|upper| !upper.busy).map(|upper| upper.row.clone());
-            let Some(row) = ends else { return Ok(()) };
-            let Some(meta) = self.lower.stat(dir).doing(|| format!("stat {dir}"))? else { return Ok(()) };
+            let found = state.uppers.stand_in_at(dir).filter(|upper| !upper.busy).map(|upper| upper.row.clone());
+            let Some(row) = found else { return Ok(()) };
+            let below = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
+            if !ends(&state, below.as_ref()) {
+                return Ok(());
+            }
             let verdicts = row.held.into_iter().map(|held| (held.id, dir.clone(), Fate::Ended)).collect();
             let epilogue = Epilogue { drop: vec![row.id], verdicts, ..Epilogue::default() };
             self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
             state.uppers.remove(row.id);
             state.epoch += 1;
-            if let (Some(node), None) = (state.nodes.at(dir), state.nodes.of_lower(meta.key())) {
+            if let (Some(node), Some(meta)) = (state.nodes.at(dir), below)
+                && state.nodes.of_lower(meta.key()).is_none()
+            {
                 // Who stands in it goes on standing there.
                 state.nodes.set_lower(node, Some(meta.key()).filter(|_| meta.is_dir()));
             }

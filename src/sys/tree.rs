@@ -87,6 +87,12 @@ impl Tree {
         open_beneath(place.dir.as_fd(), place.name.as_bytes(), flags)
     }
 
+    /// Opens a file for reading, without waiting for anybody. That leaves its access time as it is, as
+    /// [`super::file::keep_access_time`] does; `EPERM` where that may not be asked for.
+    pub fn open_quietly(&self, path: &RelPath) -> io::Result<File> {
+        self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOATIME).map(File::from)
+    }
+
     /// The parent directory of `path`, as a descriptor that can only be used to reach names in it.
     pub fn place(&self, path: &RelPath) -> io::Result<Place> {
         let name = path.name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();

@@ -81,6 +81,32 @@ fn a_look_at_any_of_several_directories_that_are_gone_finds_it() {
     }
 }
 
+/// Such a look makes the directories, which the discard had not found.
+#[test]
+fn none_is_left_where_others_look_while_the_last_change_in_it_is_discarded() {
+    let bench = Bench::new();
+    for round in 0..40 {
+        bench.put("a/b/c.rs", &lines(100));
+        bench.save("a/b/c.rs", &changed(100, 60));
+        let id = bench.id_of("a/b/c.rs");
+        bench.remove_below("a");
+        let view = bench.view();
+        let (dir, is_done) = (RelPath::parse(b"a/b").unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::SeqCst) {
+                    view.look_at_dir(&dir).unwrap();
+                }
+            });
+            let discarded = view.discard(&[id], &Review::default());
+            is_done.store(true, Ordering::SeqCst);
+            discarded.unwrap();
+        });
+        assert_eq!(bench.waiting(), [], "round {round}");
+        bench.check();
+    }
+}
+
 /// No look comes between the removal and the request: the kernel has the directory in memory.
 #[test]
 fn who_is_in_the_directory_goes_on_as_if_it_were_there() {
