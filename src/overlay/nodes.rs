@@ -4,23 +4,25 @@
 //! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
 //!
 //! There may be a million, so a node is what each of them needs: stamps that are only compared are kept as [`print`]s, and
-//! what few have stands behind one pointer ([`Rare`]).
+//! what few have stands behind one pointer ([`Rare`]). What is known of one is in [`node`], what the kernel knows of it in
+//! [`told`].
 //!
 //! Invariant: by its lower inode a node is found only while it has a name, or is open; `watched` has the directories with
 //! a watch, which have a name, too. Those of the tables are at the head of [`table`].
 
 mod lower;
 mod names;
+mod node;
 mod print;
 mod table;
+mod told;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::model::{Births, InodeKey, RelPath, Stamp, Timestamp};
+use crate::model::{Births, InodeKey, RelPath, Stamp};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{Watch, WatchId};
@@ -29,12 +31,12 @@ use super::handles::OpenFile;
 use super::passed::Passed;
 use super::watch::TELLING;
 use super::{Error, Result};
-use lower::Lower;
 pub(super) use names::Name;
-use names::Names;
+use node::{Apart, FileInUse, InUse, Rare};
+pub(super) use node::{Left, Node, PartedOpen};
 pub(super) use print::ContentPrint;
-use print::Print;
 use table::Table;
+pub(super) use told::Told;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
@@ -51,218 +53,6 @@ const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Opens that hear at one time that another file is there, far more than threads can be in an open.
 const TOLD_REPLACED_MAX: usize = 4096;
-
-#[derive(Debug)]
-pub(super) struct Node {
-    id: NodeId,
-    pub kind: FileKind,
-    /// Its lower inode leads to it.
-    found_by_lower: bool,
-    /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
-    pub written_past: bool,
-    /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
-    pub names: Names,
-    /// References the kernel holds.
-    lookups: u64,
-    children: u32,
-    /// The lower inode it stands for, while it does.
-    lower: Option<Lower>,
-    in_use: Option<Box<InUse>>,
-    /// Lower when the kernel last began to cache content of it.
-    cached: Option<Print>,
-    /// The attributes that the kernel may answer from memory.
-    told: Told,
-    /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
-    shown: Option<ContentPrint>,
-    rare: Option<Box<Rare>>,
-}
-
-/// What all handles on a node share. It is behind a pointer of its own, for most nodes are not open.
-#[derive(Debug)]
-struct InUse {
-    file: FileInUse,
-    /// The content that the kernel caches of it.
-    cached: Option<ContentPrint>,
-}
-
-#[derive(Debug)]
-enum FileInUse {
-    Judged(Arc<OpenFile>),
-    /// Nobody judges it.
-    Passed(Arc<Passed>),
-}
-
-impl InUse {
-    fn of(file: FileInUse) -> Box<Self> {
-        Box::new(Self { file, cached: None })
-    }
-}
-
-/// What most nodes never have.
-#[derive(Debug, Default)]
-struct Rare {
-    /// The name that somebody took it from below, and when. The kernel may go on opening it by that until it is told.
-    parted_below: Option<Box<(Instant, NodeId, OsString)>>,
-    landed: Option<LandedCtime>,
-    /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
-    watch: Option<Watch>,
-    /// What it was when it was removed, or has been made since: a directory or FIFO that is still open has no descriptor of
-    /// ours.
-    removed: Option<Box<Meta>>,
-    /// Its content when another file was renamed over it: an open under way at that moment found this one.
-    left: Option<Box<Left>>,
-    apart: Option<Apart>,
-}
-
-/// A name of a file with several is a node of its own: a rename that is about to be asked for again takes a copy by it.
-#[derive(Clone, Copy, Debug)]
-struct Apart {
-    /// The node that its other names have.
-    of: NodeId,
-    since: Instant,
-}
-
-/// Programs do not see that a file lands, and git reads again whatever has another ctime than it noted: they go on seeing
-/// the one they saw, until lower has another than the landing left.
-#[derive(Clone, Copy, Debug)]
-struct LandedCtime {
-    below: Timestamp,
-    shown: Timestamp,
-}
-
-/// What stood at a name until another file was renamed over it.
-#[derive(Debug)]
-pub(super) enum Left {
-    /// Nobody judged it, and nobody does now.
-    Passed(Arc<File>, InodeKey),
-    /// For reading; whoever writes gets a copy, for it may have other names.
-    Judged(Arc<File>),
-}
-
-impl Left {
-    /// To be read.
-    pub fn file(&self) -> Arc<File> {
-        match self {
-            Self::Passed(file, _) | Self::Judged(file) => file.clone(),
-        }
-    }
-}
-
-/// What becomes of the open of a node that somebody has just taken from its name below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PartedOpen {
-    LooksAgain,
-    HasNameAgain,
-}
-
-/// Which attributes of a node the kernel was told since it was last made to forget them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Told {
-    #[default]
-    Nothing,
-    These(Print),
-    /// Of answers that were under way at once, nobody knows which came last.
-    Several,
-}
-
-impl Told {
-    /// Whether the kernel has no other attributes than these.
-    pub fn is_at_most(self, stamp: &Stamp) -> bool {
-        match self {
-            Self::Nothing => true,
-            Self::These(_) => self.is(stamp),
-            Self::Several => false,
-        }
-    }
-
-    /// Whether the kernel has these attributes.
-    pub fn is(self, stamp: &Stamp) -> bool {
-        self == Self::These(Print::of(stamp))
-    }
-}
-
-impl Node {
-    /// As it is before anybody has looked at it.
-    fn new(id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> Self {
-        Self {
-            id,
-            kind,
-            found_by_lower: false,
-            written_past: false,
-            names: Names::default(),
-            lookups: 0,
-            children: 0,
-            lower: lower.map(Lower::of),
-            in_use: None,
-            cached: None,
-            told: Told::Nothing,
-            shown: None,
-            rare: None,
-        }
-    }
-
-    pub fn removed(&self) -> Option<&Meta> {
-        self.rare.as_ref()?.removed.as_deref()
-    }
-
-    pub fn removed_mut(&mut self) -> Option<&mut Meta> {
-        self.rare.as_mut()?.removed.as_deref_mut()
-    }
-
-    pub fn left(&self) -> Option<&Left> {
-        self.rare.as_ref()?.left.as_deref()
-    }
-
-    /// It is removed, or about to be, and was this.
-    pub fn note_removed(&mut self, was: &Meta) {
-        self.rare().removed = Some(Box::new(*was));
-    }
-
-    /// Another file is about to be renamed over it.
-    pub fn note_replaced(&mut self, was: &Meta, left: Option<Left>) {
-        self.note_removed(was);
-        self.rare().left = left.map(Box::new);
-    }
-
-    /// It stays.
-    pub fn forget_removed(&mut self) {
-        if let Some(rare) = &mut self.rare {
-            (rare.removed, rare.left) = (None, None);
-        }
-    }
-
-    fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
-    }
-
-    fn lower(&self) -> Option<InodeKey> {
-        self.lower.map(Lower::key)
-    }
-
-    fn is_found_by(&self, key: InodeKey) -> bool {
-        self.found_by_lower && self.lower() == Some(key)
-    }
-
-    /// What is open on it and judged.
-    pub fn open(&self) -> Option<&Arc<OpenFile>> {
-        match &self.in_use.as_ref()?.file {
-            FileInUse::Judged(open) => Some(open),
-            FileInUse::Passed(_) => None,
-        }
-    }
-
-    /// What is open on it and not judged.
-    pub fn passed(&self) -> Option<&Arc<Passed>> {
-        match &self.in_use.as_ref()?.file {
-            FileInUse::Passed(passed) => Some(passed),
-            FileInUse::Judged(_) => None,
-        }
-    }
-
-    fn is_open(&self) -> bool {
-        self.in_use.is_some()
-    }
-}
 
 /// A name that a directory has lost by being found elsewhere.
 pub(super) struct NameLeft {
@@ -623,34 +413,6 @@ impl Nodes {
         other && self.nodes.get(id).is_some_and(|node| !node.is_open()) && !is_apart()
     }
 
-    /// Notes of which content the kernel's cache is from now on; gives whether it was of this, if it was of any.
-    pub fn set_cached(&mut self, id: NodeId, stamp: &Stamp) -> Option<bool> {
-        let node = self.nodes.get_mut(id)?;
-        if let Some(in_use) = &mut node.in_use {
-            in_use.cached = Some(ContentPrint::of(stamp));
-        }
-        let now = Print::of(stamp);
-        Some(node.cached.replace(now)? == now)
-    }
-
-    /// From now on the kernel's cache is of content that lower does not have.
-    pub fn caches_upper(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.cached = None;
-        }
-    }
-
-    /// Whether the kernel's cache may have other content than this of a file that somebody has open.
-    pub fn caches_other(&self, id: NodeId, content: ContentPrint) -> bool {
-        let Some(in_use) = self.nodes.get(id).and_then(|node| node.in_use.as_ref()) else { return false };
-        match (in_use.cached, &in_use.file) {
-            (Some(cached), _) => cached != content,
-            // Of what was held until a moment ago, nobody has noted it.
-            (None, FileInUse::Judged(_)) => true,
-            (None, FileInUse::Passed(_)) => false,
-        }
-    }
-
     /// Its name stands for something else below.
     pub fn part_below(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(id) {
@@ -673,75 +435,6 @@ impl Nodes {
         }
         self.name(id, parent, &name);
         Some(PartedOpen::HasNameAgain)
-    }
-
-    /// Attributes that are on their way to the kernel.
-    pub fn note_told(&mut self, id: NodeId, stamp: &Stamp) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            let now = Told::These(Print::of(stamp));
-            node.told = if node.told == Told::Nothing || node.told == now { now } else { Told::Several };
-        }
-    }
-
-    /// What the kernel was told of a node was `before`, as far as anybody knows, and holds for `now` as well. False where
-    /// it may have something else.
-    pub fn tell_holds(&mut self, id: NodeId, before: Option<&Stamp>, now: &Stamp) -> bool {
-        let Some(node) = self.nodes.get_mut(id) else { return false };
-        let holds = match (node.told, before) {
-            (told @ Told::These(_), Some(before)) => told.is(before),
-            (Told::These(_), None) => true,
-            (Told::Nothing | Told::Several, _) => false,
-        };
-        if holds {
-            node.told = Told::These(Print::of(now));
-        }
-        holds
-    }
-
-    pub fn told(&self, id: NodeId) -> Told {
-        self.nodes.get(id).map(|node| node.told).unwrap_or_default()
-    }
-
-    /// The same where nobody has looked before.
-    pub fn note_first_shown(&mut self, id: NodeId, stamp: &Stamp) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.shown.get_or_insert_with(|| ContentPrint::of(stamp));
-        }
-    }
-
-    /// Programs know of this content from now on. Gives what they knew.
-    pub fn note_shown(&mut self, id: NodeId, stamp: &Stamp) -> Option<ContentPrint> {
-        self.nodes.get_mut(id)?.shown.replace(ContentPrint::of(stamp))
-    }
-
-    /// What programs saw as `shown` has landed, as `below`.
-    pub fn keep_ctime(&mut self, path: &RelPath, shown: &Meta, below: &Meta) {
-        if let Some(node) = self.at(path).and_then(|id| self.nodes.get_mut(id)) {
-            node.rare().landed = Some(LandedCtime { below: below.ctime, shown: shown.ctime });
-        }
-    }
-
-    /// The same attributes with the ctime that programs see, and the links: what is apart is about to be a copy, which has
-    /// no other name.
-    pub fn as_seen(&self, id: NodeId, meta: Meta) -> Meta {
-        let Some(rare) = self.nodes.get(id).and_then(|node| node.rare.as_ref()) else { return meta };
-        let landed = rare.landed.filter(|landed| landed.below == meta.ctime);
-        let links = if rare.apart.is_some() { 1 } else { meta.links };
-        Meta { ctime: landed.map_or(meta.ctime, |landed| landed.shown), links, ..meta }
-    }
-
-    /// The kernel is about to be made to forget a node's attributes.
-    pub fn untold(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.told = Told::Nothing;
-        }
-    }
-
-    /// From here on the kernel may write to it by itself.
-    pub fn note_written_past(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.written_past = true;
-        }
     }
 
     /// Watches a directory, if it stands for `key` in lower and has no watch; `watch` makes one.
