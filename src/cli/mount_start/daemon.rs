@@ -266,40 +266,8 @@ fn begin(
     mut guard: Option<Guard>,
     keeper: Option<&Keeper>,
 ) -> Result<(Daemon, Recovered)> {
-    if !process::return_memory() {
-        log::warn!("the C library does not take settings of its memory");
-    }
-    // Every file that a program has open is one of ours, too.
-    if let Err(err) = process::raise_descriptor_limit() {
-        log::warn!("raise the limit of open files: {err}");
-    }
-    check_descriptors()?;
-    // Before anything covers it.
-    let lower = plan.open_lower().and_then(Tree::from_root);
-    let lower = lower.map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
-    let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
-    check_state_is_of(plan)?;
-    // Before anything is made: a mount that is refused for its settings leaves no state.
-    let policy = Policy::load(&lower, &plan.source);
-    let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
-    if plan.location.state.is_none() {
-        hide_from_git(&plan.project);
-    }
-    let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
-    name_project(plan)?;
-    for notice in &policy.notices {
-        say(format_args!("ignored until `fettlefs trust`: {notice}"));
-    }
-    if let Some(notice) = policy.git_notice() {
-        say(notice);
-    }
-    let opened = Overlay::new(lower, store, policy, plan.options.grants());
-    let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
-    if plan.options.read_only {
-        overlay.stop_writing("mounted read-only (-o ro)");
-    }
-    let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
-    overlay.store().write_holder(&note).map_err(store_failure)?;
+    prepare_process()?;
+    let (lock, overlay, recovered) = open_overlay(plan)?;
     if keeper.is_some() {
         overlay.runs().are_all_there_is();
     }
@@ -326,6 +294,47 @@ fn begin(
     spawn("signals", move || wait_for_signals(&termination, &end))?;
     let standing = mount.stands();
     Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, recovered))
+}
+
+fn prepare_process() -> Result<()> {
+    if !process::return_memory() {
+        log::warn!("the C library does not take settings of its memory");
+    }
+    // Every file that a program has open is one of ours, too.
+    if let Err(err) = process::raise_descriptor_limit() {
+        log::warn!("raise the limit of open files: {err}");
+    }
+    check_descriptors()
+}
+
+/// The project with its state, recovered and locked. Before anything covers it.
+fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
+    let lower = plan.open_lower().and_then(Tree::from_root);
+    let lower = lower.map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
+    let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
+    check_state_is_of(plan)?;
+    // Before anything is made: a mount that is refused for its settings leaves no state.
+    let policy = Policy::load(&lower, &plan.source);
+    let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    if plan.location.state.is_none() {
+        hide_from_git(&plan.project);
+    }
+    let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
+    name_project(plan)?;
+    for notice in &policy.notices {
+        say(format_args!("ignored until `fettlefs trust`: {notice}"));
+    }
+    if let Some(notice) = policy.git_notice() {
+        say(notice);
+    }
+    let opened = Overlay::new(lower, store, policy, plan.options.grants());
+    let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
+    if plan.options.read_only {
+        overlay.stop_writing("mounted read-only (-o ro)");
+    }
+    let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
+    overlay.store().write_holder(&note).map_err(store_failure)?;
+    Ok((lock, overlay, recovered))
 }
 
 /// With fewer it could be mounted, and would refuse each open.
