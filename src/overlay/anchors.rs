@@ -46,7 +46,7 @@ impl Overlay {
             if state.past.is_fresh(path) {
                 return true;
             }
-            state.past.from(path)
+            state.past.older_from(path)
         };
         from.is_some_and(|from| self.has_content_there(&from))
     }

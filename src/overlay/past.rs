@@ -76,7 +76,7 @@ impl Past {
     }
 
     /// Where what is at a path came from, if it is older than its name here.
-    pub fn from(&self, path: &RelPath) -> Option<RelPath> {
+    pub fn older_from(&self, path: &RelPath) -> Option<RelPath> {
         match self.get(path) {
             Some(known) if known.fresh => known.from.clone(),
             // It is judged against what the path had, whatever came with a directory.

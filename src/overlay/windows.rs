@@ -191,7 +191,7 @@ impl Overlay {
 impl State {
     /// What a path is judged against to the session's end, if something happened to it.
     fn anchor_first(&self, path: &RelPath) -> Option<Option<Kept>> {
-        match (self.past.had(path)?, self.past.from(path)) {
+        match (self.past.had(path)?, self.past.older_from(path)) {
             (AnchorState::Content(kept), _) => Some(Some(*kept)),
             (AnchorState::Nothing, None) => Some(None),
             // Older than its name: against what it was under the other.

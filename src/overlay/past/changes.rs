@@ -78,7 +78,7 @@ impl Past {
         (replaced, judged_against): (Option<Kept>, Option<Kept>),
         exists: bool,
     ) -> Vec<Anchor> {
-        let from = self.from(path);
+        let from = self.older_from(path);
         let mut known = self.known(path);
         let first = match replaced.filter(|_| existed).or(judged_against) {
             // What goes as it came is remembered where it came from, and there alone.
