@@ -65,7 +65,7 @@ impl Overlay {
             }
             Err(err) => return Err(err),
         };
-        let judged_against = self.keep_judged_against(comparison, replaced)?;
+        let judged_against = self.keep_judged_against(job, comparison, replaced)?;
         let (mut epilogue, part) = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
         let anchors = epilogue.anchors.clone();
         if let Some((source, _)) = &job.takes_along
@@ -164,18 +164,22 @@ impl Overlay {
     }
 
     /// What further changes in the window are judged against, too. It is not always what lower had: that may be
-    /// nothing, where the old content was renamed away or deleted before (SPEC §4.3, §4.6).
-    fn keep_judged_against(&self, comparison: &Comparison, replaced: Option<Kept>) -> Result<Option<Kept>> {
-        if comparison.present.exists() || !comparison.old.exists() {
+    /// nothing, where the old content was renamed away or deleted before, or what parts of a held change had left there
+    /// (SPEC §4.3, §4.6).
+    fn keep_judged_against(&self, job: &Job, comparison: &Comparison, replaced: Option<Kept>) -> Result<Option<Kept>> {
+        let Comparison { path, old, present, .. } = comparison;
+        let is_what_lower_had = present.exists() && job.row.held.is_none();
+        if is_what_lower_had || !old.exists() {
             return Ok(replaced);
         }
-        let Some(content) = comparison.old.stage(&self.store)? else { return Ok(None) };
+        let Some(content) = old.stage(&self.store)? else { return Ok(None) };
         self.store.keep_content(&content)?;
-        let kept = Kept { digest: content.digest, symlink: comparison.old.is_symlink() };
-        let mut state = self.state.lock();
-        let pinned = state.past.pinned(&comparison.path, kept);
-        state.know(pinned.into_iter().collect());
-        drop(state);
+        let kept = Kept { digest: content.digest, symlink: old.is_symlink() };
+        if !present.exists() {
+            let mut state = self.state.lock();
+            let pinned = state.past.pinned(path, kept);
+            state.know(pinned.into_iter().collect());
+        }
         Ok(Some(kept))
     }
 

@@ -67,6 +67,22 @@ fn a_window_of_several_names_goes_on_when_the_name_that_landed_has_gone() {
     goes_on(&mut bench, |bench| std::fs::remove_file(bench.lower_path("a")).unwrap(), "b");
 }
 
+/// Another name of the file landed before, and the log tells of that alone.
+#[test]
+fn what_was_held_in_a_window_and_lands_goes_on_with_it() {
+    let mut bench = bench("60s");
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &changed(100, 15));
+    bench.remount();
+    bench.save("b", &changed(100, 30));
+    assert_eq!(bench.held().len(), 1);
+    bench.remount();
+    bench.save("b", &changed(100, 16));
+    assert_eq!((bench.lower("b"), bench.held().len()), (Some(changed(100, 16)), 0));
+    bench.save("b", &changed(100, 30));
+    assert_eq!((bench.lower("b"), bench.held().len()), (Some(changed(100, 16)), 1), "all of it is one change");
+}
+
 #[test]
 fn other_times_end_no_window() {
     let touch = |bench: &Bench| {
