@@ -5,6 +5,7 @@
 //! unreviewed; and nothing is left over.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -102,6 +103,8 @@ impl Project {
             Op::Rewrite(name, number) => self.edit(name, |lines, text| {
                 *lines = (0..10).map(|line| format!("{text} {number} {line}")).collect();
             }),
+            // The kernel refuses it.
+            Op::Link(from, _) if self.kind(from) == Some(FileKind::Directory) => {}
             Op::Link(from, to) => {
                 let node = self.bench.node(from);
                 self.told(node.and_then(|node| self.bench.view().link(node, ROOT, OsStr::new(to), &ME)).map(|_| ()));
@@ -174,21 +177,35 @@ impl Project {
     }
 
     fn confirm_all(&mut self) {
-        let before = self.lower();
+        let (before, inodes) = (self.lower(), self.inodes());
         self.bench.confirm(&self.ids()).unwrap();
         let after = self.lower();
-        self.stays.retain(|content| after.values().any(|below| below == content));
         // What was deleted with a person's consent is free.
         self.first.retain(|name, _| after.contains_key(name) || !before.contains_key(name));
-        for (name, content) in after {
-            if before.get(name) != Some(&content) {
-                let came_from = self.went.iter().filter(|(_, to)| **to == name).map(|(from, _)| *from);
+        for (name, content) in &after {
+            if before.get(name) != Some(content) {
+                let came_from = self.went.iter().filter(|(_, to)| *to == name).map(|(from, _)| *from);
                 for from in came_from {
                     self.first.entry(from).and_modify(|first| first.push(content.clone()));
                 }
-                self.first.insert(name, vec![content]);
+                self.first.insert(name, vec![content.clone()]);
             }
         }
+        // So is a copy of it, where a new file was; not what else a path had, nor another name of the file.
+        let goes = |content: &String| {
+            let taken = before.iter().filter(|(name, had)| *had == content && after.get(*name) != Some(content));
+            let taken: Vec<u64> = taken.map(|(name, _)| inodes[name]).collect();
+            let mut left = after.iter().filter(|(_, below)| *below == content).map(|(name, _)| name);
+            let is_copy =
+                |name| !self.first.contains_key(name) && inodes.get(name).is_none_or(|at| !taken.contains(at));
+            left.all(|name| !taken.is_empty() && is_copy(name))
+        };
+        self.stays.retain(|content| !goes(content));
+    }
+
+    fn inodes(&self) -> BTreeMap<Name, u64> {
+        let inode = |name: Name| std::fs::metadata(self.bench.lower_path(name)).ok().map(|meta| (name, meta.ino()));
+        NAMES.into_iter().filter_map(inode).collect()
     }
 
     /// What a held change of a path gave back below, as it was under the other name.
@@ -221,7 +238,8 @@ impl Project {
         }
     }
 
-    /// What an operation has put to its own names has something in common with older content that nothing else had.
+    /// What an operation has put to its own names has something in common with older content of which nothing else had even a
+    /// small edit.
     fn check_replaced(&self, op: Op, before: &BTreeMap<Name, String>) {
         let names = match op {
             Op::Line(name, _) | Op::Rewrite(name, _) | Op::Rename(_, name) => vec![name],
@@ -230,7 +248,7 @@ impl Project {
         };
         let now = self.lower();
         for name in names {
-            let is_alone = |content: &&String| before.values().filter(|other| other == content).count() == 1;
+            let is_alone = |content: &&String| before.values().filter(|other| may_land(content, other)).count() == 1;
             let older = before.get(name).filter(|before| self.stays.contains(before)).filter(is_alone);
             if let (Some(older), Some(now)) = (older, now.get(name)) {
                 let is_edit = older.lines().any(|line| now.lines().any(|other| other == line));
@@ -334,6 +352,21 @@ fn whichever_name_a_file_is_changed_by_nothing_is_lost_or_lands_unreviewed() {
     if let Err(err) = result {
         panic!("seed {number}: {err}");
     }
+}
+
+/// What a person has let go of where it was is free where a new file had become a copy of it. So is a copy of what a small
+/// edit of goes on.
+#[test]
+fn what_a_new_file_became_by_an_exchange_is_free_where_its_original_was_reviewed() {
+    let made = || [Op::Line("d", 0), Op::Exchange("c", "d")].into_iter();
+    let goes = [Op::Unlink("d"), Op::Rewrite("d", 0), Op::Exchange("a", "d")];
+    for last in goes {
+        check(&made().chain([Op::ConfirmAll, last]).collect::<Vec<_>>());
+    }
+    check(&made().chain([Op::Line("c", 1), Op::Rename("a", "d")]).collect::<Vec<_>>());
+    check(&[Op::Line("e", 0), Op::Exchange("e", "a"), Op::Line("b", 0), Op::Exchange("c", "e")]);
+    let parted = [Op::Exchange("f", "c"), Op::Link("f", "d"), Op::Rename("c", "f")];
+    check(&parted.into_iter().chain([Op::ConfirmAll, Op::Line("a", 0), Op::Exchange("a", "d")]).collect::<Vec<_>>());
 }
 
 /// The rename claimed such a change by each of its names, and waited for itself.
