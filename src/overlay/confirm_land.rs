@@ -212,7 +212,7 @@ impl State {
                 // With others' edits merged in it looks like what has landed, and not like its own file.
                 upper.row.looks = Some(FileLooks::default());
                 let base = Base { below: Below::of(Some(meta)), ..upper.row.base };
-                self.uppers.set_base(row.id, base);
+                self.uppers.set_landed(row.id, base);
             }
         }
     }

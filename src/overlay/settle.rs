@@ -463,6 +463,6 @@ impl State {
         upper.because.clear();
         upper.takes_along = None;
         upper.row.looks = meta.map(FileLooks::of);
-        self.uppers.set_base(job.row.id, Base::of(Below::of(meta)));
+        self.uppers.set_landed(job.row.id, Base::of(Below::of(meta)));
     }
 }

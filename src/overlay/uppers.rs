@@ -176,8 +176,8 @@ impl Uppers {
         self.entries.get(&id)
     }
 
-    /// What its row says of names, of its base and of what it waits as is changed by [`Self::set_row`], [`Self::set_base`] and
-    /// [`Self::held_no_more`] only.
+    /// What its row says of names, of its base and of what it waits as is changed by [`Self::set_row`], [`Self::set_base`],
+    /// [`Self::set_landed`] and [`Self::held_no_more`] only.
     pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
         self.entries.get_mut(&id)
     }
@@ -402,6 +402,21 @@ impl Uppers {
         self.counted.forget(&upper.row);
         upper.row.base = base;
         self.counted.note(&upper.row);
+    }
+
+    /// The same of one whose content lower has: names that were to be made are lower's by now, and what is written next shows
+    /// under all of the inode.
+    pub fn set_landed(&mut self, id: UpperId, base: Base) {
+        self.set_base(id, base);
+        let Some(mut row) = self.get(id).map(|upper| upper.row.clone()) else { return };
+        if row.further_names().is_empty() {
+            return;
+        }
+        row.names.truncate(1);
+        if let Below::Entry { links, .. } = &mut row.base.below {
+            *links = (*links).max(2);
+        }
+        self.set_row(row);
     }
 
     fn forget_held(&mut self, held: Option<&Held>, id: UpperId) {

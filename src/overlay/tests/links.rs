@@ -384,3 +384,46 @@ fn directories_change_places_in_each_of_which_a_held_file_has_a_name() {
     assert_eq!(shown, [(); 3].map(|()| Some(changed(100, 60))));
     assert_eq!((bench.read("a/other").as_deref(), bench.view().check().unwrap().0), (Some("other\n"), vec![]));
 }
+
+/// Lower has them by then, and the next landing makes none.
+#[test]
+fn what_landed_by_further_names_and_is_written_again_lands_by_all() {
+    for has_other in [true, false] {
+        for is_confirmed in [true, false] {
+            let bench = Bench::with(&[(Key::Window, "0")]);
+            bench.put("a", &lines(80));
+            let mut names = vec!["a", "b"];
+            if has_other {
+                std::fs::hard_link(bench.lower_path("a"), bench.lower_path("c")).unwrap();
+                names.push("c");
+            }
+            let handle = bench.open_for_save("a");
+            let save = |content: &str| {
+                bench.view().write(handle, 0, content.as_bytes()).unwrap();
+                bench.view().flush(handle, &ME).unwrap();
+            };
+            save(&lines(80).replace("line", "held"));
+            bench.view().link(bench.node("a").unwrap(), ROOT, OsStr::new("b"), &ME).unwrap();
+            match is_confirmed {
+                true => drop(bench.confirm(&[bench.only_id()]).unwrap()),
+                false => save(&lines(80)),
+            }
+            let held = bench.lower("a").unwrap();
+            for first in ["LINE", "Line"] {
+                save(first);
+                let want = held.replacen(&held[..4], first, 1);
+                for name in &names {
+                    let told = (bench.lower(name), bench.read(name), bench.held().len());
+                    assert_eq!(
+                        told,
+                        (Some(want.clone()), Some(want.clone()), 0),
+                        "{name} of {names:?}, {is_confirmed}"
+                    );
+                }
+            }
+            bench.close(handle);
+            bench.unlink("a");
+            assert_eq!(bench.read("b"), bench.lower("b"));
+        }
+    }
+}

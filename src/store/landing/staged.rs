@@ -32,7 +32,8 @@ pub(in crate::store) struct Staged {
     /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] the
     /// journal tells it.
     pub(super) placed: Option<Stamp>,
-    /// Whether a [`Act::Rewrite`] may have written to its inode. Recovery does not know, and goes by what is in it.
+    /// Whether a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not know,
+    /// and goes by what is there.
     pub(super) begun: Cell<bool>,
     /// What a [`Act::Remove`] has taken from its path, once it was applied by this process.
     taken: Cell<Option<FileKind>>,
@@ -153,7 +154,11 @@ impl Staged {
             }
             Act::Link { .. } => match self.other().link(&self.place) {
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Err(self.conflict()),
-                other => other.doing(|| self.doing("link")),
+                other => {
+                    other.doing(|| self.doing("link"))?;
+                    self.begun.set(true);
+                    Ok(())
+                }
             },
         }
     }
@@ -389,9 +394,9 @@ impl Staged {
         self.open()?.sync_all().doing(doing)
     }
 
-    /// False only for what has certainly not been written to.
+    /// False only for what has certainly not been written to, and for a name that was there before.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.begun.get() || !matches!(self.step.act, Act::Rewrite { .. })
+        self.begun.get() || !matches!(self.step.act, Act::Rewrite { .. } | Act::Link { .. })
     }
 
     /// What is there may not look as it should yet: that comes after content, and after all that is in a directory.

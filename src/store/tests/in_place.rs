@@ -188,3 +188,16 @@ fn one_that_is_not_synced() {
     assert_eq!(bench.recover().unwrap().finished, [path("a")], "its intent is still there");
     assert_eq!(content(&bench, "b"), large("new"));
 }
+
+/// It came before the landing, and does not go with it.
+#[test]
+fn a_name_that_somebody_made_first_stays_when_a_rewrite_is_undone() {
+    let mut bench = Bench::new();
+    let mut landing = rewriting(&bench);
+    landing.link(&bench.lower, &path("c"), &path("a")).unwrap();
+    std::fs::hard_link(bench.path("a"), bench.path("c")).unwrap();
+    let promised = landing.promise(Epilogue::default()).unwrap();
+    assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { path }) if path == "c"));
+    assert_eq!((content(&bench, "a"), content(&bench, "c")), (old(), old()));
+    assert!(bench.recover().unwrap().is_nothing());
+}
