@@ -90,26 +90,27 @@ impl Overlay {
 
     /// What the path of `id` had may stand below where the view shows something else by now: a held change that was
     /// renamed away with it, or nothing. Then it goes back before the path is judged, whose change is one of what lower
-    /// has there again, and goes on being held; what covers the other name is new there. Gives that, if nobody else is
-    /// going to judge it.
+    /// has there again, and goes on being held; what covers the other name is new there. A change of a file with several
+    /// names goes on under those that are left, and the name that goes back is made again when it lands. Gives what is to
+    /// be judged for it, if nobody else is going to judge that.
     pub(super) fn uncover(&self, id: UpperId) -> Result<Option<UpperId>> {
         let Some(covered) = self.covered(id)? else { return Ok(None) };
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
-        let as_it_was = ours.names[0] == covered.path && theirs.names[0] == covered.to;
-        let below = self.lower.stat(&covered.to).doing(|| format!("stat {}", covered.to))?;
-        // What covers it was based on it: nobody else has changed it since.
-        let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
-        let is_it = |meta: &Meta| self.births.may_be_one(covered.stamp.key(), meta.key());
-        let may_go = |meta: &Meta| self.may_exchange_names(&covered.path, &covered.to, meta.kind);
-        let goes = |meta: &Meta| as_it_was && is_it(meta) && is_base(meta) && may_go(meta);
-        let Some(meta) = below.filter(goes) else { return Ok(None) };
-        let (ours, theirs) = exchange_bases(ours, theirs, &meta);
+        let Some(meta) = self.goes_back(&covered, &ours, &theirs)? else { return Ok(None) };
+        let ([ours, theirs], epilogue) = match self.name_left(&covered, &theirs)? {
+            Some(name) => {
+                let (theirs, epilogue) = self.state.lock().unmade(covered.by, &covered.to, &name)?;
+                ([in_the_place_of(ours, &meta), theirs], epilogue)
+            }
+            None => (exchange_bases(ours, theirs, &meta), Epilogue::default()),
+        };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
         let anchors = self.state.lock().past.uncovered(&covered.path, &covered.to, meta.stamp());
+        // Whatever the database knew of the two until now.
         let save = vec![ours.clone(), theirs.clone()];
-        let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..Epilogue::default() })?;
-        let (applied, judged) = {
+        let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..epilogue })?;
+        let (applied, is_left) = {
             let mut state = self.state.lock();
             let applied = match promised.apply() {
                 // Somebody else has put something there: the judging will find it.
@@ -118,13 +119,32 @@ impl Overlay {
                 }
                 other => other?,
             };
-            let judged = !state.is_unjudged(&covered.to);
+            let is_left = theirs.held.is_none() && !state.is_unjudged(&theirs.names[0]);
             state.know(anchors);
             state.uncovered(&covered, [ours, theirs]);
-            (applied, judged)
+            (applied, is_left)
         };
         applied.finish()?;
-        Ok(judged.then_some(covered.by))
+        Ok(is_left.then_some(covered.by))
+    }
+
+    /// What lower has where the path's old content went, if that is it still, and nobody has changed it since it was covered.
+    fn goes_back(&self, covered: &Covered, ours: &UpperRow, theirs: &UpperRow) -> Result<Option<Meta>> {
+        let Covered { path, to, stamp, .. } = covered;
+        let as_it_was = ours.names[0] == *path && (theirs.names[0] == *to || theirs.base.is_shared());
+        let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
+        let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
+        let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
+        let may_go = |meta: &Meta| self.may_exchange_names(path, to, meta.kind);
+        Ok(below.filter(|meta| as_it_was && is_it(meta) && is_base(meta) && may_go(meta)))
+    }
+
+    /// Under which name of its file a change goes on that covers what goes back.
+    fn name_left(&self, covered: &Covered, theirs: &UpperRow) -> Result<Option<RelPath>> {
+        match theirs.names[0] == covered.to {
+            true => self.other_name_below(&covered.to, theirs),
+            false => Ok(Some(theirs.names[0].clone())),
+        }
     }
 
     /// Whether what lower has may go from one name to the other with nobody asked. Where a rule waits both its coming and its
@@ -159,9 +179,9 @@ impl Overlay {
         let Some(path) = path else { return Ok(None) };
         let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
         let state = self.state.lock();
-        let by = state.uppers.at(&to).and_then(|by| state.uppers.get(by));
+        let by = state.uppers.at(&to).or_else(|| state.uppers.of_inode(&stamp)).and_then(|by| state.uppers.get(by));
         // One that was written by another name of its inode is a change of all of them.
-        let covers = |by: &&Upper| by.row.id != id && by.row.names[0] == to && !by.row.base.is_shared();
+        let covers = |by: &&Upper| by.row.id != id && (by.row.names[0] == to || by.row.base.is_shared());
         if !state.past.came_here(&to) {
             // It had this content all along, and has it to be judged against.
             return Ok(None);
@@ -187,15 +207,20 @@ impl Overlay {
 }
 
 /// The path has what it had below it again, and the change of that; the other name has nothing below.
-fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> (UpperRow, UpperRow) {
-    // It takes the place of this one name: the file's other names keep their content.
-    let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
+fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> [UpperRow; 2] {
+    let ours = in_the_place_of(ours, meta);
     let content = theirs.base.content.filter(|_| theirs.held.is_some());
+    let base = Base { content, found: theirs.base.found, ..ours.base };
     let nothing = Base::of(Below::Nothing);
-    (
-        UpperRow { base: Base { below, content, found: theirs.base.found }, held: theirs.held.clone(), ..ours },
+    [
+        UpperRow { base, held: theirs.held.clone(), ..ours },
         UpperRow { base: nothing, held: None, looks: None, ..theirs },
-    )
+    ]
+}
+
+/// It takes the place of this one name: the file's other names keep their content.
+fn in_the_place_of(row: UpperRow, meta: &Meta) -> UpperRow {
+    UpperRow { base: Base::of(Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 }), ..row }
 }
 
 impl State {
@@ -232,18 +257,20 @@ impl State {
         self.handles.values().any(|handle| Some(handle.node) == node && handle.is_unjudged())
     }
 
-    /// Lower has a path's old inode again; nothing is below what covered it.
+    /// Lower has a path's old inode again, and nothing under the name that it had.
     fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
         self.epoch += 1;
         self.recent_put_back(&covered.to, &covered.path);
-        if let Some(node) = self.nodes.at(&covered.to) {
-            self.nodes.set_lower(node, None);
-        }
         for row in rows {
+            if let (Below::Nothing, Some(node)) = (row.base.below, self.nodes.at(&row.names[0])) {
+                self.nodes.set_lower(node, None);
+            }
             if let Some(upper) = self.uppers.remove(row.id) {
                 // What went back is not there to be taken along.
                 let takes_along = upper.takes_along.filter(|(source, _)| *source != covered.to);
-                self.uppers.insert(Upper { row, saved: true, dirty: true, takes_along, ..upper });
+                // What goes on waiting is judged already.
+                let dirty = upper.dirty || upper.row.held.is_none() || row.held.is_none();
+                self.uppers.insert(Upper { row, saved: true, dirty, takes_along, ..upper });
             }
         }
     }

@@ -74,6 +74,17 @@ impl State {
         Ok((renamed.rows, renamed.epilogue))
     }
 
+    /// The same for one whose file leaves the name `gone` below and has `first`: what it left is made again when it lands.
+    pub(super) fn unmade(&self, id: UpperId, gone: &RelPath, first: &RelPath) -> Result<(UpperRow, Epilogue)> {
+        let upper = self.uppers.get(id).ok_or(Error::Errno(libc::ESTALE))?;
+        let others = upper.row.names.iter().filter(|name| *name != gone && *name != first);
+        let names = [first].into_iter().chain(others).chain([gone]).cloned().collect();
+        let mut renamed = RenamedRows::default();
+        self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut renamed)?;
+        let row = renamed.rows.pop().ok_or(Error::Errno(libc::ESTALE))?;
+        Ok((row, renamed.epilogue))
+    }
+
     /// The same for one entry, which is to be `row`.
     fn call(&self, upper: &Upper, mut row: UpperRow, renamed: &mut RenamedRows) -> Result<()> {
         let RenamedRows { rows, changes, epilogue } = renamed;

@@ -389,6 +389,26 @@ fn other_names_of_a_held_file_come_and_go_without_the_change() {
     }
 }
 
+/// Until what takes its place is reviewed the project has it at its path.
+#[test]
+fn one_name_of_a_held_file_that_is_moved_aside_stays_in_the_project() {
+    for rewrite in ["cat new > a.txt", "cat new > t && mv t a.txt"] {
+        let scratch = mounted_scratch!();
+        scratch.write("a.txt", lines(200));
+        scratch.write("x", "other\n".repeat(200));
+        fs::hard_link(scratch.lower().join("a.txt"), scratch.lower().join("b")).expect("a hard link");
+        let view = scratch.mount();
+        view.sh(&format!("yes all new | head -n 200 > new; {rewrite}; mv a.txt a.txt.bak; mv x a.txt")).ok();
+        assert_eq!(scratch.read("a.txt"), lines(200), "{rewrite}");
+        assert_eq!(view.sh("sed 1q a.txt.bak a.txt").ok().stdout, "all new\n", "{rewrite}");
+        assert!(view.held().iter().any(|held| held.path == "a.txt"), "{rewrite}: {:?}", view.held());
+        view.cli(&["confirm", "--all", "--yes"]).ok();
+        let below = ["a.txt", "a.txt.bak", "b"].map(|name| scratch.read(name));
+        let b = if rewrite.contains("mv") { lines(200) } else { "all new\n".repeat(200) };
+        assert_eq!(below, ["other\n".repeat(200), "all new\n".repeat(200), b], "{rewrite}");
+    }
+}
+
 const EXCHANGE: &str =
     "python3 -c 'import ctypes; assert ctypes.CDLL(None).renameat2(-100, b\"t\", -100, b\"q\", 2) == 0'";
 

@@ -10,6 +10,9 @@ type Act = (&'static str, fn(&Bench));
 /// Where something comes.
 const NEW: &str = "d/t";
 
+/// Another name of the project's `d/t`, where it has one.
+const OTHER: &str = "new other";
+
 fn link(bench: &Bench, source: &str, path: &str) {
     let (parent, name) = bench.parent(path);
     bench.view().link(bench.node(source).unwrap(), parent, name, &ME).unwrap();
@@ -18,6 +21,10 @@ fn link(bench: &Bench, source: &str, path: &str) {
 fn symlink(bench: &Bench, path: &str, target: &str) {
     let (parent, name) = bench.parent(path);
     bench.view().symlink(parent, name, OsStr::new(target), &ME).unwrap();
+}
+
+fn link_below(bench: &Bench) {
+    std::fs::hard_link(bench.lower_path("d/t"), bench.lower_path(OTHER)).unwrap();
 }
 
 /// A project in which `d/t` is to be replaced.
@@ -49,7 +56,7 @@ fn discard_all(bench: &Bench) {
 }
 
 /// Ways by which the project's `d/t` goes to where the view shows something else, or nothing.
-const ASIDE: [Act; 7] = [
+const ASIDE: [Act; 11] = [
     ("a held file", |bench| {
         bench.save("d/t", &changed(80, 60));
         bench.rename("d/t", "d/t.bak");
@@ -79,6 +86,29 @@ const ASIDE: [Act; 7] = [
         bench.unlink("d/t.bak");
     }),
     ("a held file with its directory", |bench| {
+        bench.save("d/t", &changed(80, 60));
+        bench.rename("d", "e");
+        bench.mkdir("d");
+    }),
+    ("one name of a held file", |bench| {
+        link_below(bench);
+        bench.save("d/t", &changed(80, 60));
+        bench.rename("d/t", "d/t.bak");
+    }),
+    ("one name of a file that is held by the other", |bench| {
+        link_below(bench);
+        bench.save(OTHER, &changed(80, 60));
+        bench.rename("d/t", "d/t.1");
+        bench.rename("d/t.1", "d/t.bak");
+    }),
+    ("one name of a held file that has one more", |bench| {
+        link_below(bench);
+        bench.save("d/t", &changed(80, 60));
+        link(bench, "d/t", "d/t.also");
+        bench.rename("d/t", "d/t.bak");
+    }),
+    ("one name of a held file with its directory", |bench| {
+        link_below(bench);
         bench.save("d/t", &changed(80, 60));
         bench.rename("d", "e");
         bench.mkdir("d");
@@ -162,13 +192,74 @@ fn a_small_change_lands_where_a_held_file_was_moved_aside() {
                 bench.rename(comes, NEW);
             }
             assert_eq!((bench.lower(NEW), bench.read(NEW)), (Some(changed(80, 2)), Some(changed(80, 2))), "{how}");
-            let waits = waiting(&bench);
+            let mut waits = waiting(&bench);
+            waits.remove(OTHER);
             assert!(waits.values().all(|kind| *kind == ChangeKind::Create), "{how}: {waits:?}");
             let backups = bench.backups();
             assert!(backups.iter().any(|path| path == NEW), "{how}: {backups:?}");
             discard_all(&bench);
             assert_eq!((bench.lower(NEW), bench.lower("d/t.bak")), (Some(changed(80, 2)), None), "{how}");
         }
+    }
+}
+
+fn held_at(bench: &Bench, path: &str) -> ChangeId {
+    let row = bench.held().into_iter().find(|row| row.names[0].to_string() == path);
+    row.unwrap().held.unwrap().id
+}
+
+/// What goes back below is one name of the file; the one that it was moved to is made again with the change.
+#[test]
+fn a_change_goes_on_under_its_other_names_when_one_was_moved_aside() {
+    const BAK: &str = "d/t.bak";
+    for order in [[NEW, OTHER], [OTHER, NEW]] {
+        let mut bench = project();
+        link_below(&bench);
+        let [new, shared] = [lines(75).replace("line", "other"), changed(80, 60)];
+        bench.save(NEW, &shared);
+        bench.rename(NEW, BAK);
+        bench.rename("x", NEW);
+        bench.remount();
+        let view = |bench: &Bench| [NEW, OTHER, BAK].map(|path| bench.read(path).unwrap());
+        let want = [&new, &shared, &shared].map(String::clone);
+        assert_eq!((view(&bench), bench.lower(BAK)), (want.clone(), None));
+        let node = bench.node(OTHER).unwrap();
+        let links = bench.view().attributes(node).unwrap().meta.links;
+        assert_eq!((links, bench.node(BAK).unwrap()), (2, node), "names of one file");
+        for path in order {
+            bench.confirm(&[held_at(&bench, path)]).unwrap();
+            assert_eq!(view(&bench), want, "{path} of {order:?}");
+        }
+        let below = [NEW, OTHER, BAK].map(|path| bench.lower(path).unwrap());
+        assert_eq!((below, waiting(&bench).into_keys().collect()), (want, vec!["x".to_owned()]), "{order:?}");
+    }
+}
+
+/// Somebody has the file open for writing, whose content has landed, or is not judged yet.
+#[test]
+fn one_name_of_a_file_that_is_open_for_writing_is_below_when_it_was_moved_aside() {
+    for is_judged in [true, false] {
+        let bench = project();
+        link_below(&bench);
+        let handle = bench.open_for_save(OTHER);
+        bench.view().write(handle, 0, changed(80, 2).as_bytes()).unwrap();
+        if is_judged {
+            bench.view().flush(handle, &ME).unwrap();
+        }
+        let below = if is_judged { changed(80, 2) } else { lines(80) };
+        bench.rename(NEW, "d/t.bak");
+        bench.save(NEW, &changed(80, 60));
+        assert_eq!((bench.lower(NEW), waiting(&bench).len()), (Some(below), 1), "judged: {is_judged}");
+        let told = |path: &str| (bench.lower(path), bench.read(path));
+        for first in ["new", "NEW", "OLD"] {
+            bench.view().write(handle, 0, first.as_bytes()).unwrap();
+            bench.view().flush(handle, &ME).unwrap();
+            let want = Some(changed(80, 2).replacen("new", first, 1));
+            let want = (want.clone(), want);
+            assert_eq!([told(OTHER), told("d/t.bak")], [want.clone(), want], "judged: {is_judged}");
+        }
+        bench.close(handle);
+        assert_eq!((bench.read(NEW), waiting(&bench).len()), (Some(changed(80, 60)), 1), "judged: {is_judged}");
     }
 }
 

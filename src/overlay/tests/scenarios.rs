@@ -506,6 +506,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "new 99\n"],
     },
     Scenario {
+        name: "a path is made anew after a rename of one name of a held file",
+        rule: Rule::Closes,
+        ready: |bench| {
+            two_names(bench);
+            bench.save("a", &lines("newer", 100));
+            bench.rename("a", "a~");
+            write_and_leave_open(bench, "a", &lines("new", 100));
+        },
+        act: close_all,
+        precious: &["old 7\n", "newer 99\n", "new 99\n"],
+    },
+    Scenario {
         name: "a temporary file that is still open is renamed over a file",
         rule: Rule::EachPath,
         ready: |bench| {
