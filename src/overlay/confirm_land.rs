@@ -105,6 +105,9 @@ impl Overlay {
                 applied.epilogue().save_others(taken);
             }
             state.confirmed(&landable.taken.row, meta.as_ref(), content);
+            if let (Done::Applied, Some(writer)) = (landable.done, &landable.taken.held.writer) {
+                state.saw(&landable.taken.row.names[0], meta.map(|meta| meta.stamp()), self.tree_of(writer.pid));
+            }
             if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
                 state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
             }

@@ -14,7 +14,7 @@ use super::settle::leaves_other_names;
 use super::side::Side;
 use super::{Overlay, Result};
 use crate::model::{Looks, escape_name};
-use crate::store::{Below, Effect, FileLooks, UpperId, UpperRow};
+use crate::store::{Base, Below, Effect, FileLooks, Kept, UpperId, UpperRow};
 use crate::sys::file::{self, FileKind, Meta, OwnLooks, SET_ID};
 use crate::sys::{OFlags, xattr};
 
@@ -55,12 +55,20 @@ impl Overlay {
             let own = if is_copy { differing.and(&looks.own) } else { differing };
             return Ok(Some(FileLooks { own, ..looks }));
         }
-        if is_copy {
-            return Ok(looks);
+        let has_own_mode = new.is_file() && differs_in_mode(new.mode, mode_of_base(&row.base));
+        match looks {
+            // Lower may get the file back that it was copied from.
+            Some(looks) if is_copy && row.base.below != Below::Nothing => {
+                let own = OwnLooks { mode: looks.own.mode && has_own_mode, ..looks.own };
+                Ok(Some(FileLooks { own, ..looks }))
+            }
+            // It is new, or a copy of a file that was gone when it was first held.
+            looks => {
+                let is_given = looks.as_ref().is_some_and(|looks| looks.own.owner);
+                let own = OwnLooks { mode: has_own_mode, owner: is_given, xattrs: xattrs_of(new).doing(doing)? };
+                Ok((looks.is_some() || !own.is_empty()).then(|| FileLooks { own, ..FileLooks::alone() }))
+            }
         }
-        let is_given = looks.as_ref().is_some_and(|looks| looks.own.owner);
-        let own = looks_of_new(new, is_given).doing(doing)?;
-        Ok((looks.is_some() || !own.is_empty()).then(|| FileLooks { own, ..FileLooks::alone() }))
     }
 
     /// What a held change brings beside content, for people.
@@ -151,8 +159,7 @@ fn spelled(value: Option<&[u8]>) -> String {
     }
 }
 
-/// In what a file or symlink looks otherwise than the one that it is a change of; none where it is a change of no such thing.
-/// What writing to it takes away by itself is no difference.
+/// In what a file or symlink looks otherwise than the one that it is a change of; none where lower has no such thing.
 fn differing_looks(row: &UpperRow, new: &Side, present: &Side) -> std::io::Result<Option<OwnLooks>> {
     let (Below::Entry { mode, .. }, Some(ours), Some(theirs)) = (row.base.below, new.meta, present.meta) else {
         return Ok(None);
@@ -162,21 +169,31 @@ fn differing_looks(row: &UpperRow, new: &Side, present: &Side) -> std::io::Resul
     }
     let is_copy = row.looks.as_ref().is_some_and(|looks| !looks.alone);
     let mode = if is_copy { theirs.mode } else { mode };
-    let lends_more = ours.mode & SET_ID & !mode != 0;
     let xattrs = new.file.as_ref().zip(present.file.as_ref());
     let xattrs = xattrs.map(|(ours, theirs)| xattr::differing(ours.as_fd(), theirs.as_fd())).transpose()?;
     Ok(Some(OwnLooks {
-        mode: new.is_file() && (lends_more || ours.mode & !SET_ID != mode & !SET_ID),
+        mode: new.is_file() && differs_in_mode(ours.mode, mode),
         owner: (ours.uid, ours.gid) != (theirs.uid, theirs.gid),
         xattrs: xattrs.unwrap_or_default(),
     }))
 }
 
-/// What is told of a new file beside its content. Who owns it depends on who made it, unless it was given to somebody.
-fn looks_of_new(new: &Side, is_given: bool) -> std::io::Result<OwnLooks> {
-    let xattrs = new.file.as_ref().map(|file| xattr::list_set(file.as_fd())).transpose()?.unwrap_or_default();
-    let mode = new.is_file() && new.mode != PLAIN_MODE;
-    Ok(OwnLooks { mode, owner: is_given, xattrs: xattrs.into_iter().map(OsString::into_vec).collect() })
+/// What writing to a file takes away by itself is no difference.
+fn differs_in_mode(ours: u32, theirs: u32) -> bool {
+    ours & SET_ID & !theirs != 0 || ours & !SET_ID != theirs & !SET_ID
+}
+
+/// That of the file that a change is based on, or else that of a new file.
+fn mode_of_base(base: &Base) -> u32 {
+    match (base.below, base.content_below()) {
+        (Below::Entry { mode, .. }, Some(Kept { symlink: false, .. })) => mode,
+        (Below::Entry { .. } | Below::Nothing, _) => PLAIN_MODE,
+    }
+}
+
+fn xattrs_of(new: &Side) -> std::io::Result<Vec<Vec<u8>>> {
+    let names = new.file.as_ref().map(|file| xattr::list_set(file.as_fd())).transpose()?.unwrap_or_default();
+    Ok(names.into_iter().map(OsString::into_vec).collect())
 }
 
 /// By effects that an act had.

@@ -177,6 +177,7 @@ impl Overlay {
             return Err(self.denied(&path, &self.doer(caller)));
         }
         let used = self.is_used(&path)?;
+        self.saw_free(&path, caller);
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
         let judged = match action {
             // Where a deletion waits for review lower has the name.

@@ -439,8 +439,7 @@ impl Overlay {
             open
         };
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
-        let tree = self.tree_of(caller.pid);
-        self.state.lock().saw(path, None, tree);
+        self.saw_free(path, caller);
         self.handle(id)?.note_began();
         Ok((entry, Opened { handle: id, keep_cache: true, passed: None }))
     }

@@ -11,7 +11,7 @@ use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::settle::Job;
-use super::{NodeId, Overlay, Result, State};
+use super::{Caller, NodeId, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Went, Writer};
 use crate::sys::file::Meta;
@@ -105,6 +105,13 @@ impl Overlay {
         };
         let seen = self.state.lock().sights.last(tree, &at);
         Ok(seen.is_some_and(|seen| now.is_none_or(|now| !same_content_stamp(&seen, &now.stamp()))))
+    }
+
+    /// Who makes something at a path that is free is told so: it takes the place of nothing, and is no change of what somebody
+    /// has removed unseen.
+    pub(super) fn saw_free(&self, path: &RelPath, caller: &Caller) {
+        let tree = self.tree_of(caller.pid);
+        self.state.lock().saw(path, None, tree);
     }
 
     /// Where the file that was at a free path is, if it is still there under another name: what is made at the path is a

@@ -81,6 +81,7 @@ impl Overlay {
             Origin::Hidden(id) => Some(id),
             Origin::Nothing => None,
         };
+        self.saw_free(path, caller);
         if over.is_some() || self.is_in_held_dir(path) {
             because.push(Reason::Parent);
         }

@@ -301,6 +301,37 @@ fn what_was_set_and_not_judged_when_the_daemon_died_is_held_under_another_id() {
 }
 
 #[test]
+fn what_is_written_to_a_file_that_is_gone_by_then_looks_like_a_new_one() {
+    // Of what was copied, and given a mode; no mode is told that any new file has.
+    for (below, given, told) in [(0o644, Some(0o644), ""), (0o600, None, "mode 600"), (0o600, Some(0o644), "")] {
+        let bench = Bench::new();
+        bench.put("a", &lines(10));
+        set_mode_below(&bench, "a", below);
+        let handle = bench.open_for_save("a");
+        bench.view().write(handle, 0, b"two\n").unwrap();
+        given.into_iter().for_each(|mode| chmod(&bench, "a", mode));
+        std::fs::remove_file(bench.lower_path("a")).unwrap();
+        bench.close(handle);
+        assert_eq!((bench.reasons(), bench.told()), (vec![Reason::Stale], told.to_owned()), "{below:o} {given:?}");
+        bench.is_sound();
+    }
+}
+
+#[test]
+fn a_mode_is_told_beside_that_of_the_base_though_somebody_has_removed_the_file() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    set_mode_below(&bench, "a", 0o600);
+    bench.save("a", &lines(1));
+    std::fs::remove_file(bench.lower_path("a")).unwrap();
+    chmod(&bench, "a", 0o644);
+    assert_eq!((bench.reasons(), bench.told().as_str()), (vec![Reason::External, Reason::Size], "mode 644"));
+    chmod(&bench, "a", 0o600);
+    assert_eq!(bench.told(), "");
+    bench.is_sound();
+}
+
+#[test]
 fn what_stays_of_some_hunks_keeps_the_mode() {
     let bench = Bench::new();
     let content = changed(200, 60).replace("line 150\n", "other\n");

@@ -21,7 +21,7 @@ use self::tree::{Node, Path, Thing};
 use super::*;
 use crate::model::{Looks, Reason, RelPath, Timestamp};
 use crate::policy::tier::Thresholds;
-use crate::store::{Below, TEMP_PREFIX, What};
+use crate::store::{Below, TEMP_PREFIX, What, Writer};
 use crate::sys::file::FileKind;
 
 const PATHS: [&str; 14] = ["a", "b", "c", "d", "e", "f", "a/a", "a/s/a", "d/a", "d/b", "d/s", "e/a", "e/s/a", "d/s/a"];
@@ -206,6 +206,7 @@ impl Pair {
         for file in ["a", "b", "d/a", "d/s/a"] {
             self.outside_write(file, Base);
         }
+        self.check();
     }
 
     fn act(&mut self, op: Op) {
@@ -480,7 +481,8 @@ impl Pair {
         }
         let content = self.bench.view().store().content(backup.digest).unwrap().unwrap();
         let thing = if backup.symlink { Thing::Symlink(content) } else { Thing::File(content) };
-        let how = RollbackHow { force: true, ..RollbackHow::default() };
+        let review = Review { by: Writer { pid: ME.pid, ..Writer::default() }, dry_run: false };
+        let how = RollbackHow { force: true, review, ..RollbackHow::default() };
         let answer = self.bench.view().rollback(std::slice::from_ref(&backup), &how);
         let code = answer.as_ref().map(|_| ()).map_err(|err| err.code);
         assert_eq!(code, self.model.rollback(&path, thing, backup.mode & 0o7777), "{answer:?}");
@@ -545,6 +547,7 @@ fn nth(mut paths: Vec<Path>, which: usize) -> Vec<Path> {
 impl Pair {
     fn check(&mut self) {
         let view = self.walked_view();
+        self.model.look();
         assert_eq!(view, shown(self.model.view()), "the view");
         let lower = self.walked_lower();
         assert_eq!(

@@ -181,6 +181,56 @@ fn what_was_confirmed_has_been_seen_by_who_wrote_it() {
     assert_eq!(bench.lower("a"), Some(changed(100, 61)));
 }
 
+#[test]
+fn what_was_stale_and_is_confirmed_has_been_seen_by_who_wrote_it() {
+    type Edit = fn(&Bench);
+    let edits: [Edit; 2] =
+        [|bench| bench.put("a", &outside()), |bench| std::fs::remove_file(bench.lower_path("a")).unwrap()];
+    for edit in edits {
+        let bench = bench();
+        bench.save("a", &changed(100, 1));
+        bench.look("a", &ME);
+        edit(&bench);
+        bench.save_by_rename("a", &changed(100, 2));
+        assert_eq!(bench.reasons(), [Reason::Stale]);
+        bench.confirm(&[bench.only_id()]).unwrap();
+        bench.save_by_rename("a", &changed(100, 3));
+        assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(changed(100, 3))));
+    }
+}
+
+#[test]
+fn who_makes_something_where_a_person_has_removed_a_file_is_told_that_nothing_is_there() {
+    type Make = fn(&Bench, NodeId, &OsStr) -> Result<Entry>;
+    let makes: [(Make, &[Reason]); 3] = [
+        (|bench, dir, name| bench.view().symlink(dir, name, OsStr::new("/out"), &ME), &[Reason::Symlink]),
+        (|bench, dir, name| bench.view().symlink(dir, name, OsStr::new("b"), &ME), &[]),
+        (|bench, dir, name| bench.view().link(bench.node("b")?, dir, name, &ME), &[]),
+    ];
+    for (make, because) in makes {
+        let bench = bench();
+        bench.put("b", &lines(100));
+        bench.look("a", &ME);
+        std::fs::remove_file(bench.lower_path("a")).unwrap();
+        let (dir, name) = bench.parent("a");
+        make(&bench, dir, name).unwrap();
+        let reasons = || bench.held().into_iter().flat_map(|row| row.held.unwrap().reasons).collect::<Vec<_>>();
+        assert_eq!(reasons(), because);
+        bench.save_by_rename("a", &changed(100, 1));
+        assert!(!reasons().contains(&Reason::Stale), "what it has made itself: {:?}", reasons());
+    }
+}
+
+#[test]
+fn a_save_by_rename_where_a_person_has_removed_what_was_written_is_held() {
+    let bench = bench();
+    bench.save("a", &changed(100, 1));
+    bench.look("a", &ME);
+    std::fs::remove_file(bench.lower_path("a")).unwrap();
+    bench.save_by_rename("a", &changed(100, 2));
+    assert_eq!((bench.reasons(), bench.lower("a")), (vec![Reason::Stale], None));
+}
+
 /// What was written goes back, and who asked for that saves anew.
 #[track_caller]
 fn assert_seen_by_who_asked(back: impl Fn(&Bench, Review)) {

@@ -139,7 +139,7 @@ impl Model {
         if upper.held.is_some() && !in_dirs_place && !self.is_as_based(path, upper) {
             reasons.push(Reason::External);
         }
-        if old.is_stale {
+        if old.is_stale || (upper.held.is_none() && self.has_missed(path, old)) {
             reasons.push(Reason::Stale);
         }
         if self.rules.action(path) == Action::Hold {
@@ -177,6 +177,14 @@ impl Model {
         reasons
     }
 
+    /// Whether somebody has removed what programs last saw at a path; of what went from there they saw no more under another
+    /// name.
+    fn has_missed(&self, path: &str, old: &Old) -> bool {
+        let is_it = |(to, inode): (Path, u64)| self.lower.leaf(&to).is_some_and(|leaf| leaf.inode == inode);
+        let went = || self.lower.get(path).is_none() && old.thing.is_some() && self.went_from(path).is_some_and(is_it);
+        self.missed.contains(path) && !went()
+    }
+
     /// What did not exist before the session may go (SPEC §4.4), unless it is all that is left of something older.
     pub(super) fn loses_nothing(&self, path: &str) -> bool {
         let came_from = match self.anchors.get(path).filter(|known| !known.by_dir) {
@@ -207,6 +215,7 @@ impl Model {
             }
         };
         self.replace(path, upper.leaf.clone());
+        self.missed.remove(path);
         let mut known = before.unwrap_or(unknown);
         if let (Anchor::Moved { .. }, Some(thing), false) = (&known.anchor, &first, existed) {
             known.anchor = Anchor::Content(thing.clone());
@@ -270,7 +279,7 @@ impl Model {
             Some(held) => held.found.clone(),
             None => {
                 upper.below = present.as_ref().map(|leaf| leaf.stamp);
-                present.map(|leaf| leaf.thing)
+                present
             }
         };
         upper.moved_on = false;
@@ -343,7 +352,8 @@ impl Model {
         let (to, inode) = self.went_from(path)?;
         let (theirs, moved) = (self.upper.get(&to)?.clone(), self.lower.leaf(&to)?.clone());
         let is_covered = to != path && moved.inode == inode && theirs.below == Some(moved.stamp);
-        if !is_made || !is_covered || self.lower.get(path).is_some() || !self.anchors.contains_key(&to) {
+        let came_here = self.anchors.contains_key(&to) || self.left_with_dirs(&to).is_some();
+        if !is_made || !is_covered || self.lower.get(path).is_some() || !came_here {
             return None;
         }
         if !self.may_exchange_names(path, &to) {

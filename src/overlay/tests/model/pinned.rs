@@ -192,3 +192,32 @@ fn what_was_put_below_meanwhile_stays_where_the_old_file_would_go_back() {
 fn what_came_with_a_directory_and_goes_with_it_again_leaves_a_path_that_was_free() {
     check(EACH, &[Rename("d/s", "f"), Symlink("e/a", "a"), Exchange("f", "e")]);
 }
+
+#[test]
+fn what_was_copied_from_a_file_that_is_gone_has_no_mode_of_its_own_but_beside_a_new_one_or_its_base() {
+    check(EACH, &[OpenEmptied(0, "b"), Chmod("b", 0o644), OutsideRemove("b")]);
+    check(EACH, &[Chmod("b", 0o600), OpenEmptied(0, "b"), OutsideRemove("b")]);
+    check(EACH, &[Chmod("b", 0o600), Save("b", Many(0)), OutsideRemove("b"), Save("b", Many(1))]);
+    check(EACH, &[Save("b", Many(0)), Chmod("b", 0o600), OutsideRemove("b"), Chmod("b", 0o644)]);
+    let made_anew = [Chmod("b", 0o600), Unlink("b"), Save("b", Many(0)), OutsideRemove("b"), Save("b", Many(1))];
+    check(EACH, &made_anew);
+}
+
+#[test]
+fn who_makes_a_symlink_where_somebody_has_removed_a_file_is_not_stale_and_who_renames_to_there_is() {
+    check(EACH, &[OutsideRemove("d/a"), Symlink("d/a", "/out")]);
+    check(EACH, &[OutsideRemove("d/a"), Symlink("d/a", "a"), Rename("b", "d/a")]);
+    check(EACH, &[Save("d/a", Line(0)), OutsideRemove("d/a"), Rename("b", "d/a")]);
+    let confirmed = [Symlink("f", "a"), OutsideRemove("d/a"), Rename("f", "d/a"), Confirm(0), Rename("b", "d/a")];
+    check(EACH, &[&[Save("d/a", Line(0))][..], &confirmed].concat());
+}
+
+#[test]
+fn what_somebody_removes_in_a_renamed_directory_has_never_been_there() {
+    check(EACH, &[Exchange("d", "e"), OutsideRemove("e/a"), Save("d/a", Base)]);
+}
+
+#[test]
+fn what_came_with_a_directory_and_is_covered_there_goes_back_before_its_path_is_judged() {
+    check(EACH, &[Exchange("e", "d"), OpenEmptied(0, "e/a"), Save("d/a", Base)]);
+}

@@ -76,7 +76,7 @@ pub struct Held {
     pub kind: ChangeKind,
     pub base: Option<Thing>,
     /// What lower had when it began to wait.
-    pub found: Option<Thing>,
+    pub found: Option<Leaf>,
     pub new: Option<Thing>,
     /// Where it is another than that of the file it is a change of, or of a new file.
     pub mode: Option<u32>,
@@ -158,6 +158,8 @@ pub struct Model {
     pub windows: BTreeMap<Path, Window>,
     pub window: WindowLength,
     pub rules: Rules,
+    /// Where somebody else has removed a file since programs last saw it, and they have seen nothing there since.
+    pub(super) missed: BTreeSet<Path>,
     /// Directories that were renamed, oldest first.
     pub moved_dirs: Vec<(Path, Path)>,
     /// Where older directories were that were renamed away or removed.
@@ -190,6 +192,7 @@ impl Model {
             windows: BTreeMap::new(),
             window,
             rules,
+            missed: BTreeSet::new(),
             moved_dirs: Vec::new(),
             had_dirs: BTreeSet::new(),
             replaced: Vec::new(),
@@ -232,11 +235,22 @@ impl Model {
         self.upper.iter().filter_map(|(path, upper)| Some((path, upper.held.as_ref()?)))
     }
 
-    /// What a change at a path has for its mode as it is held.
+    /// What a change at a path has for its mode as it is held: beside that of the file that it is a change of, though
+    /// somebody has removed that since.
     pub(super) fn own_mode(&self, path: &str) -> Option<u32> {
-        let mode = self.upper.get(path)?.leaf.as_ref().filter(|leaf| leaf.thing.is_file())?.mode;
-        let theirs = self.lower.leaf(path).filter(|leaf| leaf.thing.is_file()).map_or(0o644, |leaf| leaf.mode);
+        let is_file = |leaf: &&Leaf| leaf.thing.is_file();
+        let upper = self.upper.get(path)?;
+        let mode = upper.leaf.as_ref().filter(is_file)?.mode;
+        let found = || upper.held.as_ref()?.found.as_ref().filter(is_file);
+        let theirs = self.lower.leaf(path).filter(is_file).or_else(found).map_or(0o644, |leaf| leaf.mode);
         (mode != theirs).then_some(mode)
+    }
+
+    /// A program opens all files that the view shows.
+    pub fn look(&mut self) {
+        let view = self.view();
+        let is_file = |path: &Path| view.get(path).and_then(Node::leaf).is_some_and(|leaf| leaf.thing.is_file());
+        self.missed.retain(|path| !is_file(path));
     }
 
     /// What is read through a handle.
@@ -444,6 +458,7 @@ impl Model {
 
     /// A new file or symlink: over a deletion that waits for review it is a modification (SPEC §4.3).
     fn add(&mut self, path: &str, thing: Thing, mode: u32) {
+        self.missed.remove(path);
         let hidden = self.upper.remove(path);
         let made = self.next();
         let leaf = Leaf { thing, mode, inode: made, stamp: made };
@@ -522,6 +537,7 @@ impl Model {
 
     pub fn mkdir(&mut self, path: &str) -> Answer {
         self.free(path)?;
+        self.missed.remove(path);
         if self.is_hidden_dir(path) {
             self.upper.remove(path);
         } else if self.upper.contains_key(path) || self.is_gated(path) || self.is_in_held_dir(path) {
@@ -599,6 +615,7 @@ impl Model {
 
     fn left(&mut self, path: &str) {
         self.windows.remove(path);
+        self.missed.retain(|at| !is_within(at, path));
         if let Some(known) = self.anchors.get_mut(path) {
             (known.fresh, known.from) = (false, None);
         }
@@ -760,6 +777,7 @@ impl Model {
                 self.windows.insert(to.to_owned(), window);
             }
             self.anchors_moved(from, to, leaf.inode);
+            self.missed_moved(from, to);
         }
         if let Some(upper) = self.upper.remove(from) {
             self.upper.insert(to.to_owned(), upper);
@@ -782,6 +800,12 @@ impl Model {
         let came_from = came_from.filter(|_| target.anchor == Anchor::Nothing);
         (target.fresh, target.from, target.went) = (is_fresh || came_from.is_some(), came_from, None);
         self.retarget(from, to);
+    }
+
+    fn missed_moved(&mut self, from: &str, to: &str) {
+        self.missed.retain(|path| !is_within(path, to));
+        let moved = |path: Path| rebase(&path, from, to).unwrap_or(path);
+        self.missed = std::mem::take(&mut self.missed).into_iter().map(moved).collect();
     }
 
     fn retarget(&mut self, from: &str, to: &str) {
@@ -1007,6 +1031,7 @@ impl Model {
         self.dir_goes(from);
         self.moved_dirs.push((from.to_owned(), to.to_owned()));
         self.lower.rename(from, to);
+        self.missed_moved(from, to);
         for (path, known) in self.anchors.iter_mut().filter(|(path, known)| !known.by_dir && is_within(path, to)) {
             // Free until now: what comes with the directory is older than its name.
             if known.anchor == Anchor::Nothing {
@@ -1124,6 +1149,7 @@ impl Model {
             self.had_dirs.remove(&path);
             self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
             self.windows.remove(&path);
+            self.missed.remove(&path);
             self.ended(&path);
         }
         let is_emptied = |dir: &&Path| self.is_removed_dir(dir) && all.iter().any(|path| is_within(path, dir));
@@ -1165,7 +1191,7 @@ impl Model {
             (None, None) => true,
             (Some(stamp), Some(present)) => {
                 let found = upper.held.as_ref().and_then(|held| held.found.as_ref());
-                stamp == present.stamp || Some(&present.thing) == found
+                stamp == present.stamp || found.is_some_and(|found| found.thing == present.thing)
             }
             (Some(_), None) | (None, Some(_)) => false,
         }
@@ -1222,11 +1248,10 @@ impl Model {
         self.had_dirs.remove(path);
         self.anchors.insert(path.to_owned(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
         self.windows.remove(path);
-        let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
+        let now = self.lower.leaf(path).cloned();
         if let Some(upper) = self.upper.get_mut(path) {
-            upper.below = below;
-            let now = || Some(thing.clone());
-            upper.held.iter_mut().for_each(|held| (held.base, held.found) = (now(), now()));
+            upper.below = now.as_ref().map(|leaf| leaf.stamp);
+            upper.held.iter_mut().for_each(|held| (held.base, held.found) = (Some(thing.clone()), now.clone()));
             if !upper.is_dir() {
                 let reasons = upper.held.iter().flat_map(|held| held.reasons.clone()).collect::<Vec<_>>();
                 self.settle(path, &reasons);
@@ -1271,6 +1296,12 @@ impl Model {
         if !self.upper.contains_key(path) {
             self.orphan(path);
         }
-        self.lower.remove(path);
+        let is_seen = self.upper.get(path).is_none_or(|upper| upper.leaf.is_none());
+        let removed = self.lower.remove(path);
+        // Of what lay in a renamed directory nothing else is known.
+        let went_here = |known: &Known| matches!(&known.anchor, Anchor::Moved { to, .. } if to == path);
+        self.anchors.retain(|_, known| !(known.by_dir && went_here(known)));
+        let is_file = removed.as_ref().and_then(Node::leaf).is_some_and(|leaf| leaf.thing.is_file());
+        self.missed.extend((is_seen && is_file).then(|| path.to_owned()));
     }
 }
