@@ -280,8 +280,9 @@ impl Overlay {
         if job.synced {
             self.store.open_log()?;
         }
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         self.remove_along(job, new, present, actor)?;
+        // An older source has left its times there.
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let mut state = self.state.lock();
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);

@@ -100,9 +100,9 @@ impl Overlay {
             (Setting::Session, Found::Open(window)) => {
                 let first = window.first;
                 self.go_on_by(&mut state, path, window)?;
-                Some(state.anchor_first(path).unwrap_or(first))
+                Some(state.anchor_first(path, present).unwrap_or(first))
             }
-            (Setting::Session, Found::None) => state.anchor_first(path),
+            (Setting::Session, Found::None) => state.anchor_first(path, present),
             (Setting::Seconds(_) | Setting::Each, _) => {
                 state.windows.end(path, present);
                 None
@@ -190,8 +190,8 @@ impl Overlay {
 
 impl State {
     /// What a path is judged against to the session's end, if something happened to it.
-    fn anchor_first(&self, path: &RelPath) -> Option<Option<Kept>> {
-        match (self.past.had(path)?, self.past.older_from(path)) {
+    fn anchor_first(&self, path: &RelPath, present: &Side) -> Option<Option<Kept>> {
+        match (self.past.had(path)?, self.past.older_from(path).filter(|_| present.exists())) {
             (AnchorState::Content(kept), _) => Some(Some(*kept)),
             (AnchorState::Nothing, None) => Some(None),
             // Older than its name: against what it was under the other.

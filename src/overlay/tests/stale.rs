@@ -231,6 +231,18 @@ fn a_save_by_rename_where_a_person_has_removed_what_was_written_is_held() {
     assert_eq!((bench.reasons(), bench.lower("a")), (vec![Reason::Stale], None));
 }
 
+#[test]
+fn who_has_a_file_open_that_is_renamed_over_an_older_one_of_the_same_content_is_not_stale() {
+    let bench = bench();
+    bench.put("b", &lines(100));
+    let flags = OpenFlags::from_raw(libc::O_RDWR);
+    let handle = bench.view().open(bench.node("b").unwrap(), flags, &ME).unwrap().handle;
+    bench.rename("b", "a");
+    bench.view().write(handle, 0, b"LINE").unwrap();
+    bench.close(handle);
+    assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(lines(100).replacen("line", "LINE", 1))));
+}
+
 /// What was written goes back, and who asked for that saves anew.
 #[track_caller]
 fn assert_seen_by_who_asked(back: impl Fn(&Bench, Review)) {

@@ -228,7 +228,8 @@ impl Model {
         (known.by_dir, known.went) = (false, None);
         self.anchors.insert(path.to_owned(), known);
         let landed = self.lower.leaf(path).map(|leaf| leaf.stamp);
-        let window = self.windows.entry(path.to_owned()).or_insert(Window { first, landed });
+        let opened = Window { opened_at: path.to_owned(), first, landed };
+        let window = self.windows.entry(path.to_owned()).or_insert(opened);
         window.landed = landed;
         self.ended(path);
     }
@@ -329,7 +330,10 @@ impl Model {
 
     /// The inode has its last name again: the path is its own anchor, unless it had something else first.
     fn anchors_put_back(&mut self, path: &str, to: &str, inode: u64) {
-        if let Some(window) = self.windows.remove(to) {
+        // What was opened where it was meanwhile is no window of this path.
+        if self.windows.get(to).is_some_and(|window| window.opened_at == path)
+            && let Some(window) = self.windows.remove(to)
+        {
             self.windows.insert(path.to_owned(), window);
         }
         let home = match &self.anchors[path].anchor {

@@ -221,3 +221,28 @@ fn what_somebody_removes_in_a_renamed_directory_has_never_been_there() {
 fn what_came_with_a_directory_and_is_covered_there_goes_back_before_its_path_is_judged() {
     check(EACH, &[Exchange("e", "d"), OpenEmptied(0, "e/a"), Save("d/a", Base)]);
 }
+
+#[test]
+fn what_was_renamed_away_with_a_held_change_goes_back_before_what_a_rename_brings_is_judged() {
+    check(EACH, &[Rename("a", "f"), Save("f", Empty), Rename("d/a", "a")]);
+}
+
+#[test]
+fn who_has_a_file_open_that_is_renamed_over_one_of_the_same_content_goes_on_with_that() {
+    check(EACH, &[Open(0, "d/a"), Rename("d/a", "a"), Write(0, Line(0))]);
+    check(EACH, &[Open(0, "d/a"), Rename("d/a", "d/s/a"), Save("d/s/a", Line(0))]);
+    check(EACH, &[Open(0, "b"), Rename("b", "a"), Unlink("a")]);
+}
+
+#[test]
+fn what_is_made_where_the_deletion_of_what_came_with_a_directory_was_confirmed_is_new() {
+    check(SESSION, &[Unlink("d/s/a"), Rename("d", "e"), Confirm(0), Open(0, "e/s/a")]);
+    check(SESSION, &[Unlink("d/s/a"), Rename("d/s", "e"), Confirm(0), Save("e/a", Line(0))]);
+}
+
+#[test]
+fn a_window_that_was_opened_where_a_file_was_meanwhile_stays_there_when_it_goes_back() {
+    let opened = [OutsideWrite("d/a", Append(0)), Rename("a", "d/a"), Symlink("c", "a"), Rename("c", "a")];
+    check(LONG, &[&opened[..], &[Save("d/a", Empty)]].concat());
+    check_under(LONG, Rules::Some, &[&opened[..], &[Rename("d/a", "e/a")]].concat());
+}

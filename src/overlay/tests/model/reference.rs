@@ -121,6 +121,8 @@ pub struct Known {
 
 #[derive(Clone, Debug)]
 pub struct Window {
+    /// As the path was called when it was opened.
+    pub opened_at: Path,
     pub first: Option<Thing>,
     pub landed: Option<u64>,
 }
@@ -835,7 +837,7 @@ impl Model {
     fn judge_with_source(&mut self, from: &str, to: &str, source: Leaf, replaced: Option<Node>) {
         let made = self.next();
         self.upper.insert(from.to_owned(), Upper::of(None, Some(source.stamp), made));
-        let landed = self.judge(to, &[]);
+        let landed = self.settle(to, &[]);
         if self.is_gated(from) {
             // Its going is reviewed by itself.
             self.settle(from, &[]);
