@@ -232,7 +232,7 @@ const PAGE_BYTES: c_int = 4096;
 const LOG_PAGE_BYTES: u64 = PAGE_BYTES as u64 + 24;
 
 /// After a checkpoint the log's file keeps this much, to be written over: cheaper than growing again.
-const LOG_FILE_KEPT_BYTES: i64 = 36 << 20;
+const LOG_FILE_KEPT_BYTES: i64 = 4 << 20;
 
 /// Pages kept in memory: those that every save reads and changes, and the way to them. More would be no faster: a page
 /// that is not here is in the kernel's cache, and a commit that has balanced a tree looks at all of them. Negative means
