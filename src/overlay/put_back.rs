@@ -17,7 +17,7 @@ use super::{Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, Went, What,
+    self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, Went, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -93,10 +93,11 @@ impl Overlay {
     /// has there again, and goes on being held; what covers the other name is new there. A change of a file with several
     /// names goes on under those that are left, and the name that goes back is made again when it lands. Gives what is to
     /// be judged for it, if nobody else is going to judge that.
-    pub(super) fn uncover(&self, id: UpperId) -> Result<Option<UpperId>> {
+    pub(super) fn uncover(&self, id: UpperId, actor: &Writer) -> Result<Option<UpperId>> {
         let Some(covered) = self.covered(id)? else { return Ok(None) };
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
         let Some(meta) = self.goes_back(&covered, &ours, &theirs)? else { return Ok(None) };
+        let waits = theirs.held.is_some();
         let ([ours, theirs], epilogue) = match self.name_left(&covered, &theirs)? {
             Some(name) => {
                 let (theirs, epilogue) = self.state.lock().unmade(covered.by, &covered.to, &name)?;
@@ -110,6 +111,8 @@ impl Overlay {
         // Whatever the database knew of the two until now.
         let save = vec![ours.clone(), theirs.clone()];
         let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..epilogue })?;
+        // What waits for review under the other name is kept waiting by what was seen there.
+        let tree = self.tree_of(actor.pid).filter(|_| !waits);
         let (applied, is_left) = {
             let mut state = self.state.lock();
             let applied = match promised.apply() {
@@ -122,6 +125,10 @@ impl Overlay {
             let is_left = theirs.held.is_none() && !state.is_unjudged(&theirs.names[0]);
             state.know(anchors);
             state.uncovered(&covered, [ours, theirs]);
+            if let Some(tree) = tree {
+                // That nothing is there now is its own doing (SPEC §7).
+                state.saw(&covered.to, None, Some(tree));
+            }
             (applied, is_left)
         };
         applied.finish()?;

@@ -107,7 +107,7 @@ impl Overlay {
         because: Vec<Reason>,
         denial: Denial,
     ) -> Result<Settled> {
-        let covering = self.uncover(id)?;
+        let covering = self.uncover(id, actor)?;
         let settled = loop {
             let Some(mut job) = self.take_job(id, denial) else { return Ok(Settled::Unchanged) };
             job.because.extend(because.iter().copied());

@@ -243,6 +243,25 @@ fn who_has_a_file_open_that_is_renamed_over_an_older_one_of_the_same_content_is_
     assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(lines(100).replacen("line", "LINE", 1))));
 }
 
+/// The project's file has its first name again by that.
+#[test]
+fn who_exchanges_what_a_path_had_with_what_was_made_there_has_missed_nothing_and_others_have() {
+    let other = OtherTree::begin();
+    let someone = Caller { pid: other.pid(), ..ME };
+    let bench = bench();
+    bench.rename("a", "b");
+    [&ME, &someone].into_iter().for_each(|who| bench.look("b", who));
+    let handle = bench.open_for_save("a");
+    rename(bench.view(), bench.parent("a"), bench.parent("b"), RenameFlags::EXCHANGE).unwrap();
+    bench.close(handle);
+    assert!(bench.held().is_empty(), "{:?}", bench.held());
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(String::new())));
+    bench.save("temp", "new\n");
+    let [(from, temp), (to, b)] = ["temp", "b"].map(|path| bench.parent(path));
+    bench.view().rename(from, temp, to, b, RenameFlags::empty(), &someone).unwrap();
+    assert_eq!(bench.reasons(), [Reason::Stale]);
+}
+
 /// What was written goes back, and who asked for that saves anew.
 #[track_caller]
 fn assert_seen_by_who_asked(back: impl Fn(&Bench, Review)) {

@@ -246,3 +246,8 @@ fn a_window_that_was_opened_where_a_file_was_meanwhile_stays_there_when_it_goes_
     check(LONG, &[&opened[..], &[Save("d/a", Empty)]].concat());
     check_under(LONG, Rules::Some, &[&opened[..], &[Rename("d/a", "e/a")]].concat());
 }
+
+#[test]
+fn what_is_exchanged_with_what_had_its_path_before_is_new_where_that_was() {
+    check(EACH, &[RenameFree("d/s/a", "c"), OpenEmptied(0, "d/s/a"), Exchange("d/s/a", "c")]);
+}
