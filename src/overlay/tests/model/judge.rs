@@ -342,7 +342,11 @@ impl Model {
         };
         self.anchors
             .insert(path.to_owned(), Known { anchor: home, fresh: false, by_dir: false, from: None, went: None });
-        // A name that nothing is known of had this content all along.
+        // A name that nothing came to had this content all along.
+        if self.left_with_dirs(to).is_some() {
+            let unknown = Known { anchor: Anchor::Nothing, fresh: false, by_dir: false, from: None, went: None };
+            self.anchors.entry(to.to_owned()).or_insert(unknown);
+        }
         if let Some(there) = self.anchors.get_mut(to) {
             (there.fresh, there.from, there.by_dir) = (false, None, false);
         }

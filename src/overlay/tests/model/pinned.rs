@@ -251,3 +251,9 @@ fn a_window_that_was_opened_where_a_file_was_meanwhile_stays_there_when_it_goes_
 fn what_is_exchanged_with_what_had_its_path_before_is_new_where_that_was() {
     check(EACH, &[RenameFree("d/s/a", "c"), OpenEmptied(0, "d/s/a"), Exchange("d/s/a", "c")]);
 }
+
+#[test]
+fn what_a_copy_came_from_is_what_the_session_judges_it_against_also_in_a_renamed_directory() {
+    let confirmed = [OpenEmptied(0, "d/a"), Remount, Confirm(0), Save("e/a", Line(0))];
+    check(SESSION, &[&[Exchange("d", "e")][..], &confirmed].concat());
+}
