@@ -133,8 +133,15 @@ impl Overlay {
             Setting::Seconds(length) => length,
             Setting::Session => Duration::MAX,
         };
-        for landing in self.store.recent_landings(age_max)? {
+        let landings = self.store.recent_landings(age_max)?;
+        for landing in &landings {
+            let mut landing = landing.clone();
             let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
+            if self.has_gone_back(&landing, &landings)? {
+                // The window stays, with the copy if there is one.
+                let Some(copy) = &there else { continue };
+                landing.note.file = Some(inode(&copy.stamp()));
+            }
             let mut state = self.state.lock();
             let is_older = state.past.get(&landing.path).is_some_and(|known| known.from.is_some());
             // See `older_came`.
@@ -143,6 +150,34 @@ impl Overlay {
             }
         }
         Ok(())
+    }
+
+    /// Whether what landed has its first name again, where the window was not opened: see `moved_back`.
+    fn has_gone_back(&self, landing: &RecentLanding, landings: &[RecentLanding]) -> Result<bool> {
+        let Some(file) = landing.note.file else { return Ok(false) };
+        let is_at = |path: &RelPath| -> Result<bool> {
+            let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            Ok(there.is_some_and(|there| inode(&there.stamp()) == file))
+        };
+        let known = self.state.lock().past.get(&landing.path).cloned();
+        let went_back = match known {
+            Some(Known { from: Some(from), .. }) => is_at(&from)?,
+            // Nothing is left here.
+            Some(Known { put_back, went, .. }) => put_back && went.is_none(),
+            None => false,
+        };
+        if !went_back || is_at(&landing.path)? {
+            return Ok(false);
+        }
+        // Where the window was opened, if it is the file's own, a landing began with the same.
+        let is_of_window =
+            |other: &&RecentLanding| other.path != landing.path && other.note.first == landing.note.first;
+        for other in landings.iter().filter(is_of_window) {
+            if is_at(&other.path)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// A file that landed by one of its names is the same change by another, and was judged against the same.

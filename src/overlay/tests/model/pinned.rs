@@ -257,3 +257,21 @@ fn what_a_copy_came_from_is_what_the_session_judges_it_against_also_in_a_renamed
     let confirmed = [OpenEmptied(0, "d/a"), Remount, Confirm(0), Save("e/a", Line(0))];
     check(SESSION, &[&[Exchange("d", "e")][..], &confirmed].concat());
 }
+
+#[test]
+fn a_window_stays_where_it_was_opened_also_over_a_kill_after_the_file_has_gone_back() {
+    let opened = [OutsideWrite("d/a", Append(0)), Rename("a", "d/a")];
+    let copied = [&opened[..], &[Symlink("c", "a"), Rename("c", "a"), Discard(0), Remount]].concat();
+    let uncovered = [&opened[..], &[Unlink("d/a"), Save("a", Many(0)), Discard(0), Remount]].concat();
+    for window in [LONG, SESSION] {
+        check(window, &[&copied[..], &[Unlink("a"), Save("d/a", Empty)]].concat());
+        check(window, &[&uncovered[..], &[Unlink("a")]].concat());
+    }
+}
+
+#[test]
+fn a_window_goes_back_with_its_file_also_over_a_kill() {
+    let opened = [OutsideWrite("b", Line(7)), Save("a", Line(0)), Rename("a", "f"), Rename("b", "a"), Rename("a", "f")];
+    let copied = [Symlink("c", "a"), Rename("c", "a"), Discard(0), Remount, Save("a", Line(2)), Save("a", Line(3))];
+    check(LONG, &[&opened[..], &copied].concat());
+}
