@@ -9,7 +9,7 @@ use crate::diff::{self, Measure};
 use crate::model::{ChangeKind, Digest, Reason, RelPath};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, HoldSource, risky_git_config_change};
-use crate::policy::tier::{self, Act, Facts, LandNote, Verdict};
+use crate::policy::tier::{self, Act, Facts, LandNote, Thresholds, Verdict};
 use crate::store::{AnchorState, Below, Kept, Writer};
 use crate::sys::file::{FileKind, Meta};
 
@@ -136,6 +136,22 @@ impl Overlay {
         })
     }
 
+    /// What a change is based on is what its first name had, and it may have left that. Then what used to be under a further
+    /// name, which is made when it lands, has its say, too (SPEC §4.3).
+    fn judge_further_names(&self, job: &Job, comparison: &mut Comparison, thresholds: &Thresholds) -> Result<()> {
+        for name in job.row.further_names() {
+            if self.lower.exists(name).doing(|| format!("stat {name}"))? {
+                continue;
+            }
+            match self.anchor_side(name)? {
+                Old::Known(old) if old.exists() => comparison.add_further(&old, thresholds),
+                Old::Known(_) => {}
+                Old::Lost => comparison.add(Reason::Stale),
+            }
+        }
+        Ok(())
+    }
+
     /// Whether what passes by its own name shows under a judged one as well. What cannot be looked for is taken to be there.
     fn is_judged_by_other_name(&self, job: &Job, comparison: &Comparison) -> bool {
         let Some(meta) = comparison.present.meta.filter(|_| job.row.base.is_shared()) else { return false };
@@ -189,6 +205,7 @@ impl Overlay {
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         self.gates_of_further_names(job, kind, by).for_each(|gate| comparison.add(gate.reason()));
+        self.judge_further_names(job, &mut comparison, &policy.settings.thresholds)?;
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.
@@ -259,6 +276,16 @@ impl Comparison {
             && leaves_project(&self.path, self.new.bytes.as_deref().unwrap_or_default())
         {
             self.add(Reason::Symlink);
+        }
+    }
+
+    /// The same, and the size, against what used to be under a further name.
+    fn add_further(&mut self, old: &Side, thresholds: &Thresholds) {
+        if old.kind != self.new.kind {
+            self.add(Reason::Type);
+        }
+        if let Verdict::Hold(reason) = tier::judge(&facts(old, &self.new), thresholds) {
+            self.add(reason);
         }
     }
 

@@ -427,3 +427,30 @@ fn what_landed_by_further_names_and_is_written_again_lands_by_all() {
         }
     }
 }
+
+fn link(bench: &Bench, source: &str, path: &str) {
+    let (parent, name) = bench.parent(path);
+    bench.view().link(bench.node(source).unwrap(), parent, name, &ME).unwrap();
+}
+
+#[test]
+fn a_change_that_loses_its_base_is_judged_by_what_was_under_its_further_names() {
+    for is_small in [true, false] {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.put("f", &lines(100));
+        bench.put("other", &lines(90));
+        bench.save("tmp", &changed(100, 60));
+        bench.rename("tmp", "f");
+        link(&bench, "f", "further");
+        // What the project had at `f` goes to `tmp`, and the change with it.
+        bench.rename("f", "tmp");
+        link(&bench, "tmp", "f");
+        if is_small {
+            bench.save("f", &changed(100, 1));
+        }
+        bench.rename("other", "tmp");
+        let below = bench.lower("f");
+        assert_eq!(below, is_small.then(|| changed(100, 1)), "{:?}", bench.held());
+        assert_eq!(bench.lower("further"), below);
+    }
+}
