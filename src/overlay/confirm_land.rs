@@ -175,8 +175,8 @@ impl Overlay {
         epilogue.drop.push(taken.row.id);
         epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
-        // Reviewed: from here on the path is judged against what was reviewed.
-        epilogue.anchors.push(Known::of(state).as_anchor(path));
+        // Reviewed: from here on each name is judged against what was reviewed.
+        epilogue.anchors.extend(anchors_of(&taken.row, &state));
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
             event.sha256 = content.map(|kept| kept.digest);
@@ -206,7 +206,7 @@ impl State {
             self.sights.unchanged(path, &stamp, &meta.stamp());
         }
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
-        self.know(vec![Known::of(state).as_anchor(path)]);
+        self.know(anchors_of(row, &state).collect());
         self.windows.forget(path);
         self.uppers.held_no_more(row.id);
         if let Some(upper) = self.uppers.get_mut(row.id) {
@@ -240,6 +240,11 @@ impl State {
             }
         }
     }
+}
+
+/// What is known of the names of a change once it is reviewed.
+fn anchors_of(row: &UpperRow, state: &AnchorState) -> impl Iterator<Item = Anchor> {
+    row.names.iter().map(|name| Known::of(state.clone()).as_anchor(name))
 }
 
 /// What has no content and lands all the same.

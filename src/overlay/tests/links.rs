@@ -454,3 +454,26 @@ fn a_change_that_loses_its_base_is_judged_by_what_was_under_its_further_names() 
         assert_eq!(bench.lower("further"), below);
     }
 }
+
+/// It had come in this session, and was known as free.
+#[test]
+fn a_confirm_is_a_review_of_each_name_that_it_tells() {
+    for is_killed in [false, true] {
+        let mut bench = Bench::new();
+        bench.put("f", &lines(100));
+        std::fs::hard_link(bench.lower_path("f"), bench.lower_path("other")).unwrap();
+        bench.save("f", &changed(100, 60));
+        bench.rename("other", "further");
+        // It goes back below, and the name that it had is made again when the change lands.
+        bench.save("other", &lines(5));
+        let ids: Vec<ChangeId> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
+        bench.confirm(&ids).unwrap();
+        if is_killed {
+            bench.remount();
+        }
+        bench.rename("further", "elsewhere");
+        bench.save("further", &lines(90));
+        let waits: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        assert_eq!((waits, bench.lower("further")), (vec!["further".to_owned()], Some(changed(100, 60))));
+    }
+}
