@@ -4,7 +4,7 @@
 //! what the project had is in it, held or kept; nothing of that leaves it unreviewed; no path has come by more than may land
 //! unreviewed; and nothing is left over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
 use proptest::prelude::*;
@@ -177,7 +177,7 @@ impl Project {
     }
 
     fn confirm_all(&mut self) {
-        let (before, inodes) = (self.lower(), self.inodes());
+        let (before, inodes, told) = (self.lower(), self.inodes(), self.names_told());
         self.bench.confirm(&self.ids()).unwrap();
         let after = self.lower();
         // What was deleted with a person's consent is free.
@@ -188,7 +188,10 @@ impl Project {
                 for from in came_from {
                     self.first.entry(from).and_modify(|first| first.push(content.clone()));
                 }
-                self.first.insert(name, vec![content.clone()]);
+                // Who reviews a change is told no other names that its file has below: one that came since stays as free.
+                if told.contains(name) || self.first.contains_key(name) {
+                    self.first.insert(name, vec![content.clone()]);
+                }
             }
         }
         // So is a copy of it, where a new file was; not what else a path had, nor another name of the file.
@@ -201,6 +204,12 @@ impl Project {
             left.all(|name| !taken.is_empty() && is_copy(name))
         };
         self.stays.retain(|content| !goes(content));
+    }
+
+    fn names_told(&self) -> BTreeSet<Name> {
+        let told: BTreeSet<String> =
+            self.bench.held().iter().flat_map(|row| &row.names).map(RelPath::to_string).collect();
+        NAMES.into_iter().filter(|name| told.contains(*name)).collect()
     }
 
     fn inodes(&self) -> BTreeMap<Name, u64> {
@@ -367,6 +376,17 @@ fn what_a_new_file_became_by_an_exchange_is_free_where_its_original_was_reviewed
     check(&[Op::Line("e", 0), Op::Exchange("e", "a"), Op::Line("b", 0), Op::Exchange("c", "e")]);
     let parted = [Op::Exchange("f", "c"), Op::Link("f", "d"), Op::Rename("c", "f")];
     check(&parted.into_iter().chain([Op::ConfirmAll, Op::Line("a", 0), Op::Exchange("a", "d")]).collect::<Vec<_>>());
+}
+
+/// It was reviewed by another name, which still has the content.
+#[test]
+fn a_name_that_came_since_is_free_though_its_file_was_reviewed_by_another() {
+    let reviewed = [Op::Rewrite("a", 6), Op::Rename("f", "e"), Op::ConfirmAll];
+    check(&reviewed.into_iter().chain([Op::Rename("e", "d"), Op::Rewrite("e", 8)]).collect::<Vec<_>>());
+    let reviewed = [Op::Remount, Op::Rewrite("b", 4), Op::Rename("b", "d"), Op::ConfirmAll];
+    check(&reviewed.into_iter().chain([Op::Rename("d", "e"), Op::Link("c", "d")]).collect::<Vec<_>>());
+    let reviewed = [Op::Rename("a", "e"), Op::Remount, Op::Rewrite("b", 7), Op::ConfirmAll];
+    check(&reviewed.into_iter().chain([Op::Unlink("e"), Op::Line("e", 1), Op::Line("a", 0)]).collect::<Vec<_>>());
 }
 
 /// The rename claimed such a change by each of its names, and waited for itself.
