@@ -13,6 +13,9 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::{PATIENCE, within};
 
+/// Which no program of ours writes, and no terminal shows.
+const LAST: u8 = 0;
+
 /// A terminal of its own for one program. Dropped, the program is killed.
 pub struct Screen {
     child: Child,
@@ -106,8 +109,16 @@ impl Screen {
         let ended = within(PATIENCE, || self.child.try_wait().expect("a child can be waited for").is_some());
         assert!(ended, "it goes on:\n{}", self.text());
         let status = self.child.wait().expect("a child can be waited for");
+        self.hears_it_out();
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
         status.code().unwrap_or_else(|| 128 + signal.unwrap_or_default())
+    }
+
+    /// What it said last may still be on its way, and comes before what is written after its end.
+    fn hears_it_out(&self) {
+        rustix::io::write(&self.programs, &[LAST]).expect("a terminal can be written to");
+        let heard = within(PATIENCE, || self.seen.lock().bytes.contains(&LAST));
+        assert!(heard, "the terminal sends no more:\n{}", self.text());
     }
 }
 
