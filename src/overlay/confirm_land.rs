@@ -174,9 +174,7 @@ impl Overlay {
         effects.extend(link_effects(&taken.row));
         epilogue.drop.push(taken.row.id);
         epilogue.verdicts.push((taken.held.id.clone(), path.clone(), Fate::Applied));
-        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
-        // Reviewed: from here on each name is judged against what was reviewed.
-        epilogue.anchors.extend(anchors_of(&taken.row, &state));
+        epilogue.anchors.extend(reviewed_as(&taken.row, content));
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(taken.held.id.to_string());
             event.sha256 = content.map(|kept| kept.digest);
@@ -205,8 +203,7 @@ impl State {
         if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
             self.sights.unchanged(path, &stamp, &meta.stamp());
         }
-        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
-        self.know(anchors_of(row, &state).collect());
+        self.know(reviewed_as(row, content).collect());
         self.windows.forget(path);
         self.uppers.held_no_more(row.id);
         if let Some(upper) = self.uppers.get_mut(row.id) {
@@ -242,9 +239,10 @@ impl State {
     }
 }
 
-/// What is known of the names of a change once it is reviewed.
-fn anchors_of(row: &UpperRow, state: &AnchorState) -> impl Iterator<Item = Anchor> {
-    row.names.iter().map(|name| Known::of(state.clone()).as_anchor(name))
+/// From here on each name of a change is judged against what was reviewed.
+fn reviewed_as(row: &UpperRow, content: Option<Kept>) -> impl Iterator<Item = Anchor> {
+    let state = move || content.map_or(AnchorState::Nothing, AnchorState::Content);
+    row.names.iter().map(move |name| Known::of(state()).as_anchor(name))
 }
 
 /// What has no content and lands all the same.

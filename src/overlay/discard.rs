@@ -270,9 +270,9 @@ impl Overlay {
         drop(given_away);
         let taken = reviewing.give_back();
         let names = || taken.iter().flat_map(|change| &change.row.names);
-        self.end_emptied_stand_ins(names()).map_err(|err| failed(&taken[0].row.names[0], &err))?;
+        let late = self.end_emptied_stand_ins(names());
         names().for_each(|name| self.tell_changed(name, true));
-        failures.into_iter().next().map_or(Ok(outcomes), Err)
+        failures.into_iter().next().map_or(late, Err).map(|()| outcomes)
     }
 
     /// What lower has at a path that somebody has `open`.

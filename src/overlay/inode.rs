@@ -28,7 +28,8 @@ pub(super) struct Inode {
 }
 
 impl Inode {
-    fn unwatched(path: Option<RelPath>, kind: FileKind, reached: Reached) -> Self {
+    /// Of which nothing is told: the root, and what has no name.
+    fn untold(path: Option<RelPath>, kind: FileKind, reached: Reached) -> Self {
         Self { path, kind, reached, before: None, entry: None, twin: None }
     }
 
@@ -83,11 +84,11 @@ impl Overlay {
         };
         let Some(path) = path else {
             let left = left.ok_or(Error::Errno(libc::ESTALE))?;
-            return Ok(Inode::unwatched(None, kind, Reached::opened(left)));
+            return Ok(Inode::untold(None, kind, Reached::opened(left)));
         };
         if path.is_root() {
             let root = self.lower.open_at(&path, OFlags::PATH | OFlags::DIRECTORY)?;
-            return Ok(Inode::unwatched(Some(path), kind, Reached::opened(Arc::new(root.into()))));
+            return Ok(Inode::untold(Some(path), kind, Reached::opened(Arc::new(root.into()))));
         }
         let (reached, entry, twin) = match self.origin(&path)? {
             Origin::Upper(id, _) if !self.is_landed(id) => (self.reach_upper(id, &path)?, Some(id), None),

@@ -19,7 +19,7 @@ use super::settle::Claim;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Looks, RelPath};
 use crate::policy::rules::{Action, HoldSource};
-use crate::store::{Below, FileLooks, UpperId, UpperRow, Writer};
+use crate::store::{FileLooks, UpperId, UpperRow, Writer};
 use crate::sys::file::{FileKind, Meta, OwnLooks};
 use crate::sys::reached::Reached;
 use crate::sys::xattr;
@@ -147,16 +147,12 @@ impl Overlay {
     }
 
     fn note_change(&self, id: UpperId, looks: &OwnLooks) -> Result<()> {
-        if !self.is_new(id) {
+        // What is made anew is judged by what it looks like then, as long as nothing was noted of it.
+        let is_plain = |row: &UpperRow| row.is_new() && row.looks.is_none();
+        if !self.state.lock().uppers.get(id).is_some_and(|upper| is_plain(&upper.row)) {
             self.note_own_looks(id, looks)?;
         }
         self.mark_dirty(id)
-    }
-
-    /// Made anew and never judged: it is judged by what it looks like then, whatever was noted.
-    fn is_new(&self, id: UpperId) -> bool {
-        let is_new = |row: &UpperRow| row.base.below == Below::Nothing && row.held.is_none() && row.looks.is_none();
-        self.state.lock().uppers.get(id).is_some_and(|upper| is_new(&upper.row))
     }
 
     fn look_as_before(&self, id: UpperId, was: &Was) -> Result<()> {

@@ -177,8 +177,7 @@ impl Overlay {
     }
 
     fn covered(&self, id: UpperId) -> Result<Option<Covered>> {
-        let is_new =
-            |row: &&UpperRow| row.what != What::Whiteout && row.held.is_none() && row.base.below == Below::Nothing;
+        let is_new = |row: &&UpperRow| row.what != What::Whiteout && row.is_new();
         let path = {
             let state = self.state.lock();
             state.uppers.get(id).map(|upper| &upper.row).filter(is_new).map(|row| row.names[0].clone())

@@ -241,18 +241,10 @@ impl Overlay {
     /// What lower has at a path.
     pub(super) fn present_side(&self, path: &RelPath) -> Result<Side> {
         let doing = || format!("read {path} below");
-        if self.is_known_file(path) {
-            match self.lower.open_quietly(path) {
-                Ok(file) => {
-                    let meta = Meta::of(file.as_fd()).doing(doing)?;
-                    if meta.is_file() {
-                        return Side::of_open(Arc::new(file), meta).doing(doing);
-                    }
-                }
-                Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Side::default()),
-                // A symlink, say. The look below tells.
-                Err(_) => {}
-            }
+        if self.is_known_file(path)
+            && let Some(side) = self.file_side(path).doing(doing)?
+        {
+            return Ok(side);
         }
         let Some(found) = self.lower.find(path).doing(doing)? else { return Ok(Side::default()) };
         let meta = Meta::of(found.as_fd()).doing(doing)?;
@@ -266,6 +258,17 @@ impl Overlay {
             }
             _ => Ok(Side::of_structure(meta)),
         }
+    }
+
+    /// The same of what is opened at once. None where it is no file by now, or may not be opened so: a look tells.
+    fn file_side(&self, path: &RelPath) -> std::io::Result<Option<Side>> {
+        let file = match self.lower.open_quietly(path) {
+            Ok(file) => file,
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Some(Side::default())),
+            Err(_) => return Ok(None),
+        };
+        let meta = Meta::of(file.as_fd())?;
+        meta.is_file().then(|| Side::of_open(Arc::new(file), meta)).transpose()
     }
 
     /// Whether a file was there at the kernel's last look, so that it may be opened unseen. That of a pipe wakes its other

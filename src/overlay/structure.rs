@@ -127,10 +127,10 @@ impl Overlay {
         Ok(())
     }
 
-    /// A directory as the view has it, as a descriptor that can only be used to reach it.
+    /// A directory as the view has it, to be asked about itself: for reading, where that is allowed.
     pub(super) fn dir_in_view(&self, path: &RelPath) -> Result<OwnedFd> {
         match self.open_dir_in_view(path, OFlags::RDONLY) {
-            // Its attributes can be asked for all the same, in a way that takes longer.
+            // A descriptor that can only be used to reach it tells as much, and takes longer.
             Err(err) if err.code() == libc::EACCES => self.open_dir_in_view(path, OFlags::PATH),
             opened => opened,
         }

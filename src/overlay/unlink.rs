@@ -190,7 +190,7 @@ impl Overlay {
     pub(super) fn take_back(&self, path: &RelPath, id: UpperId) {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
         // In the place of a held deletion it would take that along: it stays as it is, made and not written.
-        let new = row.filter(|row| row.base.below == Below::Nothing && row.held.is_none());
+        let new = row.filter(UpperRow::is_new);
         if let Some(Err(err)) = new.map(|row| self.drop_new(path, row.id)) {
             log::error!("take {path} back, which could not be made: {err}");
         }

@@ -408,10 +408,8 @@ impl Uppers {
     /// under all of the inode.
     pub fn set_landed(&mut self, id: UpperId, base: Base) {
         self.set_base(id, base);
-        let Some(mut row) = self.get(id).map(|upper| upper.row.clone()) else { return };
-        if row.further_names().is_empty() {
-            return;
-        }
+        let row = self.get(id).map(|upper| &upper.row).filter(|row| !row.further_names().is_empty());
+        let Some(mut row) = row.cloned() else { return };
         row.names.truncate(1);
         if let Below::Entry { links, .. } = &mut row.base.below {
             *links = (*links).max(2);

@@ -137,7 +137,7 @@ impl Overlay {
         for landing in &landings {
             let mut landing = landing.clone();
             let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
-            if self.has_gone_back(&landing, &landings)? {
+            if self.has_gone_back(&landing, there.as_ref(), &landings)? {
                 // The window stays, with the copy if there is one.
                 let Some(copy) = &there else { continue };
                 landing.note.file = Some(inode(&copy.stamp()));
@@ -152,12 +152,16 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether what landed has its first name again, where the window was not opened: see `moved_back`.
-    fn has_gone_back(&self, landing: &RecentLanding, landings: &[RecentLanding]) -> Result<bool> {
+    /// Whether what landed has its first name again, where the window was not opened, and `there` is something else: see
+    /// `moved_back`.
+    fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>, landings: &[RecentLanding]) -> Result<bool> {
         let Some(file) = landing.note.file else { return Ok(false) };
+        let is_it = |there: &Meta| inode(&there.stamp()) == file;
+        if there.is_some_and(is_it) {
+            return Ok(false);
+        }
         let is_at = |path: &RelPath| -> Result<bool> {
-            let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-            Ok(there.is_some_and(|there| inode(&there.stamp()) == file))
+            Ok(self.lower.stat(path).doing(|| format!("stat {path}"))?.as_ref().is_some_and(is_it))
         };
         let known = self.state.lock().past.get(&landing.path).cloned();
         let went_back = match known {
@@ -166,7 +170,7 @@ impl Overlay {
             Some(Known { put_back, went, .. }) => put_back && went.is_none(),
             None => false,
         };
-        if !went_back || is_at(&landing.path)? {
+        if !went_back {
             return Ok(false);
         }
         // Where the window was opened, if it is the file's own, a landing began with the same.

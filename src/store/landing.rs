@@ -548,7 +548,10 @@ impl Work<'_> {
 
     /// What was not there when it was planned is somebody's, who does not want the directory to go.
     fn check_emptied(&self) -> Result<()> {
-        for staged in self.staged.iter().filter(|staged| staged.takes_dir()) {
+        for staged in &self.staged {
+            if !staged.takes_dir()? {
+                continue;
+            }
             let Some(dir) = staged.own_dir(&staged.step.path)? else { continue };
             let at = |path: &RelPath| path.rebase(&RelPath::root(), &staged.step.path);
             let goes = |path: &RelPath| self.emptied.iter().any(|(emptied, _)| at(path).as_ref() == Some(emptied));

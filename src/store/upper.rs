@@ -272,6 +272,11 @@ pub struct UpperRow {
 }
 
 impl UpperRow {
+    /// It is a change of nothing that lower has, and nobody has judged it.
+    pub fn is_new(&self) -> bool {
+        self.base.below == Below::Nothing && self.held.is_none()
+    }
+
     pub fn further_names(&self) -> &[RelPath] {
         &self.names[1..]
     }

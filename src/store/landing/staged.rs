@@ -307,22 +307,17 @@ impl Staged {
         }
     }
 
-    /// What a removal takes from its path, or has.
-    fn taken_kind(&self) -> Result<Option<FileKind>> {
-        if let Some(taken) = self.taken.get() {
-            return Ok(Some(taken));
-        }
-        let waiting = self.waiting().stat().doing(|| self.doing("examine"))?;
-        Ok(waiting.map(|waiting| waiting.kind))
-    }
-
-    /// Whether a directory goes by this step, in which may be what nobody knew of.
-    pub(super) fn takes_dir(&self) -> bool {
-        match self.step.act {
-            Act::Remove { .. } => self.taken.get().is_none_or(|taken| taken == FileKind::Directory),
-            Act::Supplant { .. } => true,
-            Act::Place { .. } | Act::Take { .. } | Act::Rewrite { .. } | Act::Move { .. } => false,
-            Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => false,
+    /// Whether a directory has gone by this step, in which may be what nobody knew of.
+    pub(super) fn takes_dir(&self) -> Result<bool> {
+        match (&self.step.act, self.taken.get()) {
+            (Act::Supplant { .. }, _) => Ok(true),
+            (Act::Remove { .. }, Some(taken)) => Ok(taken == FileKind::Directory),
+            (Act::Remove { .. }, None) => {
+                let waiting = self.waiting().stat().doing(|| self.doing("examine"))?;
+                Ok(waiting.is_some_and(|waiting| waiting.is_dir()))
+            }
+            (Act::Place { .. } | Act::Take { .. } | Act::Rewrite { .. } | Act::Move { .. }, _) => Ok(false),
+            (Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. }, _) => Ok(false),
         }
     }
 
@@ -653,8 +648,7 @@ pub(in crate::store) fn is_swept_early(staged: &[Staged], store: &Store) -> bool
         }
         [one] if matches!(one.step.act, Act::Remove { .. }) => {
             // Somebody may have put something into a directory.
-            let is_plain = one.taken_kind().is_ok_and(|taken| taken != Some(FileKind::Directory));
-            is_plain && one.remove_waiting(store).is_ok()
+            matches!(one.takes_dir(), Ok(false)) && one.remove_waiting(store).is_ok()
         }
         // Nothing waits.
         [one] => matches!(one.step.act, Act::Relocate { onto: None, .. }),
