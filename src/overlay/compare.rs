@@ -35,6 +35,8 @@ pub(super) struct Comparison {
     pub present: Side,
     pub measure: Option<Measure>,
     pub reasons: Vec<Reason>,
+    /// A further name that lower lacks is reviewed, whatever the content.
+    pub names_wait: bool,
     pub note: LandNote,
     /// What a permission program said of it.
     pub detail: Option<String>,
@@ -128,26 +130,28 @@ impl Overlay {
         }
     }
 
-    /// The rules that have names reviewed under which lower does not have the change yet: rules that are younger than these.
-    fn gates_of_further_names(&self, job: &Job, kind: FileKind, by: &Writer) -> impl Iterator<Item = HoldSource> {
-        job.row.further_names().iter().filter_map(move |name| match self.action_on_content(name, kind, by) {
-            Action::Hold(source) => Some(source),
-            Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze => None,
-        })
-    }
-
-    /// What a change is based on is what its first name had, and it may have left that. Then what used to be under a further
-    /// name, which is made when it lands, has its say, too (SPEC §4.3).
-    fn judge_further_names(&self, job: &Job, comparison: &mut Comparison, thresholds: &Thresholds) -> Result<()> {
+    /// What each further name has to say. Rules may be younger than the names. What a change is based on is what its first
+    /// name had, and it may have left that: then what used to be under a name that is made when it lands has its say, too
+    /// (SPEC §4.3).
+    fn judge_further_names(&self, job: &Job, comparison: &mut Comparison, kind: FileKind, by: &Writer) -> Result<()> {
+        let thresholds = self.policy().settings.thresholds;
         for name in job.row.further_names() {
-            if self.lower.exists(name).doing(|| format!("stat {name}"))? {
-                continue;
+            let mut reasons = Vec::new();
+            if let Action::Hold(source) = self.action_on_content(name, kind, by) {
+                reasons.push(source.reason());
             }
-            match self.anchor_side(name)? {
-                Old::Known(old) if old.exists() => comparison.add_further(&old, thresholds),
-                Old::Known(_) => {}
-                Old::Lost => comparison.add(Reason::Stale),
+            let is_new = !self.lower.exists(name).doing(|| format!("stat {name}"))?;
+            if is_new {
+                match self.anchor_side(name)? {
+                    Old::Known(old) if old.exists() => {
+                        reasons.extend(against_further(&old, &comparison.new, &thresholds))
+                    }
+                    Old::Known(_) => {}
+                    Old::Lost => reasons.push(Reason::Stale),
+                }
             }
+            comparison.names_wait |= is_new && !reasons.is_empty();
+            reasons.into_iter().for_each(|reason| comparison.add(reason));
         }
         Ok(())
     }
@@ -181,6 +185,7 @@ impl Overlay {
             path,
             measure: facts.measure,
             reasons: job.because.clone(),
+            names_wait: false,
             note: LandNote::Small,
             detail: None,
             old,
@@ -204,8 +209,7 @@ impl Overlay {
         }
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
-        self.gates_of_further_names(job, kind, by).for_each(|gate| comparison.add(gate.reason()));
-        self.judge_further_names(job, &mut comparison, &policy.settings.thresholds)?;
+        self.judge_further_names(job, &mut comparison, kind, by)?;
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
             // Renamed to where nobody judges while it was open: it has nothing to wait for.
@@ -279,16 +283,6 @@ impl Comparison {
         }
     }
 
-    /// The same, and the size, against what used to be under a further name.
-    fn add_further(&mut self, old: &Side, thresholds: &Thresholds) {
-        if old.kind != self.new.kind {
-            self.add(Reason::Type);
-        }
-        if let Verdict::Hold(reason) = tier::judge(&facts(old, &self.new), thresholds) {
-            self.add(reason);
-        }
-    }
-
     fn add_risk(&mut self, switches: &risk::RiskSwitches) {
         let (Some(new), Some(FileKind::Regular)) = (&self.new.bytes, self.new.kind) else { return };
         let side = |side: &Side| side.bytes.as_ref().map(|_| side.mode);
@@ -321,6 +315,16 @@ impl Comparison {
             false => Ok(None),
         }
     }
+}
+
+/// Kind and size against what used to be under a further name.
+fn against_further(old: &Side, new: &Side, thresholds: &Thresholds) -> Vec<Reason> {
+    let by_kind = (old.kind != new.kind).then_some(Reason::Type);
+    let by_size = match tier::judge(&facts(old, new), thresholds) {
+        Verdict::Hold(reason) => Some(reason),
+        Verdict::Land(_) | Verdict::Unchanged => None,
+    };
+    by_kind.into_iter().chain(by_size).collect()
 }
 
 pub(super) fn facts(old: &Side, new: &Side) -> Facts {

@@ -208,8 +208,8 @@ impl Overlay {
             Old::Lost => (self.present_side(path)?, true),
         };
         let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present)?;
-        let looks_wait = brings_looks && comparison.is_gated();
-        if is_unchanged && !looks_wait {
+        let waits = brings_looks && comparison.is_gated() || comparison.names_wait;
+        if is_unchanged && !waits {
             return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         if is_lost || self.is_stale(job, &comparison, actor)? {
@@ -224,8 +224,8 @@ impl Overlay {
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
         // With the same bytes there is nothing to review, whatever the deletion waited for that it takes the place of, but
-        // how it looks where a rule has the path reviewed.
-        if comparison.reasons.is_empty() || is_same && !looks_wait {
+        // how it looks where a rule has the path reviewed, and a name that comes with it.
+        if comparison.reasons.is_empty() || is_same && !waits {
             match self.land(job, &mut comparison, actor) {
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
                 Err(_) if !comparison.reasons.contains(&Reason::Parent) && self.has_lost_its_dir(path)? => {
@@ -237,7 +237,7 @@ impl Overlay {
                 }
             }
         }
-        if is_same && !looks_wait {
+        if is_same && !waits {
             return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         self.hold(job, &mut comparison, actor)

@@ -497,3 +497,18 @@ fn a_confirm_is_a_review_of_each_name_that_it_tells() {
         assert_eq!((waits, bench.lower("further")), (vec!["further".to_owned()], Some(changed(100, 60))));
     }
 }
+
+#[test]
+fn a_further_name_that_a_younger_rule_has_reviewed_waits_with_the_bytes_that_were_there() {
+    let mut bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.save("f", &changed(100, 60));
+    link(&bench, "f", "further");
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"further\"\naction = \"hold\"\n");
+    bench.remount();
+    bench.save("f", &lines(100));
+    assert_eq!((bench.held().len(), bench.lower("further")), (1, None));
+    let id = bench.held()[0].held.as_ref().unwrap().id.clone();
+    bench.confirm(&[id]).unwrap();
+    assert_eq!((bench.held(), bench.lower("further")), (vec![], Some(lines(100))));
+}
