@@ -20,7 +20,6 @@ use super::door::Door;
 use super::listing::{Entry, Listings};
 use super::readers::{Asker, Readers, Turn};
 use super::view::{Source, View, Whose, may_write, node, open_file};
-use super::watchers::Herald;
 use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
 use crate::sys;
@@ -65,20 +64,12 @@ pub struct Adapter {
     stack_depth: Option<u32>,
     lasting: Workers,
     at_desk: Workers,
-    herald: Herald,
     readers: Arc<Readers>,
 }
 
 impl Adapter {
-    pub fn new(
-        view: View,
-        listings: Listings,
-        stack_depth: Option<u32>,
-        herald: Herald,
-        readers: Arc<Readers>,
-    ) -> Self {
+    pub fn new(view: View, listings: Listings, stack_depth: Option<u32>, readers: Arc<Readers>) -> Self {
         Self {
-            herald,
             readers,
             stack_depth,
             door: Arc::new(Door { view, listings }),
@@ -131,23 +122,6 @@ impl Adapter {
         ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
     ) {
         self.on(req, &self.lasting, reply, op, ask);
-    }
-
-    /// For requests that last, and by which names of directories come or go.
-    fn naming<T, const N: usize>(
-        &self,
-        req: &Request,
-        dirs: [INodeNo; N],
-        reply: impl Answer<T>,
-        op: &'static str,
-        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
-    ) {
-        let changes = self.door.listings.changes();
-        self.lasting(req, reply, op, move |view| {
-            let done = ask(view);
-            dirs.iter().for_each(|dir| changes.note(dir.0));
-            done
-        });
     }
 
     /// For requests that may wait for a person.
@@ -254,9 +228,6 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        if self.herald.is_own(req.pid()) {
-            return self.now(req, reply, "setattr", |view| view.attributes_unchanged(ino));
-        }
         let (atime, mtime) = (attr::set_time(atime), attr::set_time(mtime));
         let (set, caller) = (SetAttributes { mode, uid, gid, size, atime, mtime }, caller(req));
         self.lasting(req, reply, "setattr", move |view| view.set_attributes(ino, handle, &set, &caller));
@@ -277,27 +248,27 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.naming(req, [parent], reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
+        self.lasting(req, reply, "mknod", move |view| view.mknod(parent, &name, mode, device.into(), &caller));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.naming(req, [parent], reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
+        self.lasting(req, reply, "mkdir", move |view| view.mkdir(parent, &name, mode, &caller));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.naming(req, [parent], reply, "unlink", move |view| view.unlink(parent, &name, &caller));
+        self.lasting(req, reply, "unlink", move |view| view.unlink(parent, &name, &caller));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(req));
-        self.naming(req, [parent], reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
+        self.lasting(req, reply, "rmdir", move |view| view.rmdir(parent, &name, &caller));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, target, caller) = (name.to_owned(), target.as_os_str().to_owned(), caller(req));
-        self.naming(req, [parent], reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
+        self.lasting(req, reply, "symlink", move |view| view.symlink(parent, &name, &target, &caller));
     }
 
     fn rename(
@@ -312,14 +283,14 @@ impl Filesystem for Adapter {
     ) {
         let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(req));
         let flags = sys::RenameFlags::from_bits_retain(flags.bits());
-        self.naming(req, [parent, new_parent], reply, "rename", move |view| {
+        self.lasting(req, reply, "rename", move |view| {
             view.rename((parent, &name), (new_parent, &new_name), flags, &caller)
         });
     }
 
     fn link(&self, req: &Request, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         let (new_name, caller) = (new_name.to_owned(), caller(req));
-        self.naming(req, [new_parent], reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
+        self.lasting(req, reply, "link", move |view| view.link(ino, new_parent, &new_name, &caller));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, OpenFlags(flags): OpenFlags, reply: ReplyOpen) {
@@ -492,7 +463,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (name, caller) = (name.to_owned(), creator(req, umask));
-        self.naming(req, [parent], reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
+        self.lasting(req, reply, "create", move |view| view.create(parent, &name, mode, flags, &caller));
     }
 
     fn fallocate(

@@ -64,10 +64,10 @@ pub fn serve(
     let (herald, heralded) = watchers::herald((view, number), teller.clone());
     let listings = Listings::default();
     let changes = listings.changes();
-    let view = View::new(overlay.clone(), desk, teller.clone());
+    let view = View::new(overlay.clone(), desk, teller.clone(), herald.clone(), changes.clone());
     let asked = device.try_clone()?;
     let readers = Arc::new(Readers::new(device.try_clone()?, EVENT_THREADS));
-    let adapter = Adapter::new(view, listings, stack_depth, herald.clone(), readers.clone());
+    let adapter = Adapter::new(view, listings, stack_depth, readers.clone());
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
     // Asked for here and once: every file would get the same answer.

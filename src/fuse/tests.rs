@@ -10,12 +10,14 @@ use super::door::Door;
 use super::listing::{Listed, Listing, Listings};
 use super::observer;
 use super::view::{self, View, Whose, fitting, may_write};
+use super::watchers;
 use super::workers::Workers;
 use crate::control::{DESK_ROOT, Desk, Project, VirtualMeta};
 use crate::model::Timestamp;
 use crate::overlay::{Caller, Grants, HandleId, NodeId, Overlay, Policy, RuleSource};
 use crate::store::{Location, Store};
 use crate::sys::file::{FileKind, Meta};
+use crate::sys::mount::Device;
 use crate::sys::tree::Tree;
 
 fn at(seconds: i64, nanoseconds: u32) -> Timestamp {
@@ -184,8 +186,11 @@ fn door_to(dir: &std::path::Path) -> (Arc<Overlay>, Door) {
     let overlay = Arc::new(overlay);
     let project = Project { overlay: overlay.clone(), path: dir.to_owned(), source, owner: 0, mounted: None };
     let (teller, _) = observer::queue();
-    let view = View::new(overlay.clone(), Arc::new(Desk::new(Arc::new(project))), teller);
-    (overlay, Door { view, listings: Listings::default() })
+    let (herald, _) = watchers::herald((dir, Device { major: 0, minor: 0 }), teller.clone());
+    let listings = Listings::default();
+    let desk = Arc::new(Desk::new(Arc::new(project)));
+    let view = View::new(overlay.clone(), desk, teller, herald, listings.changes());
+    (overlay, Door { view, listings })
 }
 
 /// Invariant 10.

@@ -8,8 +8,9 @@ use rustix::fs::{StatVfs, XattrFlags};
 
 use super::answer::{OpenedFile, Xattr};
 use super::attr::{BRIEF_TTL, Named, Shown, file_type};
-use super::listing::Listed;
+use super::listing::{Changes, Listed};
 use super::observer::Teller;
+use super::watchers::Herald;
 use crate::control::{DESK_ROOT, Desk};
 use crate::overlay::{
     Caller, Error, Found, HandleId, Holds, ListingStamp, NodeId, OpenFlags, Opened, Overlay, ROOT, Result,
@@ -22,6 +23,8 @@ pub struct View {
     overlay: Arc<Overlay>,
     desk: Arc<Desk>,
     teller: Teller,
+    herald: Herald,
+    changes: Changes,
 }
 
 /// From where bytes come that are written.
@@ -49,8 +52,8 @@ pub fn open_file(handle: FileHandle) -> Whose<HandleId> {
 }
 
 impl View {
-    pub fn new(overlay: Arc<Overlay>, desk: Arc<Desk>, teller: Teller) -> Self {
-        Self { overlay, desk, teller }
+    pub fn new(overlay: Arc<Overlay>, desk: Arc<Desk>, teller: Teller, herald: Herald, changes: Changes) -> Self {
+        Self { overlay, desk, teller, herald, changes }
     }
 
     /// Counts a request of the kernel's.
@@ -103,7 +106,7 @@ impl View {
     }
 
     /// For who asks to change them so that others learn of a change that was made already.
-    pub fn attributes_unchanged(&self, ino: INodeNo) -> Result<Shown> {
+    fn attributes_unchanged(&self, ino: INodeNo) -> Result<Shown> {
         // As with a true change, the kernel takes this answer whatever it was told meanwhile.
         Ok(Shown { ttl: BRIEF_TTL, ..self.attributes(ino)? })
     }
@@ -115,6 +118,9 @@ impl View {
         set: &SetAttributes,
         caller: &Caller,
     ) -> Result<Shown> {
+        if self.herald.is_own(caller.pid) {
+            return self.attributes_unchanged(ino);
+        }
         match node(ino) {
             Whose::Overlay(node) => {
                 let handle = handle.map(|handle| HandleId(handle.0));
@@ -132,23 +138,31 @@ impl View {
     }
 
     pub fn mknod(&self, parent: INodeNo, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.mknod(place(parent, name)?, name, mode, device, caller)?.attributes.into())
+        let dir = place(parent, name)?;
+        let made = self.naming([parent], || self.overlay.mknod(dir, name, mode, device, caller))?;
+        Ok(made.attributes.into())
     }
 
     pub fn mkdir(&self, parent: INodeNo, name: &OsStr, mode: u32, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.mkdir(place(parent, name)?, name, mode, caller)?.attributes.into())
+        let dir = place(parent, name)?;
+        let made = self.naming([parent], || self.overlay.mkdir(dir, name, mode, caller))?;
+        Ok(made.attributes.into())
     }
 
     pub fn unlink(&self, parent: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
-        self.overlay.unlink(place(parent, name)?, name, caller)
+        let dir = place(parent, name)?;
+        self.naming([parent], || self.overlay.unlink(dir, name, caller))
     }
 
     pub fn rmdir(&self, parent: INodeNo, name: &OsStr, caller: &Caller) -> Result<()> {
-        self.overlay.rmdir(place(parent, name)?, name, caller)
+        let dir = place(parent, name)?;
+        self.naming([parent], || self.overlay.rmdir(dir, name, caller))
     }
 
     pub fn symlink(&self, parent: INodeNo, name: &OsStr, target: &OsStr, caller: &Caller) -> Result<Shown> {
-        Ok(self.overlay.symlink(place(parent, name)?, name, target, caller)?.attributes.into())
+        let dir = place(parent, name)?;
+        let made = self.naming([parent], || self.overlay.symlink(dir, name, target, caller))?;
+        Ok(made.attributes.into())
     }
 
     pub fn rename(
@@ -159,12 +173,20 @@ impl View {
         caller: &Caller,
     ) -> Result<()> {
         let (from, to) = (place(parent, name)?, place(new_parent, new_name)?);
-        self.overlay.rename(from, name, to, new_name, flags, caller)
+        self.naming([parent, new_parent], || self.overlay.rename(from, name, to, new_name, flags, caller))
     }
 
     pub fn link(&self, ino: INodeNo, new_parent: INodeNo, new_name: &OsStr, caller: &Caller) -> Result<Shown> {
-        let entry = self.overlay.link(file(ino)?, place(new_parent, new_name)?, new_name, caller)?;
-        Ok(entry.attributes.into())
+        let (node, dir) = (file(ino)?, place(new_parent, new_name)?);
+        let made = self.naming([new_parent], || self.overlay.link(node, dir, new_name, caller))?;
+        Ok(made.attributes.into())
+    }
+
+    /// Does that by which names of directories may come or go, and says so: once it shows, before whoever asked is told.
+    fn naming<T, const N: usize>(&self, dirs: [INodeNo; N], act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = act();
+        dirs.iter().for_each(|dir| self.changes.note(dir.0));
+        done
     }
 
     pub fn open(&self, ino: INodeNo, flags: i32, caller: &Caller) -> Result<OpenedFile> {
@@ -193,7 +215,8 @@ impl View {
         caller: &Caller,
     ) -> Result<(Shown, OpenedFile)> {
         let dir = place(parent, name)?;
-        let (entry, opened) = self.overlay.create(dir, name, mode, OpenFlags::from_raw(flags), caller)?;
+        let flags_in = OpenFlags::from_raw(flags);
+        let (entry, opened) = self.naming([parent], || self.overlay.create(dir, name, mode, flags_in, caller))?;
         // Its close is judged however it was opened, so every flush is wanted.
         let opened = opened_file(opened, flags, FopenFlags::empty());
         Ok((entry.attributes.into(), opened))
