@@ -150,7 +150,6 @@ impl Adapter {
             let done = door.attempt(op, ask);
             readers.will_answer(asker);
             reply.answer(done);
-            door.view.after_answer();
         });
     }
 }
@@ -372,7 +371,6 @@ impl Filesystem for Adapter {
             let _begun = door.view.release_begun(handle);
             drop(taken);
             reply.answer(door.attempt("release", |view| view.release(handle)));
-            door.view.after_answer();
         });
         // The worker drops its end once it has begun: that is the answer.
         wait.recv().unwrap_or(());

@@ -61,11 +61,6 @@ impl View {
         self.overlay.traffic().note(request);
     }
 
-    /// Once an answer is out.
-    pub fn after_answer(&self) {
-        self.overlay.after_answer();
-    }
-
     pub fn stop_writing(&self, why: &str) {
         self.overlay.stop_writing(why);
     }

@@ -60,7 +60,7 @@ impl Overlay {
             };
             outcomes.push(Outcome { id, ..Outcome::new(action, path) });
         }
-        self.after_answer();
+        self.drop_spent();
         Ok(outcomes)
     }
 

@@ -18,7 +18,6 @@
 //! process. One exception stands in `store::landing`: an inode with several names is written in place.
 
 mod acting;
-mod after_answer;
 mod anchors;
 mod ask;
 mod attributes;
@@ -81,6 +80,7 @@ mod settle;
 mod shells;
 mod side;
 mod sights;
+mod spent;
 mod stand_in;
 mod structure;
 mod take_over;
@@ -139,7 +139,6 @@ pub use undo::{UndoHow, no_such_operation};
 pub use watch::Holds;
 
 use acting::Shape;
-use after_answer::Spent;
 use bursts::Bursts;
 use external::{Doubts, Heralded};
 use goes::Goes;
@@ -149,6 +148,7 @@ use nodes::Nodes;
 use past::Past;
 use shells::Shells;
 use sights::Sights;
+use spent::Spent;
 use uppers::Uppers;
 use watch::Watching;
 use windows::Windows;

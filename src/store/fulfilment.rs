@@ -57,6 +57,8 @@ struct Fulfilment {
 pub(super) struct Waiting {
     /// Of entries that came after all that is recorded.
     rows: Vec<UpperRow>,
+    /// One came since the thread that records has last tried.
+    rows_came: bool,
     /// In the order in which they were done.
     fulfilments: Vec<Fulfilment>,
     /// Files that were to go with what has been recorded since.
@@ -93,15 +95,25 @@ impl Waiting {
 
     fn push(&mut self, fulfilment: Fulfilment) {
         self.fulfilments.push(fulfilment);
+        self.wake_recorder();
+    }
+
+    fn push_row(&mut self, row: UpperRow) {
+        self.rows.push(row);
+        self.rows_came = true;
+        self.wake_recorder();
+    }
+
+    fn wake_recorder(&mut self) {
         // While it waits for more it need not be woken by each.
         if std::mem::take(&mut self.recorder_rests) {
             self.came.notify_one();
         }
     }
 
-    /// Neither records nor files.
-    fn is_nothing(&self) -> bool {
-        self.fulfilments.is_empty() && self.unneeded.is_empty()
+    /// Whether a landing is done and not recorded, or a file to be removed.
+    fn has_done(&self) -> bool {
+        !self.fulfilments.is_empty() || !self.unneeded.is_empty()
     }
 
     /// What is done, and no intent says so.
@@ -176,7 +188,7 @@ impl Store {
         if !self.reserve.has_ample() {
             return self.save_upper(row);
         }
-        self.database.lock().waiting.rows.push(row.clone());
+        self.database.lock().waiting.push_row(row.clone());
         Ok(())
     }
 
@@ -196,12 +208,25 @@ impl Store {
         dropping.map(|fulfilment| fulfilment.unneeded.push(upper)).is_some()
     }
 
-    /// Records what nobody else has, a moment after it came.
-    pub fn record_until_the_end(&self) {
+    /// Records what nobody else has, a moment after it came, and does what else can wait until then.
+    pub fn record_until_the_end(&self, and_then: impl Fn()) {
         while self.wait_to_record() {
-            if let Err(err) = self.record_waiting() {
-                log::error!("record a landing: {err}");
-            }
+            self.record_in_time();
+            and_then();
+        }
+    }
+
+    fn record_in_time(&self) {
+        let has_done = {
+            let mut database = self.database.lock();
+            database.waiting.rows_came = false;
+            database.waiting.has_done()
+        };
+        if !has_done && let Err(err) = self.record_rows() {
+            // Whoever writes to it, or closes it, is told.
+            log::debug!("record what was opened: {err}");
+        } else if has_done && let Err(err) = self.record_waiting() {
+            log::error!("record a landing: {err}");
         }
     }
 
@@ -209,7 +234,7 @@ impl Store {
     fn wait_to_record(&self) -> bool {
         let mut database = self.database.lock();
         let came = database.waiting.came.clone();
-        while database.waiting.is_nothing() && !database.waiting.is_ending {
+        while !database.waiting.has_done() && !database.waiting.rows_came && !database.waiting.is_ending {
             database.waiting.recorder_rests = true;
             came.wait(&mut database);
         }

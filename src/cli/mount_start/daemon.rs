@@ -290,7 +290,7 @@ fn begin(
     let (purging, heralding, recording) = (overlay(), overlay(), overlay());
     let purger = start("purge", move || purging.purge_until_the_end())?;
     let herald = start("herald", move || heralding.tell_external_until_the_end())?;
-    let recorder = start("record", move || recording.store().record_until_the_end())?;
+    let recorder = start("record", move || recording.record_until_the_end())?;
     spawn("signals", move || wait_for_signals(&termination, &end))?;
     let standing = mount.stands();
     Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, recovered))

@@ -1,0 +1,38 @@
+//! What is done with, let go once nobody waits: to let a file go that has just been replaced takes the kernel as long as to
+//! replace it.
+
+use parking_lot::Mutex;
+
+use super::Overlay;
+use super::compare::Comparison;
+
+/// What is kept until the next record, which has that many landings of small files behind it. Each has up to three files open.
+const KEPT_MAX: usize = 32;
+/// Of larger files the room, on disk and in memory, may be what the next write needs.
+const BYTES_MAX: u64 = 256 << 10;
+
+#[derive(Default)]
+pub(super) struct Spent(Mutex<Vec<Comparison>>);
+
+impl Overlay {
+    /// Nothing asks for a comparison any more.
+    pub(super) fn spend(&self, comparison: Comparison) {
+        if comparison.new.size + comparison.present.size > BYTES_MAX {
+            return;
+        }
+        let mut spent = self.spent.0.lock();
+        if spent.len() < KEPT_MAX {
+            spent.push(comparison);
+        }
+    }
+
+    /// Records what is done, and lets go what is spent, a moment after it was.
+    pub fn record_until_the_end(&self) {
+        self.store.record_until_the_end(|| self.drop_spent());
+    }
+
+    pub(super) fn drop_spent(&self) {
+        let spent = std::mem::take(&mut *self.spent.0.lock());
+        drop(spent);
+    }
+}
