@@ -27,7 +27,7 @@ STYLE = {
 }
 # Told apart by those who see few colours, too.
 COLOURS = {"native": "#777777", "overlayfs": "#009e73", "fuse-overlayfs": "#e69f00", "unionfs-fuse": "#56b4e9",
-           "mergerfs": "#cc79a7", "fettlefs": "#d55e00"}
+           "mergerfs": "#cc79a7", "fettlefs": "#d55e00", "by rings": "#7a3500"}
 # Further builds of ours.
 OTHER_COLOUR = "#000000"
 LINE_COLOURS = ["#0072b2", "#009e73", "#e69f00", "#d55e00"]

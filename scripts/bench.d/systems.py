@@ -156,6 +156,7 @@ class Mergerfs(Mounted):
 class Fettlefs(Mounted):
     name = "fettlefs"
     program = None  # set from --bin
+    options = []
     pid = None
     outlived = False  # its mount: a fault, though not one of speed
 
@@ -185,7 +186,7 @@ class Fettlefs(Mounted):
         log = self.root / "mount.log"
         with open(log, "w", encoding="utf-8") as out:
             # What lands is measured, and not what is held for coming with much else.
-            command = [self.program, "mount", "--burst=1000000", self.lower, self.view]
+            command = [self.program, "mount", "--burst=1000000", *self.options, self.lower, self.view]
             status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env(),
                                     check=False)
         if status.returncode != 0:
@@ -264,6 +265,30 @@ class Fettlefs(Mounted):
         return f"fettlefs holds {len(held)} changes: {first}" if held else None
 
 
+class ByRings(Fettlefs):
+    """Its requests by the kernel's rings, which are switched on while it is mounted. None of the others knows them."""
+
+    name = "by rings"
+    options = ["-o", "rings"]
+    switch = Path("/sys/module/fuse/parameters/enable_uring")
+
+    @classmethod
+    def missing(cls, options):
+        if not os.access(cls.switch, os.W_OK):
+            return f"{cls.switch} is not there, or not ours to write"
+        return super().missing(options)
+
+    def mount(self):
+        before = self.switch.read_text()
+        self.switch.write_text("Y")
+        try:
+            super().mount()
+        finally:
+            self.switch.write_text(before)
+        if not self.status()["rings"]:
+            raise Wrong(f"{self.name}: requests come by the device: {self.status().get('notices')}")
+
+
 def program_of(view):
     """The process that was started with this path among its arguments."""
     for process in Path("/proc").glob("[0-9]*"):
@@ -273,7 +298,7 @@ def program_of(view):
     return None
 
 
-SYSTEMS = [System, KernelOverlay, FuseOverlayfs, Unionfs, Mergerfs, Fettlefs]
+SYSTEMS = [System, KernelOverlay, FuseOverlayfs, Unionfs, Mergerfs, Fettlefs, ByRings]
 
 
 @contextlib.contextmanager

@@ -42,6 +42,7 @@ fn status(held: Vec<Held>) -> Status {
         counters: Counters { landed: 12, held: 1, denied: 0 },
         requests: Default::default(),
         passthrough: true,
+        rings: false,
         readonly: None,
         notices: vec![],
         next: None,

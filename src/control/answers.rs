@@ -242,6 +242,7 @@ pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status,
         writers,
         runs: overlay.runs().live().into_iter().map(run).collect(),
         passthrough: mounted.is_some() && overlay.passes_through(),
+        rings: overlay.traffic().rings().is_some_and(Result::is_ok),
         readonly: overlay.fault(),
         notices,
         next: page.next(),
@@ -280,7 +281,10 @@ fn notices(project: &Project) -> impl Iterator<Item = String> {
     // Why nothing is written is told by itself.
     let removed = removed(project).told.filter(|told| project.overlay.fault().as_ref() != Some(told));
     let git = project.overlay.git_notice();
-    removed.into_iter().chain(unread).chain(ignored).chain(git).chain(project.overlay.limit_notices())
+    let no_rings = project.overlay.traffic().rings().and_then(|tried| tried.as_ref().err());
+    let by_device = no_rings.map(|why| format!("requests come by the device, not by rings: {why}"));
+    let notices = removed.into_iter().chain(unread).chain(ignored).chain(git).chain(by_device);
+    notices.chain(project.overlay.limit_notices())
 }
 
 /// A setting without effect, said as `mount` says it.

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::read::Receipt;
 use super::{Asker, Project, Served, rights, serve};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
+use crate::sys::thread;
 
 /// What is to be done once an answer has been delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +162,7 @@ impl Conversation {
             drop(place);
             itself.answer(answered, false);
         };
-        match std::thread::Builder::new().name("control".to_owned()).spawn(work) {
+        match thread::start("control", work) {
             Ok(_detached) => Ok(()),
             Err(err) => {
                 *self.state.lock() = State::Idle;

@@ -9,7 +9,7 @@ use super::{Asker, Mounted, Project};
 use crate::overlay::{self, Overlay, Run};
 use crate::protocol::{ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
 use crate::sys::namespace::{Kind, pidfd_of};
-use crate::sys::process;
+use crate::sys::{process, thread};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -50,7 +50,7 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
             Err(err) => log::error!("end a run: {}", err.message),
         }
     };
-    let spawned = std::thread::Builder::new().name("run".to_owned()).spawn(watch);
+    let spawned = thread::start("run", watch);
     if let Err(err) = spawned {
         leave_run(&project.overlay, runner, ends_with_last)?;
         return Err(failed(&format!("start a thread: {err}")));

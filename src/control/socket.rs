@@ -13,6 +13,7 @@ use super::conversation::{Afterwards, afterwards, answer_bytes};
 use super::{Asker, Project};
 use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Response};
 use crate::store::{self, Context, Store};
+use crate::sys::thread;
 
 /// Connections at once, each with a thread.
 const CONNECTIONS_MAX: usize = 32;
@@ -38,8 +39,7 @@ impl Socket {
     /// From now on, on threads of its own.
     pub fn answer(&self, project: Arc<Project>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
-        let thread = std::thread::Builder::new().name("control-socket".to_owned());
-        thread.spawn(move || accept_all(&listener, &project)).map(|_detached| ())
+        thread::start("control-socket", move || accept_all(&listener, &project)).map(|_detached| ())
     }
 }
 
@@ -94,7 +94,7 @@ fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<AtomicUs
         }
         counted.fetch_sub(1, Ordering::SeqCst);
     };
-    if let Err(err) = std::thread::Builder::new().name("control-peer".to_owned()).spawn(serve) {
+    if let Err(err) = thread::start("control-peer", serve) {
         connections.fetch_sub(1, Ordering::SeqCst);
         return Err(err);
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use fuser::{
@@ -17,8 +18,9 @@ use fuser::{
 use super::answer::{Answer, GENERATION};
 use super::attr;
 use super::door::Door;
-use super::listing::{Entry, Listings};
+use super::listing::Entry;
 use super::readers::{Asker, Readers, Turn};
+use super::ring;
 use super::view::{Source, View, Whose, may_write, node, open_file};
 use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
@@ -38,6 +40,8 @@ const DESK_THREADS_MAX: usize = 1024;
 const BACKGROUND_MAX: u16 = 512;
 /// As much as the kernel puts into one request: 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// What a request or an answer has at most beside its headers.
+pub const PAYLOAD_BYTES: usize = WRITE_BYTES_MAX as usize;
 
 /// What is asked of the kernel beyond reading asynchronously and writing more than a page.
 ///
@@ -62,17 +66,20 @@ pub struct Adapter {
     door: Arc<Door>,
     /// How many file systems lie below this one, if the kernel is to be asked to read and write some files by itself.
     stack_depth: Option<u32>,
+    /// Whether rings are wanted; once the kernel was greeted, whether it has agreed.
+    by_rings: Arc<AtomicBool>,
     lasting: Workers,
     at_desk: Workers,
     readers: Arc<Readers>,
 }
 
 impl Adapter {
-    pub fn new(view: View, listings: Listings, stack_depth: Option<u32>, readers: Arc<Readers>) -> Self {
+    pub fn new(door: Arc<Door>, stack_depth: Option<u32>, by_rings: Arc<AtomicBool>, readers: Arc<Readers>) -> Self {
         Self {
+            door,
             readers,
             stack_depth,
-            door: Arc::new(Door { view, listings }),
+            by_rings,
             lasting: Workers::new("lasting", LASTING_HERE_MAX, LASTING_THREADS_MAX),
             at_desk: Workers::new("desk", 0, DESK_THREADS_MAX),
         }
@@ -150,6 +157,7 @@ impl Adapter {
             let done = door.attempt(op, ask);
             readers.will_answer(asker);
             reply.answer(done);
+            door.view.after_answer();
         });
     }
 }
@@ -160,15 +168,6 @@ fn asker(req: &Request) -> Asker {
 
 fn caller(req: &Request) -> Caller {
     Caller { pid: req.pid(), uid: req.uid(), gid: req.gid(), umask: 0 }
-}
-
-/// What the kernel writes back by itself bears nobody's pid, or that of whoever made it do so.
-fn source(flags: WriteFlags, caller: &Caller) -> Source<'_> {
-    match (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)) {
-        (true, _) => Source::PageCache,
-        (false, true) => Source::Unprivileged(caller),
-        (false, false) => Source::Program(caller),
-    }
 }
 
 fn creator(req: &Request, umask: u32) -> Caller {
@@ -182,6 +181,10 @@ impl Filesystem for Adapter {
         if let Some(depth) = self.stack_depth.filter(|_| config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH)) {
             config.set_max_stack_depth(depth).map_err(|_| refused("max_stack_depth"))?;
             wanted |= InitFlags::FUSE_PASSTHROUGH;
+        }
+        let rings = InitFlags::from_bits_retain(ring::AGREEMENT);
+        if self.by_rings.fetch_and(config.capabilities().contains(rings), Ordering::SeqCst) {
+            wanted |= rings;
         }
         config.add_capabilities(wanted).map_err(|_| refused("capabilities it has offered"))?;
         config.set_max_background(BACKGROUND_MAX).map_err(|_| refused("max_background"))?;
@@ -337,7 +340,7 @@ impl Filesystem for Adapter {
         let caller = caller(req);
         match open_file(handle) {
             Whose::Overlay(handle) => {
-                let from = source(write_flags, &caller);
+                let from = Source::of(write_flags, &caller);
                 self.now(req, reply, "write", |view| view.write(handle, offset, data, from));
             }
             Whose::Desk(handle) => {
@@ -371,6 +374,7 @@ impl Filesystem for Adapter {
             let _begun = door.view.release_begun(handle);
             drop(taken);
             reply.answer(door.attempt("release", |view| view.release(handle)));
+            door.view.after_answer();
         });
         // The worker drops its end once it has begun: that is the answer.
         wait.recv().unwrap_or(());

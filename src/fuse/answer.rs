@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fuser::{
-    BackingId, Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use rustix::fs::StatVfs;
 
@@ -17,7 +17,7 @@ use crate::overlay::{Passed, Registration};
 pub const GENERATION: Generation = Generation(0);
 
 /// Of a file that the kernel reads and writes by itself: nothing of it is ours to settle at a close.
-const PASSED_FLAGS: FopenFlags = FopenFlags::FOPEN_NOFLUSH;
+pub const PASSED_FLAGS: FopenFlags = FopenFlags::FOPEN_NOFLUSH;
 
 #[derive(Clone, Debug)]
 pub struct OpenedFile {
@@ -30,7 +30,10 @@ pub struct OpenedFile {
 impl OpenedFile {
     /// By which the kernel knows the file it may read and write by itself: the same for all descriptors of an inode,
     /// made by `register` for the first. None where the kernel will not have the file; then none of them has one.
-    fn backing(&self, register: impl FnOnce(BorrowedFd<'_>) -> io::Result<BackingId>) -> Option<&BackingId> {
+    pub fn backing<B: Send + Sync + 'static>(
+        &self,
+        register: impl FnOnce(BorrowedFd<'_>) -> io::Result<B>,
+    ) -> Option<&B> {
         let register = |file: BorrowedFd<'_>| -> Option<Registration> {
             match register(file) {
                 Ok(id) => Some(Box::new(id)),

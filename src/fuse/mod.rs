@@ -14,6 +14,7 @@ mod listing;
 mod notices;
 mod observer;
 mod readers;
+mod ring;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -21,4 +22,4 @@ mod view;
 mod watchers;
 mod workers;
 
-pub use session::{Passing, Running, Watching, serve};
+pub use session::{Channel, Means, Passing, Running, Watching, serve};

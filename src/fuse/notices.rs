@@ -23,8 +23,8 @@ pub struct Notices(Arc<OwnedFd>);
 
 impl Notices {
     /// `device`: the session's, once more.
-    pub fn new(device: OwnedFd) -> Self {
-        Self(Arc::new(device))
+    pub fn new(device: Arc<OwnedFd>) -> Self {
+        Self(device)
     }
 
     /// The attributes of a node. `ENOENT` when the kernel does not know the node.

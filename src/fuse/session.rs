@@ -2,25 +2,28 @@
 //! alive long after, so nobody should wait for its end in order to leave.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 
 use fuser::{Config, Session, SessionACL};
 
-use super::adapter::{Adapter, EVENT_THREADS};
+use super::adapter::{Adapter, EVENT_THREADS, PAYLOAD_BYTES};
+use super::door::Door;
 use super::listing::Listings;
 use super::notices::Notices;
 use super::observer::{self, KernelCache};
 use super::readers::Readers;
+use super::ring::{Crews, Server};
 use super::view::View;
 use super::watchers;
 use crate::control::Desk;
 use crate::overlay::Overlay;
 use crate::sys::backing::try_passthrough;
-use crate::sys::mount::Door;
+use crate::sys::mount;
+use crate::sys::ring;
+use crate::sys::thread;
 use crate::sys::watch::Watches;
 
 /// Who reads and writes what nobody judges.
@@ -41,6 +44,24 @@ pub enum Watching {
     AtMost(usize),
 }
 
+/// By what requests come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Channel {
+    /// The device that is mounted, as with any FUSE file system.
+    #[default]
+    Device,
+    /// The kernel's rings, where the administrator has switched them on.
+    Rings,
+}
+
+/// What of the kernel's is used, as far as it is to be had.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    pub passing: Passing,
+    pub watching: Watching,
+    pub channel: Channel,
+}
+
 /// A session that answers. Dropping it ends nothing.
 pub struct Running {
     /// Gives one message, when the kernel has closed the session: the last mount of it is gone.
@@ -50,14 +71,13 @@ pub struct Running {
 /// Answers the kernel on a device, to the view of which a path leads, in threads of its own, and becomes the view's observer.
 /// Returns when the kernel has been greeted: from then on the mount point answers.
 pub fn serve(
-    (Door { device, number }, view): (Door, &Path),
+    (mount::Door { device, number }, view): (mount::Door, &Path),
     overlay: Arc<Overlay>,
     desk: Arc<Desk>,
-    passing: Passing,
-    watching: Watching,
+    means: Means,
 ) -> io::Result<Running> {
     let (teller, queue) = observer::queue();
-    let stack_depth = match passing {
+    let stack_depth = match means.passing {
         Passing::ByKernel => Some(overlay.stack_depth().map_err(io::Error::other)?),
         Passing::ByDaemon => None,
     };
@@ -65,13 +85,16 @@ pub fn serve(
     let listings = Listings::default();
     let changes = listings.changes();
     let view = View::new(overlay.clone(), desk, teller.clone(), herald.clone(), changes.clone());
-    let asked = device.try_clone()?;
+    let asked = Arc::new(device.try_clone()?);
     let readers = Arc::new(Readers::new(device.try_clone()?, EVENT_THREADS));
-    let adapter = Adapter::new(view, listings, stack_depth, readers.clone());
+    let door = Arc::new(Door { view, listings });
+    let tried = (means.channel == Channel::Rings).then(ring::try_ring);
+    let by_rings = Arc::new(AtomicBool::new(tried.as_ref().is_some_and(Result::is_ok)));
+    let adapter = Adapter::new(door.clone(), stack_depth, by_rings.clone(), readers.clone());
     // Who may come in is for the mount's own options, which the kernel keeps.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
     // Asked for here and once: every file would get the same answer.
-    overlay.set_passes_through(match stack_depth.map(|_| try_passthrough(asked.as_fd())) {
+    overlay.set_passes_through(match stack_depth.map(|_| try_passthrough(asked.clone())) {
         Some(Ok(())) => true,
         Some(Err(err)) => {
             log::debug!("the kernel does not read and write files by itself: {err}");
@@ -79,19 +102,32 @@ pub fn serve(
         }
         None => false,
     });
-    let notices = Notices::new(asked);
+    let notices = Notices::new(asked.clone());
     overlay.observe(Box::new(KernelCache::new(notices.clone(), teller, herald, changes)));
-    thread::Builder::new().name("kernel-cache".to_owned()).spawn(move || queue.run(&notices))?;
-    follow_lower(&overlay, watching)?;
-    thread::Builder::new().name("readers".to_owned()).spawn(move || readers.watch_until_the_end())?;
+    thread::start("kernel-cache", move || queue.run(&notices))?;
+    follow_lower(&overlay, means.watching)?;
+    thread::start("readers", move || readers.watch_until_the_end())?;
+    let has_agreed = by_rings.load(Ordering::SeqCst);
+    if has_agreed {
+        Crews::start(Server { door, device: asked }, PAYLOAD_BYTES)?;
+    }
+    if let Some(tried) = tried {
+        overlay.traffic().tried_rings(agreed(tried, has_agreed));
+    }
     let (sender, ended) = channel();
-    thread::Builder::new().name("session".to_owned()).spawn(move || {
+    thread::start("session", move || {
         if sender.send(session.run()).is_err() {
             log::debug!("nobody waits for the session's end");
         }
     })?;
-    thread::Builder::new().name("watchers".to_owned()).spawn(move || heralded.run())?;
+    thread::start("watchers", move || heralded.run())?;
     Ok(Running { ended })
+}
+
+/// Whether requests come by rings, which were tried, or why they do not.
+fn agreed(tried: io::Result<()>, has_agreed: bool) -> Result<(), String> {
+    tried.map_err(|err| err.to_string())?;
+    has_agreed.then_some(()).ok_or_else(|| "this kernel has none".to_owned())
 }
 
 /// Watches lower from before the first request on. Without watches the kernel is told that nothing holds for long.
@@ -109,7 +145,7 @@ fn follow_lower(overlay: &Arc<Overlay>, watching: Watching) -> io::Result<()> {
         }
     }
     let overlay = overlay.clone();
-    thread::Builder::new().name("lower".to_owned()).spawn(move || {
+    thread::start("lower", move || {
         if let Err(err) = overlay.follow_lower() {
             log::error!("what changes below may show late: {err}");
         }

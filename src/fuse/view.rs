@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use fuser::{FileHandle, FopenFlags, INodeNo};
+use fuser::{FileHandle, FopenFlags, INodeNo, WriteFlags};
 use rustix::fs::{StatVfs, XattrFlags};
 
 use super::answer::{OpenedFile, Xattr};
@@ -36,6 +36,17 @@ pub enum Source<'a> {
     Unprivileged(&'a Caller),
 }
 
+impl<'a> Source<'a> {
+    /// What the kernel writes back by itself bears nobody's pid, or that of whoever made it do so.
+    pub fn of(flags: WriteFlags, caller: &'a Caller) -> Self {
+        match (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)) {
+            (true, _) => Self::PageCache,
+            (false, true) => Self::Unprivileged(caller),
+            (false, false) => Self::Program(caller),
+        }
+    }
+}
+
 /// Whose an id is, of a node or of an open file: the desk's begin at [`DESK_ROOT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose<T> {
@@ -59,6 +70,11 @@ impl View {
     /// Counts a request of the kernel's.
     pub fn note_request(&self, request: &'static str) {
         self.overlay.traffic().note(request);
+    }
+
+    /// Once an answer is out, and its program runs on another processor.
+    pub fn after_answer(&self) {
+        self.overlay.after_answer();
     }
 
     pub fn stop_writing(&self, why: &str) {

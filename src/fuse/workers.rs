@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::sys::thread;
+
 /// An idle thread waits this long for more before it ends: longer than the pauses within one burst of work.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -74,7 +76,7 @@ impl Workers {
 
     fn start(&self) {
         let shared = self.shared.clone();
-        if let Err(err) = std::thread::Builder::new().name(shared.name.to_owned()).spawn(move || shared.serve()) {
+        if let Err(err) = thread::start(shared.name, move || shared.serve()) {
             // Out of threads: slow is better than stuck.
             log::warn!("start a thread {}: {err}", self.shared.name);
             self.shared.serve_queued();

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::supervisor::{self, ANSWER_BYTES_MAX, Ended, Report};
 use super::{Answer, Program, Question};
-use crate::sys::{inherited, process};
+use crate::sys::{inherited, process, processor, thread};
 
 /// Programs that run at once. More would not be answered sooner, and a build that writes thousands of files must not fill
 /// the machine with them.
@@ -152,6 +152,7 @@ impl Supervised<'_> {
     fn report(&mut self, question: &[u8], deadline: Instant) -> io::Result<Report> {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
         inherited::give_limits_back(child.id())?;
+        processor::unbind(Some(child.id()))?;
         let (Some(stdin), Some(stdout)) = (&child.stdin, &mut child.stdout) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
@@ -189,7 +190,7 @@ impl Drop for Supervised<'_> {
             return self.running.ended(child.id());
         }
         let running = Arc::clone(self.running);
-        let reaper = std::thread::Builder::new().name("hook-reaper".to_owned()).spawn(move || {
+        let reaper = thread::start("hook-reaper", move || {
             if let Err(err) = child.wait() {
                 log::error!("wait for a permission program's end: {err}");
             }

@@ -1,5 +1,8 @@
-//! What is done with, let go once nobody waits: to let a file go that has just been replaced takes the kernel as long as to
-//! replace it.
+//! What nobody need wait for: it is done once whoever asked has been answered, while the kernel wakes him
+//! ([`Overlay::after_answer`]), or with the next record, where who answers runs on the processor of who has asked.
+//!
+//! To let a file go that has just been replaced takes the kernel as long as to replace it. The row of a file that is only
+//! opened takes a transaction, and is not needed before there is something to lose.
 
 use parking_lot::Mutex;
 
@@ -24,6 +27,12 @@ impl Overlay {
         if spent.len() < KEPT_MAX {
             spent.push(comparison);
         }
+    }
+
+    /// To be called once whoever waited has been answered, and may go on meanwhile.
+    pub fn after_answer(&self) {
+        self.store.record_opened();
+        self.drop_spent();
     }
 
     /// Records what is done, and lets go what is spent, a moment after it was.

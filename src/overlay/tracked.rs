@@ -14,6 +14,7 @@ use super::head;
 use super::rules::{PolicyError, is_there, read_below};
 use crate::model::RelPath;
 use crate::policy::ignored::{Index, IndexError, IndexTrees, TrackedSet};
+use crate::sys::thread;
 use crate::sys::tree::Tree;
 
 const INDEX_BYTES_MAX: u64 = 1 << 30;
@@ -126,7 +127,7 @@ fn read_head(lower: &Tree, trees: IndexTrees) -> Result<TrackedSet, Unknown> {
 fn in_time<T: Send + 'static>(read: impl FnOnce(Instant) -> Result<T, Unknown> + Send + 'static) -> Result<T, Unknown> {
     let until = Instant::now() + HEAD_TIME_MAX;
     let (tell, told) = channel();
-    std::thread::Builder::new().name("head".to_owned()).spawn(move || tell.send(read(until))).map_err(unread)?;
+    thread::start("head", move || tell.send(read(until))).map_err(unread)?;
     match told.recv_timeout(HEAD_TIME_MAX) {
         Ok(read) => read,
         Err(RecvTimeoutError::Timeout) => Err(Unknown::TooLong),

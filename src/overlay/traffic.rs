@@ -2,19 +2,34 @@
 //! what no busy machine changes.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-/// Counts by the name of the request. The lock is a leaf, taken for a moment.
 #[derive(Default)]
-pub struct Traffic(Mutex<BTreeMap<&'static str, u64>>);
+pub struct Traffic {
+    /// By the name of the request. The lock is a leaf, taken for a moment.
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    /// Of who has asked for rings: why they are not had, where they are not.
+    rings: OnceLock<std::result::Result<(), String>>,
+}
 
 impl Traffic {
     pub fn note(&self, request: &'static str) {
-        *self.0.lock().entry(request).or_default() += 1;
+        *self.counts.lock().entry(request).or_default() += 1;
+    }
+
+    /// Requests come by the kernel's rings, which were asked for, or why they do not. To be said once.
+    pub fn tried_rings(&self, tried: std::result::Result<(), String>) {
+        self.rings.set(tried).unwrap_or(());
+    }
+
+    /// None where nobody has asked for rings.
+    pub fn rings(&self) -> Option<&std::result::Result<(), String>> {
+        self.rings.get()
     }
 
     pub fn counts(&self) -> BTreeMap<String, u64> {
-        self.0.lock().iter().map(|(request, count)| ((*request).to_owned(), *count)).collect()
+        self.counts.lock().iter().map(|(request, count)| ((*request).to_owned(), *count)).collect()
     }
 }

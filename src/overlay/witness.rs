@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Caller;
 use crate::protocol::Program;
-use crate::sys::process;
+use crate::sys::{process, thread};
 
 /// How long a look is waited for. It takes some 20 µs, and longer only where a process cannot be looked at: then it would
 /// take as long as our answer.
@@ -74,7 +74,7 @@ impl Witness {
     fn thread(&self) -> Option<&SyncSender<Look>> {
         let started = self.0.get_or_init(|| {
             let (sender, looks) = sync_channel(LOOKS_MAX);
-            let thread = std::thread::Builder::new().name("witness".to_owned()).spawn(|| serve(looks));
+            let thread = thread::start("witness", || serve(looks));
             // Who wrote stays unknown, and all else works.
             thread.inspect_err(|err| log::error!("start the thread that looks who writes: {err}")).ok().map(|_| sender)
         });

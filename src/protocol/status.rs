@@ -33,6 +33,9 @@ pub struct Status {
     /// The kernel reads and writes files under `pass` rules by itself.
     #[serde(default)]
     pub passthrough: bool,
+    /// Requests come by the kernel's rings, and not by the device.
+    #[serde(default)]
+    pub rings: bool,
     /// Why nothing can be written, when nothing can.
     pub readonly: Option<String>,
     /// Remarks for people: settings that are ignored for want of trust, a caller who stands below the mount.

@@ -222,11 +222,17 @@ impl Store {
             database.waiting.rows_came = false;
             database.waiting.has_done()
         };
-        if !has_done && let Err(err) = self.record_rows() {
+        match has_done {
+            true => self.record_waiting().unwrap_or_else(|err| log::error!("record a landing: {err}")),
+            false => self.record_opened(),
+        }
+    }
+
+    /// The rows that wait, where nobody waits for them.
+    pub fn record_opened(&self) {
+        if let Err(err) = self.record_rows() {
             // Whoever writes to it, or closes it, is told.
             log::debug!("record what was opened: {err}");
-        } else if has_done && let Err(err) = self.record_waiting() {
-            log::error!("record a landing: {err}");
         }
     }
 

@@ -1,8 +1,9 @@
-//! Files that the kernel's side of FUSE reads and writes by itself (passthrough): whether it will.
+//! Files that the kernel's side of FUSE reads and writes by itself (passthrough).
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::MemfdFlags;
 
@@ -19,19 +20,42 @@ const BACKING_OPEN: libc::c_ulong = 0x4010_e501;
 /// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)`.
 const BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
 
-/// Whether the kernel takes files to read and write by itself, on a device whose session has begun. It wants
-/// CAP_SYS_ADMIN outside of any user namespace (EPERM), and a session that has agreed on it. Tried with a file in memory.
-pub fn try_passthrough(device: BorrowedFd<'_>) -> io::Result<()> {
+/// A file that the kernel may read and write by itself, until this is dropped.
+pub struct Backing {
+    device: Arc<OwnedFd>,
+    id: u32,
+}
+
+impl Backing {
+    /// On a device whose session has begun, and has agreed on it. The kernel wants CAP_SYS_ADMIN outside of any user namespace
+    /// (EPERM).
+    pub fn open(device: Arc<OwnedFd>, file: BorrowedFd<'_>) -> io::Result<Self> {
+        let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the kernel reads one `fuse_backing_map`, which `map` is.
+        let id = unsafe { libc::ioctl(device.as_raw_fd(), BACKING_OPEN, &raw const map) };
+        match u32::try_from(id) {
+            Ok(id) => Ok(Self { device, id }),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// By which the kernel knows it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: the kernel reads one number of 32 bits, which `id` is.
+        if unsafe { libc::ioctl(self.device.as_raw_fd(), BACKING_CLOSE, &raw const self.id) } != 0 {
+            log::debug!("take a file back from the kernel: {}", io::Error::last_os_error());
+        }
+    }
+}
+
+/// Whether the kernel takes files to read and write by itself. Tried with a file in memory.
+pub fn try_passthrough(device: Arc<OwnedFd>) -> io::Result<()> {
     let file = rustix::fs::memfd_create("passthrough", MemfdFlags::CLOEXEC)?;
-    let map = BackingMap { fd: file.as_fd().as_raw_fd(), flags: 0, padding: 0 };
-    // SAFETY: the kernel reads one `fuse_backing_map`, which `map` is.
-    let id = unsafe { libc::ioctl(device.as_raw_fd(), BACKING_OPEN, &raw const map) };
-    if id < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel reads one number of 32 bits, which `id` is.
-    match unsafe { libc::ioctl(device.as_raw_fd(), BACKING_CLOSE, &raw const id) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Backing::open(device, file.as_fd()).map(drop)
 }

@@ -20,12 +20,15 @@ pub mod parcel;
 pub mod process;
 pub mod processor;
 pub mod reached;
+pub mod ring;
 pub mod signals;
 pub mod spawn;
 pub mod sqlite;
 #[cfg(test)]
 pub mod steps;
+pub mod thread;
 pub mod tree;
+pub mod uring;
 pub mod watch;
 pub mod watchers;
 pub mod xattr;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::process::{Pid, getpid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// The number of the processor this thread runs on.
@@ -19,6 +20,24 @@ pub fn move_to(processor: usize) -> io::Result<()> {
     there.set(processor);
     sched_setaffinity(None, &there)?;
     Ok(sched_setaffinity(None, &may)?)
+}
+
+/// Has this thread, or a process that it has started, run wherever this process may: both begin where their starter is bound.
+pub fn unbind(child: Option<u32>) -> io::Result<()> {
+    let child = child.map(|child| Pid::from_raw(child.cast_signed()).ok_or(io::ErrorKind::InvalidInput)).transpose()?;
+    let whole = sched_getaffinity(Some(getpid()))?;
+    Ok(sched_setaffinity(child, &whole)?)
+}
+
+/// Stays on a processor from here on; false if this thread may not run there.
+pub fn stay_on(processor: usize) -> io::Result<bool> {
+    let may = processor < CpuSet::MAX_CPU && sched_getaffinity(None)?.is_set(processor);
+    if may {
+        let mut there = CpuSet::new();
+        there.set(processor);
+        sched_setaffinity(None, &there)?;
+    }
+    Ok(may)
 }
 
 #[cfg(test)]

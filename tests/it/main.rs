@@ -2,7 +2,7 @@
 //!
 //! `harness` makes scratch projects and mounts them; `tidy` reads the sources and keeps the architecture true.
 //! `tiers` has the verdicts, `programs` and `save_patterns` how programs save, `semantics` what only a kernel shows,
-//! `looks` what waits beside content, `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `durability` what survives,
+//! `looks` what waits beside content, `mounts` how a mount comes and goes, `passthrough` what the kernel does past the daemon, `rings` requests that come another way, `durability` what survives,
 //! `structure` directories that wait for review, `concurrency` many at once, `outside` what others do below, `races` what
 //! they do at the worst moment, `sparse` files of holes, `read`, `patch`, `check` and `review` the commands of these names, `faults` disks that fail, `hooks`
 //! permission programs, `mcp` agents with tools, `run` commands in a view of their own, `security` what is a boundary,
@@ -40,6 +40,7 @@ mod programs;
 mod races;
 mod read;
 mod review;
+mod rings;
 mod rules;
 mod run;
 mod save_patterns;

@@ -378,7 +378,7 @@ fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<
 fn serve((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
     let desk = Arc::new(Desk::new(Arc::clone(project)));
     let (overlay, options, connection) = (Arc::clone(&project.overlay), &plan.options, door.number.minor);
-    let running = fuse::serve((door, view), overlay, desk, options.passing(), options.watching);
+    let running = fuse::serve((door, view), overlay, desk, options.means());
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let (end, overlay) = (end.clone(), Arc::clone(&project.overlay));
     spawn("session", move || {

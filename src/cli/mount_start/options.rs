@@ -1,7 +1,7 @@
 //! The words of `-o`: those of mount(8) that mean something here, and no others.
 
 use super::super::Failure;
-use crate::fuse::{Passing, Watching};
+use crate::fuse::{Channel, Means, Passing, Watching};
 use crate::overlay::Grants;
 use crate::sys::mount::{FuseMount, kernel_option};
 use std::ffi::OsStr;
@@ -38,6 +38,7 @@ pub struct Options {
     /// Files under a `pass` rule are read and written by the daemon, as where the kernel cannot do it by itself.
     pub nopassthrough: bool,
     pub watching: Watching,
+    pub channel: Channel,
     /// Words that the kernel understands.
     pub extra: Vec<String>,
 }
@@ -91,6 +92,8 @@ impl Options {
             "noexec" => self.noexec = true,
             "passthrough" => self.nopassthrough = false,
             "nopassthrough" => self.nopassthrough = true,
+            "rings" => self.channel = Channel::Rings,
+            "norings" => self.channel = Channel::Device,
             "watch" => self.watching = Watching::AsManyAsMay,
             "nowatch" => self.watching = Watching::AtMost(0),
             // Always so.
@@ -120,8 +123,9 @@ impl Options {
         Grants { suid: self.suid, dev: self.dev, only }
     }
 
-    pub fn passing(&self) -> Passing {
-        if self.nopassthrough { Passing::ByDaemon } else { Passing::ByKernel }
+    pub fn means(&self) -> Means {
+        let passing = if self.nopassthrough { Passing::ByDaemon } else { Passing::ByKernel };
+        Means { passing, watching: self.watching, channel: self.channel }
     }
 
     /// `extra` holds the words of [`Self::extra`]. Others may enter what root mounts (SPEC §2).
@@ -162,6 +166,8 @@ mod tests {
             ("nopassthrough", Ok(Options { nopassthrough: true, ..none.clone() })),
             ("nopassthrough,passthrough", Ok(none.clone())),
             ("watches=100", Ok(Options { watching: Watching::AtMost(100), ..none.clone() })),
+            ("rings", Ok(Options { channel: Channel::Rings, ..none.clone() })),
+            ("rings,norings", Ok(none.clone())),
             ("watches=100,nowatch", Ok(Options { watching: Watching::AtMost(0), ..none.clone() })),
             ("nowatch,watch", Ok(none.clone())),
             ("watches=all", Err("not a number of directories: \"watches=all\"".to_owned())),

@@ -1,0 +1,199 @@
+//! Threads that take requests by the rings.
+//!
+//! ```text
+//!   is on offer ──► serves ──► answers ──► is on offer
+//!                     │ leaves too few of its ring
+//!                     └──► another is started
+//! ```
+//! A thread serves one request from its beginning to its end, however long that takes. So each ring must have others on offer,
+//! or whoever asks on that processor waits for the slowest. Threads that were started stay: a place that is taken
+//! back might have a request in it.
+//!
+//! Requests that come one after the other are in different places, and which thread is first to run is the kernel's to say.
+//! Most programs wait for their answers, so that nothing depends on it. But nobody waits for a RELEASE: what comes after it is
+//! served after it, unless it takes long ([`Crews::let_releases_go_first`]).
+//!
+//! What comes while all threads of a ring serve waits there until one of them answers, though another is started: the kernel
+//! looks for what waits with each answer, and not with each place. That takes more programs of one processor that ask in the same
+//! moment than threads are on offer, and all of them waiting for something else. To have the new thread asked for something
+//! is no remedy: a thread of our own that waits for the view as the daemon is killed keeps it, and the mount, from ending.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::requests::Server;
+use crate::sys::processor;
+use crate::sys::ring::{self, Message, News, Place};
+use crate::sys::thread;
+
+/// So many of each ring are to be on offer while one serves.
+const SPARE: usize = 2;
+/// Threads of all rings. Each stands for a program that waits for its answer, some of them for a person.
+const THREADS_MAX: usize = 2048;
+
+/// A release is waited for so long, and no longer: it may be judged by a program, or be given no processor.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The threads of all rings.
+pub struct Crews {
+    server: Server,
+    payload_bytes: usize,
+    threads: AtomicUsize,
+    places: RwLock<Vec<News>>,
+    releases: Mutex<Releases>,
+}
+
+/// Releases that are being served.
+#[derive(Default)]
+struct Releases {
+    count: usize,
+    /// When the last of them was taken.
+    last: Option<Instant>,
+}
+
+/// The threads of one ring.
+struct Crew {
+    all: Arc<Crews>,
+    ring: u16,
+    on_offer: AtomicUsize,
+}
+
+/// What came of putting a place on offer.
+type Offered = io::Result<()>;
+
+impl Crews {
+    /// Begins to take requests of a session that has agreed on rings. From then on none but FORGET and INTERRUPT comes by the
+    /// device, and before that none at all: the kernel waits until each ring has a place.
+    pub fn start(server: Server, payload_bytes: usize) -> io::Result<()> {
+        let all = Arc::new(Self {
+            server,
+            payload_bytes,
+            threads: AtomicUsize::new(0),
+            places: RwLock::default(),
+            releases: Mutex::default(),
+        });
+        let (offered, offers) = channel();
+        for ring in 0..ring::count()? {
+            let crew = Arc::new(Crew { all: all.clone(), ring, on_offer: AtomicUsize::new(0) });
+            for _ in 0..=SPARE {
+                let offered = offered.clone();
+                crew.add(move |done| offered.send(done).unwrap_or(()))?;
+            }
+        }
+        drop(offered);
+        offers.iter().collect()
+    }
+
+    /// A program does not wait for the release of what it closes, and by its next call asks for the same file, perhaps. What
+    /// came before the request that this thread has taken is in the places of others, or has been taken by them.
+    fn let_releases_go_first(&self) {
+        let begun = Instant::now();
+        while (self.has_news() || self.is_releasing()) && begun.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        self.places.read().iter().any(News::is_there)
+    }
+
+    /// Whether one is under way that has not taken long.
+    fn is_releasing(&self) -> bool {
+        let releases = self.releases.lock();
+        releases.count > 0 && releases.last.is_some_and(|last| last.elapsed() < PATIENCE)
+    }
+
+    /// Counts a release that is under way until the guard is dropped.
+    fn release_begun(&self) -> impl Drop + '_ {
+        struct UnderWay<'a>(&'a Crews);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.releases.lock().count -= 1;
+            }
+        }
+        let mut releases = self.releases.lock();
+        (releases.count, releases.last) = (releases.count + 1, Some(Instant::now()));
+        UnderWay(self)
+    }
+}
+
+impl Crew {
+    /// Starts a thread, which says when it is on offer.
+    fn add(self: &Arc<Self>, offered: impl FnOnce(Offered) + Send + 'static) -> io::Result<()> {
+        let crew = self.clone();
+        self.all.threads.fetch_add(1, Ordering::Relaxed);
+        let started = thread::start(&format!("ring-{}", self.ring), move || crew.serve(offered));
+        started.map(drop).inspect_err(|_| {
+            self.all.threads.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    fn serve(self: Arc<Self>, offered: impl FnOnce(Offered)) {
+        if let Err(err) = processor::stay_on(usize::from(self.ring)) {
+            log::debug!("stay on processor {}: {err}", self.ring);
+        }
+        let server = &self.all.server;
+        let mut place = match Place::offer(server.device.clone(), self.ring, self.all.payload_bytes) {
+            Ok(place) => place,
+            Err(err) => return offered(Err(err)),
+        };
+        self.all.places.write().push(place.news());
+        self.on_offer.fetch_add(1, Ordering::SeqCst);
+        offered(Ok(()));
+        if let Err(err) = self.serve_at(&mut place) {
+            // Whoever asked may wait until the session ends.
+            log::error!("take a request by a ring: {err}");
+            self.add_in_need();
+        }
+    }
+
+    /// Until the session ends.
+    fn serve_at(self: &Arc<Self>, place: &mut Place) -> io::Result<()> {
+        while place.wait()? {
+            let message = place.message();
+            let begun = self.all.server.begin(&message).map(|begun| (begun, self.all.release_begun()));
+            place.take();
+            if self.on_offer.fetch_sub(1, Ordering::SeqCst) <= SPARE {
+                self.add_in_need();
+            }
+            if begun.is_none() {
+                self.all.let_releases_go_first();
+            }
+            let answer = self.answer(&message);
+            drop(begun);
+            self.on_offer.fetch_add(1, Ordering::SeqCst);
+            match answer {
+                Ok(bytes) => place.answer(0, &bytes),
+                Err(errno) => place.answer(errno, &[]),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, message: &Message<'_>) -> Result<Vec<u8>, i32> {
+        // Nobody else would answer in the place of this thread.
+        catch_unwind(AssertUnwindSafe(|| self.all.server.answer(message))).unwrap_or(Err(libc::EIO))
+    }
+
+    /// Too few are on offer.
+    fn add_in_need(self: &Arc<Self>) {
+        if self.all.threads.load(Ordering::Relaxed) >= THREADS_MAX {
+            return log::warn!("{THREADS_MAX} requests under way; further ones wait");
+        }
+        let ring = self.ring;
+        let added = self.add(move |done| {
+            if let Err(err) = done {
+                log::debug!("a further place in ring {ring}: {err}");
+            }
+        });
+        if let Err(err) = added {
+            log::warn!("start a thread for ring {}: {err}", self.ring);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Threads.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+use super::processor;
+
+/// Starts one that may run wherever this process may, whatever processor its starter is bound to.
+pub fn start<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+    Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(err) = processor::unbind(None) {
+            log::debug!("let a thread run on all processors: {err}");
+        }
+        work()
+    })
+}
