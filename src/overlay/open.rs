@@ -56,7 +56,7 @@ impl Overlay {
         if flags.truncates_unasked() {
             self.check_text_busy(node)?;
         }
-        let (path, open, below) = loop {
+        let (path, open, below, epoch) = loop {
             let (path, action) = match self.path_for_open(node) {
                 Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
                 found => found?,
@@ -68,14 +68,14 @@ impl Overlay {
                 // Renamed, or another file renamed over it, since its path was asked for.
                 continue;
             };
-            let below = look.origin.stamp_below();
+            let (below, epoch) = (look.origin.stamp_below(), look.epoch);
             if let (Action::Pass, Origin::Lower(meta)) = (action, look.origin) {
                 if flags.may_change() && self.finds_judged_name(node, &meta)? {
                     continue;
                 }
                 match self.claim_passed(node, &path, (&meta, look.file), look.epoch, flags.access)? {
                     Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, below),
-                    Claimed::Judged(open) => break (path, open, below),
+                    Claimed::Judged(open) => break (path, open, below, epoch),
                     Claimed::MovedOn => continue,
                 }
             }
@@ -85,13 +85,13 @@ impl Overlay {
                 return Err(self.denied(&other, &self.doer(caller)));
             }
             if let Some(open) = self.claim_file(node, &path, look, flags.access)? {
-                break (path, open, below);
+                break (path, open, below, epoch);
             }
         };
         let keep_cache = self.keep_cache(node, below);
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
         let tree = self.tree_of(caller.pid);
-        self.state.lock().saw_opened(&path, node, below, tree);
+        self.state.lock().saw_opened(&path, &open, (below, epoch), tree);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, passed: None })
     }
@@ -329,7 +329,7 @@ impl Overlay {
             Some(open) => open,
             None if moved_on || found.passed().is_some() => return Ok(None),
             None => {
-                let open = OpenFile::new(node, backing);
+                let open = OpenFile::new(node, backing, state.epoch);
                 state.nodes.open(node, open.clone());
                 open
             }
@@ -432,7 +432,7 @@ impl Overlay {
         let entry = self.look_up(parent, name).inspect_err(|_| self.take_back(path, upper_id))?;
         let open = {
             let mut state = self.state.lock();
-            let open = OpenFile::new(entry.node, Backing::Upper(upper_id, Arc::new(upper.file)));
+            let open = OpenFile::new(entry.node, Backing::Upper(upper_id, Arc::new(upper.file)), state.epoch);
             open.dirty.store(true, Ordering::SeqCst);
             open.claim(flags.access);
             state.nodes.open(entry.node, open.clone());

@@ -361,7 +361,7 @@ impl Overlay {
                 Claimed::Passed(passed)
             }
             (None, None, Some(Left::Judged(file))) => {
-                let open = OpenFile::new(node, Backing::Lower(file.clone()));
+                let open = OpenFile::new(node, Backing::Lower(file.clone()), state.epoch);
                 open.claim(access);
                 state.nodes.open(node, open.clone());
                 Claimed::Judged(open)

@@ -284,13 +284,14 @@ impl Overlay {
         // An older source has left its times there.
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let mut state = self.state.lock();
+        // Whoever writes meanwhile is judged against what lower has by our own doing.
+        if let (Some(before), Some(after)) = (present.meta, &meta) {
+            state.touched(path, &before.stamp(), after);
+        }
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
-        if let (Some(before), Some(after)) = (present.meta, &meta) {
-            state.touched(path, &before.stamp(), after);
-        }
         state.landed(job, new.meta.as_ref(), meta.as_ref());
         self.row_dropped(&mut state, job.row.id)?;
         drop(state);
@@ -443,6 +444,7 @@ impl State {
     /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
     pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
         self.epoch += 1;
+        job.open.iter().for_each(|open| open.landed(self.epoch));
         let path = job.row.names[0].clone();
         if let Some(node) = self.nodes.at(&path) {
             // A name that goes takes nothing from a file that has others.

@@ -10,8 +10,9 @@ use super::carry::Move;
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::handles::OpenFile;
 use super::settle::Job;
-use super::{Caller, NodeId, Overlay, Result, State};
+use super::{Caller, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Went, Writer};
 use crate::sys::file::Meta;
@@ -130,11 +131,18 @@ impl Overlay {
 }
 
 impl State {
-    /// A process of `tree` has opened a node, of which lower had `stamp` a moment ago.
-    pub(super) fn saw_opened(&mut self, path: &RelPath, node: NodeId, stamp: Option<Stamp>, tree: Option<u32>) {
-        let is_there = |stamp: Stamp| self.nodes.is_at(node, path) && self.nodes.has_lower(node, &stamp);
-        // Else something of ours has landed since, of which is noted who has seen it.
-        if stamp.is_none_or(is_there) {
+    /// A process of `tree` has opened a file, of which lower had `stamp` in some epoch.
+    pub(super) fn saw_opened(
+        &mut self,
+        path: &RelPath,
+        open: &OpenFile,
+        (stamp, epoch): (Option<Stamp>, u64),
+        tree: Option<u32>,
+    ) {
+        let is_there = |stamp: Stamp| self.nodes.is_at(open.node, path) && self.nodes.has_lower(open.node, &stamp);
+        // Else something of ours has landed since, of which is noted who has seen it. The inode alone does not tell: after
+        // two landings a file may have the number that it had.
+        if stamp.is_none_or(|stamp| is_there(stamp) && !open.has_landed_since(epoch)) {
             self.saw(path, stamp, tree);
         }
     }

@@ -365,3 +365,24 @@ fn what_has_become_small_lands_where_a_person_has_only_touched_the_file() {
     bench.save("a", &changed(100, 1));
     assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(changed(100, 1))));
 }
+
+/// After two landings a file may have the number that its inode had when it was looked at.
+#[test]
+fn who_opens_a_file_as_it_lands_is_not_taken_to_have_seen_what_was_before() {
+    let (bench, path) = (bench(), RelPath::parse(b"a").unwrap());
+    let node = bench.node("a").unwrap();
+    let kept_open = bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
+    let epoch = bench.view().state.lock().epoch;
+    bench.save_as("a", &changed(100, 1), &ME);
+    let now = bench.view().lower.stat(&path).unwrap().unwrap().stamp();
+    let looked_at = crate::model::Stamp { size: now.size + 1, ..now };
+    let tree = bench.view().tree_of(ME.pid);
+    {
+        let mut state = bench.view().state.lock();
+        let open = state.nodes.get(node).unwrap().open().unwrap().clone();
+        state.saw_opened(&path, &open, (Some(looked_at), epoch), tree);
+    }
+    bench.view().write(kept_open, 0, b"LINE").unwrap();
+    bench.close(kept_open);
+    assert!(bench.held().is_empty(), "{:?}", bench.reasons());
+}
