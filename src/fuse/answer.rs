@@ -178,10 +178,13 @@ impl Answer<Xattr> for ReplyXattr {
     }
 }
 
+/// FUSE counts blocks in 64 bits, and their sizes in 32.
+pub fn small(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
 impl Answer<StatVfs> for ReplyStatfs {
     fn answer(self, done: Result<StatVfs, Errno>) {
-        // FUSE counts blocks in 64 bits, and their sizes in 32.
-        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         match done {
             Ok(stat) => self.statfs(
                 stat.f_blocks,

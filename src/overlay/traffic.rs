@@ -11,7 +11,7 @@ pub struct Traffic {
     /// By the name of the request. The lock is a leaf, taken for a moment.
     counts: Mutex<BTreeMap<&'static str, u64>>,
     /// Of who has asked for rings: why they are not had, where they are not.
-    rings: OnceLock<std::result::Result<(), String>>,
+    rings: OnceLock<Result<(), String>>,
 }
 
 impl Traffic {
@@ -20,12 +20,12 @@ impl Traffic {
     }
 
     /// Requests come by the kernel's rings, which were asked for, or why they do not. To be said once.
-    pub fn tried_rings(&self, tried: std::result::Result<(), String>) {
+    pub fn tried_rings(&self, tried: Result<(), String>) {
         self.rings.set(tried).unwrap_or(());
     }
 
     /// None where nobody has asked for rings.
-    pub fn rings(&self) -> Option<&std::result::Result<(), String>> {
+    pub fn rings(&self) -> Option<&Result<(), String>> {
         self.rings.get()
     }
 

@@ -16,6 +16,7 @@ use super::reserve::Reserve;
 use super::unsynced::Unsynced;
 use super::{Context, Result};
 use crate::sys::sqlite::LogMover;
+use crate::sys::thread;
 
 /// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
 /// likely thinking, and takes no notice.
@@ -73,9 +74,8 @@ impl Checkpointer {
         let ring = Arc::clone(&bell);
         database.lock().when_log_passes(LOG_BYTES_MIN, Box::new(move || ring.look()));
         let (database, halt, heard) = (Arc::clone(database), Arc::clone(halt), Arc::clone(&bell));
-        let thread = std::thread::Builder::new().name("checkpoint".to_owned());
-        let thread =
-            thread.spawn(move || heard.serve(&database, &halt)).doing(|| "start the checkpoint thread".to_owned())?;
+        let thread = thread::start("checkpoint", move || heard.serve(&database, &halt));
+        let thread = thread.doing(|| "start the checkpoint thread".to_owned())?;
         Ok(Self { bell, thread: Some(thread) })
     }
 

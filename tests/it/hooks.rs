@@ -13,7 +13,7 @@ use crate::harness::script::python;
 use crate::harness::{Mounting, Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 /// A program outside the project.
-fn program(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
+pub(crate) fn program(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
     let path = scratch.root().join(name);
     fs::write(&path, script).expect("a script");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -30,7 +30,7 @@ case $question in
 esac
 "#;
 
-fn mounting<'s>(scratch: &'s Scratch, programs: &[&PathBuf]) -> Mounting<'s> {
+pub(crate) fn mounting<'s>(scratch: &'s Scratch, programs: &[&PathBuf]) -> Mounting<'s> {
     let commands: Vec<String> = programs.iter().map(|program| format!("[{program:?}]")).collect();
     let mounting = scratch.mounting().env("FETTLE_HOOKS_PRE_WRITE", format!("[{}]", commands.join(",")));
     mounting.env("FETTLE_WRITE_WINDOW", "0")

@@ -5,13 +5,13 @@
 //! they ask that the view says why it is by the device. `scripts/variants --only rings` runs all other tests this way.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::harness::script::python;
 use crate::harness::{Mounting, View, eventually, mounted_scratch};
+use crate::hooks;
 use crate::semantics::in_view;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -111,17 +111,15 @@ fn each_kind_of_request_means_the_same_by_rings() {
 #[test]
 fn who_waits_for_long_by_rings_holds_up_nobody() {
     let scratch = mounted_scratch!();
-    let hook = scratch.root().join("slow");
     let asked = scratch.project().join("other");
     let (processors, answer) = (scratch.root().join("processors"), r#"{"decision":"land"}"#);
-    let program = format!(
+    let script = format!(
         "#!/bin/sh\ngrep Cpus_allowed_list /proc/self/status >>{processors:?}\n\
          sleep 2; cat {asked:?} >/dev/null && echo '{answer}'\n"
     );
-    fs::write(&hook, program).expect("a program");
-    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let hook = hooks::program(&scratch, "slow", &script);
     scratch.write("other", "other\n");
-    let view = by_rings(scratch.mounting().env("FETTLE_HOOKS_PRE_WRITE", format!("[[{hook:?}]]")));
+    let view = by_rings(hooks::mounting(&scratch, &[&hook]));
     let script = r#"
 import threading, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -35,6 +35,7 @@ use crate::sys::mount::{Device, Door, abort_connection, is_death, mount_fuse, mo
 use crate::sys::namespace::Leave;
 use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
+use crate::sys::thread;
 use crate::sys::tree::Tree;
 
 /// How long a daemon that was signalled waits for writers. Whoever stops a machine does not wait much longer.
@@ -476,7 +477,7 @@ fn door(plan: &Plan, device: OwnedFd) -> io::Result<Door> {
 fn answers(mountpoint: &Path) -> io::Result<()> {
     let asked = mountpoint.to_owned();
     let ask = move || rustix::fs::statx(CWD, &asked, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(|_| ());
-    let asking = std::thread::Builder::new().name("first-look".to_owned()).spawn(ask)?;
+    let asking = thread::start("first-look", ask)?;
     Ok(asking.join().map_err(|_panic| io::Error::other("the look at the mount panicked"))??)
 }
 
@@ -526,8 +527,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    started.map_err(|err| failure("start a thread", &err))
+    thread::start(name, work).map_err(|err| failure("start a thread", &err))
 }
 
 fn wait_for(what_it_does: &str, thread: JoinHandle<()>) {

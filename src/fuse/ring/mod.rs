@@ -2,7 +2,7 @@
 //! the very processor of the program that asks, so that neither is woken across processors, and answered in the call that
 //! waits for the next. Everything else about a request is as it is by the device.
 //!
-//! [`crew`] has the threads, [`requests`] an arm a request, [`wire`] the layout of what they say.
+//! [`crew`] has the threads, [`requests`] a method a request, [`wire`] the layout of what they say.
 
 mod crew;
 mod requests;

@@ -1,4 +1,4 @@
-//! One arm a request: read it, ask the view, write the answer.
+//! One method a request, as in `adapter`: read it, ask the view, write the answer.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -121,7 +121,7 @@ impl Server {
 
     /// The bytes of an answer, or its errno.
     pub fn answer(&self, message: &Message<'_>) -> std::result::Result<Vec<u8>, i32> {
-        let answer = Request::read(message).and_then(|mut request| self.ask(&mut request));
+        let answer = Request::read(message).and_then(|request| self.ask(request));
         match answer {
             Some(Ok(bytes)) => Ok(bytes.0),
             Some(Err(errno)) => Err(errno.code()),
@@ -133,158 +133,207 @@ impl Server {
     }
 
     /// None where a field is missing.
-    fn ask(&self, request: &mut Request<'_>) -> Option<Answer> {
-        let Request { opcode, node, mut caller, ref mut fields, ref mut payload } = *request;
-        Some(match opcode {
-            opcode::LOOKUP => {
-                let name = payload.name()?;
-                self.attempt("lookup", |view| view.lookup(node, name), named)
-            }
-            opcode::GETATTR => self.attempt("getattr", |view| view.attributes(node), |shown| attributes(&shown)),
-            opcode::SETATTR => {
-                let (set, handle) = set_attributes(fields)?;
-                let ask = |view: &View| view.set_attributes(node, handle, &set, &caller);
-                self.attempt("setattr", ask, |shown| attributes(&shown))
-            }
+    fn ask(&self, request: Request<'_>) -> Option<Answer> {
+        let Request { opcode, node, .. } = request;
+        match opcode {
+            opcode::LOOKUP => self.lookup(request),
+            opcode::GETATTR => Some(self.attempt("getattr", |view| view.attributes(node), |shown| attributes(&shown))),
+            opcode::SETATTR => self.setattr(request),
             opcode::READLINK => {
-                self.attempt("readlink", |view| view.read_symlink(node), |target| Bytes(target.into_vec()))
+                Some(self.attempt("readlink", |view| view.read_symlink(node), |target| Bytes(target.into_vec())))
             }
-            opcode::SYMLINK => {
-                let (name, target) = (payload.name()?, payload.name()?);
-                self.attempt("symlink", |view| view.symlink(node, name, target, &caller), |shown| entry(&shown))
-            }
-            opcode::MKNOD => {
-                let (mode, device) = (fields.u32()?, fields.u32()?.into());
-                let name = payload.name()?;
-                caller.umask = fields.u32()?;
-                self.attempt("mknod", |view| view.mknod(node, name, mode, device, &caller), |shown| entry(&shown))
-            }
-            opcode::MKDIR => {
-                let (mode, name) = (fields.u32()?, payload.name()?);
-                caller.umask = fields.u32()?;
-                self.attempt("mkdir", |view| view.mkdir(node, name, mode, &caller), |shown| entry(&shown))
-            }
-            opcode::UNLINK => {
-                let name = payload.name()?;
-                self.attempt("unlink", |view| view.unlink(node, name, &caller), nothing_more)
-            }
-            opcode::RMDIR => {
-                let name = payload.name()?;
-                self.attempt("rmdir", |view| view.rmdir(node, name, &caller), nothing_more)
-            }
-            opcode::RENAME | opcode::RENAME2 => {
-                let new_parent = INodeNo(fields.u64()?);
-                let flags = if opcode == opcode::RENAME2 { fields.u32()? } else { 0 };
-                let flags = sys::RenameFlags::from_bits_retain(flags);
-                let (from, to) = ((node, payload.name()?), (new_parent, payload.name()?));
-                self.attempt("rename", |view| view.rename(from, to, flags, &caller), nothing_more)
-            }
-            opcode::LINK => {
-                let (of, name) = (INodeNo(fields.u64()?), payload.name()?);
-                self.attempt("link", |view| view.link(of, node, name, &caller), |shown| entry(&shown))
-            }
-            opcode::OPEN => {
-                let flags = fields.u32()?.cast_signed();
-                self.attempt(
-                    "open",
-                    |view| view.open(node, flags, &caller),
-                    |opened| self.opened(Bytes::default(), &opened),
-                )
-            }
-            opcode::CREATE => {
-                let (flags, mode, name) = (fields.u32()?.cast_signed(), fields.u32()?, payload.name()?);
-                caller.umask = fields.u32()?;
-                let tell = |(shown, opened): (Shown, OpenedFile)| self.opened(entry(&shown), &opened);
-                self.attempt("create", |view| view.create(node, name, mode, flags, &caller), tell)
-            }
-            opcode::READ => {
-                let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()?);
-                self.attempt("read", |view| view.read(handle, offset, size as usize, &caller), Bytes)
-            }
-            opcode::WRITE => {
-                let (handle, offset, size, flags) =
-                    (FileHandle(fields.u64()?), fields.u64()?, fields.u32()?, fields.u32()?);
-                let data = payload.0.get(..size as usize)?;
-                let write = |view: &View| match open_file(handle) {
-                    Whose::Overlay(handle) => {
-                        let from = Source::of(WriteFlags::from_bits_retain(flags), &caller);
-                        view.write(handle, offset, data, from)
-                    }
-                    Whose::Desk(handle) => view.write_at_desk(handle, data, &caller),
-                };
-                self.attempt("write", write, written)
-            }
-            opcode::STATFS => self.attempt("statfs", View::statfs, |stat| Bytes::default().statfs(&stat)),
-            opcode::RELEASE => {
-                let handle = request.handle()?;
-                self.attempt("release", |view| view.release(handle), nothing_more)
-            }
-            opcode::FSYNC => {
-                let (handle, flags) = (FileHandle(fields.u64()?), fields.u32()?);
-                self.attempt("fsync", |view| view.fsync(handle, flags & DATA_ALONE != 0), nothing_more)
-            }
-            opcode::SETXATTR => {
-                let (size, flags) = (fields.u32()? as usize, fields.u32()?.cast_signed());
-                let (name, value) = (payload.name()?, payload.0.get(..size)?);
-                self.attempt("setxattr", |view| view.set_xattr(node, name, value, flags, &caller), nothing_more)
-            }
-            opcode::GETXATTR => {
-                let (size, name) = (fields.u32()?, payload.name()?);
-                self.attempt("getxattr", |view| view.get_xattr(node, name, size), xattr)
-            }
-            opcode::LISTXATTR => {
-                let size = fields.u32()?;
-                self.attempt("listxattr", |view| view.list_xattrs(node, size), xattr)
-            }
-            opcode::REMOVEXATTR => {
-                let name = payload.name()?;
-                self.attempt("removexattr", |view| view.remove_xattr(node, name, &caller), nothing_more)
-            }
-            opcode::FLUSH => {
-                let handle = request.handle()?;
-                self.attempt("flush", |view| view.flush(handle, &caller), nothing_more)
-            }
-            opcode::OPENDIR => self.attempt(
+            opcode::SYMLINK => self.symlink(request),
+            opcode::MKNOD => self.mknod(request),
+            opcode::MKDIR => self.mkdir(request),
+            opcode::UNLINK => self.unlink(request),
+            opcode::RMDIR => self.rmdir(request),
+            opcode::RENAME | opcode::RENAME2 => self.rename(request),
+            opcode::LINK => self.link(request),
+            opcode::OPEN => self.open(request),
+            opcode::CREATE => self.create(request),
+            opcode::READ => self.read(request),
+            opcode::WRITE => self.write(request),
+            opcode::STATFS => Some(self.attempt("statfs", View::statfs, |stat| Bytes::default().statfs(&stat))),
+            opcode::RELEASE => self.release(request),
+            opcode::FSYNC => self.fsync(request),
+            opcode::SETXATTR => self.setxattr(request),
+            opcode::GETXATTR => self.getxattr(request),
+            opcode::LISTXATTR => self.listxattr(request),
+            opcode::REMOVEXATTR => self.removexattr(request),
+            opcode::FLUSH => self.flush(request),
+            opcode::OPENDIR => Some(self.attempt(
                 "opendir",
                 |view| Ok(self.door.listings.open(view, node)),
                 |(handle, flags)| opened_at(Bytes::default(), handle, flags, 0),
-            ),
-            opcode::READDIR => {
-                let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()? as usize);
-                self.attempt("readdir", |view| self.list(view, (node, handle, offset), size), Bytes)
-            }
-            opcode::READDIRPLUS => {
-                let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()? as usize);
-                self.attempt("readdirplus", |view| self.list_plus(view, (node, handle, offset), size), Bytes)
-            }
+            )),
+            opcode::READDIR => self.readdir(request),
+            opcode::READDIRPLUS => self.readdirplus(request),
             opcode::RELEASEDIR => {
                 // It was let go of when it came.
                 self.door.view.note_request("releasedir");
-                Ok(Bytes::default())
+                Some(Ok(Bytes::default()))
             }
-            opcode::FSYNCDIR => self.attempt("fsyncdir", |view| view.sync_dir(node), nothing_more),
-            opcode::FALLOCATE => {
-                let (handle, offset, length) = (FileHandle(fields.u64()?), fields.u64()?, fields.u64()?);
-                let mode = fields.u32()?.cast_signed();
-                let ask = |view: &View| view.fallocate(handle, mode, offset, length, &caller);
-                self.attempt("fallocate", ask, nothing_more)
+            opcode::FSYNCDIR => Some(self.attempt("fsyncdir", |view| view.sync_dir(node), nothing_more)),
+            opcode::FALLOCATE => self.fallocate(request),
+            opcode::LSEEK => self.lseek(request),
+            opcode::COPY_FILE_RANGE => self.copy_file_range(request),
+            opcode::IOCTL => Some(Err(Errno::ENOTTY)),
+            _ => Some(Err(Errno::ENOSYS)),
+        }
+    }
+
+    fn lookup(&self, Request { node, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let name = payload.name()?;
+        Some(self.attempt("lookup", |view| view.lookup(node, name), named))
+    }
+
+    fn setattr(&self, Request { node, caller, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (set, handle) = set_attributes(&mut fields)?;
+        let ask = |view: &View| view.set_attributes(node, handle, &set, &caller);
+        Some(self.attempt("setattr", ask, |shown| attributes(&shown)))
+    }
+
+    fn symlink(&self, Request { node, caller, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (name, target) = (payload.name()?, payload.name()?);
+        Some(self.attempt("symlink", |view| view.symlink(node, name, target, &caller), |shown| entry(&shown)))
+    }
+
+    fn mknod(&self, Request { node, mut caller, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (mode, device) = (fields.u32()?, fields.u32()?.into());
+        let name = payload.name()?;
+        caller.umask = fields.u32()?;
+        Some(self.attempt("mknod", |view| view.mknod(node, name, mode, device, &caller), |shown| entry(&shown)))
+    }
+
+    fn mkdir(&self, Request { node, mut caller, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (mode, name) = (fields.u32()?, payload.name()?);
+        caller.umask = fields.u32()?;
+        Some(self.attempt("mkdir", |view| view.mkdir(node, name, mode, &caller), |shown| entry(&shown)))
+    }
+
+    fn unlink(&self, Request { node, caller, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let name = payload.name()?;
+        Some(self.attempt("unlink", |view| view.unlink(node, name, &caller), nothing_more))
+    }
+
+    fn rmdir(&self, Request { node, caller, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let name = payload.name()?;
+        Some(self.attempt("rmdir", |view| view.rmdir(node, name, &caller), nothing_more))
+    }
+
+    fn rename(&self, Request { opcode, node, caller, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let new_parent = INodeNo(fields.u64()?);
+        let flags = if opcode == opcode::RENAME2 { fields.u32()? } else { 0 };
+        let flags = sys::RenameFlags::from_bits_retain(flags);
+        let (from, to) = ((node, payload.name()?), (new_parent, payload.name()?));
+        Some(self.attempt("rename", |view| view.rename(from, to, flags, &caller), nothing_more))
+    }
+
+    fn link(&self, Request { node, caller, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (of, name) = (INodeNo(fields.u64()?), payload.name()?);
+        Some(self.attempt("link", |view| view.link(of, node, name, &caller), |shown| entry(&shown)))
+    }
+
+    fn open(&self, Request { node, caller, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let flags = fields.u32()?.cast_signed();
+        Some(self.attempt(
+            "open",
+            |view| view.open(node, flags, &caller),
+            |opened| self.opened(Bytes::default(), &opened),
+        ))
+    }
+
+    fn create(&self, Request { node, mut caller, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (flags, mode, name) = (fields.u32()?.cast_signed(), fields.u32()?, payload.name()?);
+        caller.umask = fields.u32()?;
+        let tell = |(shown, opened): (Shown, OpenedFile)| self.opened(entry(&shown), &opened);
+        Some(self.attempt("create", |view| view.create(node, name, mode, flags, &caller), tell))
+    }
+
+    fn read(&self, Request { caller, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()?);
+        Some(self.attempt("read", |view| view.read(handle, offset, size as usize, &caller), Bytes))
+    }
+
+    fn write(&self, Request { caller, mut fields, payload, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, offset, size, flags) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()?, fields.u32()?);
+        let data = payload.0.get(..size as usize)?;
+        let write = |view: &View| match open_file(handle) {
+            Whose::Overlay(handle) => {
+                let from = Source::of(WriteFlags::from_bits_retain(flags), &caller);
+                view.write(handle, offset, data, from)
             }
-            opcode::LSEEK => {
-                let (handle, offset) = (FileHandle(fields.u64()?), fields.u64()?.cast_signed());
-                let whence = fields.u32()?.cast_signed();
-                let tell = |offset: i64| Bytes::default().u64(offset.cast_unsigned());
-                self.attempt("lseek", |view| view.lseek(handle, offset, whence), tell)
-            }
-            opcode::COPY_FILE_RANGE => {
-                let from = (FileHandle(fields.u64()?), fields.u64()?);
-                let _node_to = fields.u64()?;
-                let (to, length) = ((FileHandle(fields.u64()?), fields.u64()?), fields.u64()?);
-                let ask = |view: &View| view.copy_file_range(from, to, length, &caller);
-                self.attempt("copy_file_range", ask, written)
-            }
-            opcode::IOCTL => Err(Errno::ENOTTY),
-            _ => Err(Errno::ENOSYS),
-        })
+            Whose::Desk(handle) => view.write_at_desk(handle, data, &caller),
+        };
+        Some(self.attempt("write", write, written))
+    }
+
+    fn release(&self, Request { mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let handle = FileHandle(fields.u64()?);
+        Some(self.attempt("release", |view| view.release(handle), nothing_more))
+    }
+
+    fn fsync(&self, Request { mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, flags) = (FileHandle(fields.u64()?), fields.u32()?);
+        Some(self.attempt("fsync", |view| view.fsync(handle, flags & DATA_ALONE != 0), nothing_more))
+    }
+
+    fn setxattr(&self, Request { node, caller, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (size, flags) = (fields.u32()? as usize, fields.u32()?.cast_signed());
+        let (name, value) = (payload.name()?, payload.0.get(..size)?);
+        Some(self.attempt("setxattr", |view| view.set_xattr(node, name, value, flags, &caller), nothing_more))
+    }
+
+    fn getxattr(&self, Request { node, mut fields, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let (size, name) = (fields.u32()?, payload.name()?);
+        Some(self.attempt("getxattr", |view| view.get_xattr(node, name, size), xattr))
+    }
+
+    fn listxattr(&self, Request { node, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let size = fields.u32()?;
+        Some(self.attempt("listxattr", |view| view.list_xattrs(node, size), xattr))
+    }
+
+    fn removexattr(&self, Request { node, caller, mut payload, .. }: Request<'_>) -> Option<Answer> {
+        let name = payload.name()?;
+        Some(self.attempt("removexattr", |view| view.remove_xattr(node, name, &caller), nothing_more))
+    }
+
+    fn flush(&self, Request { caller, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let handle = FileHandle(fields.u64()?);
+        Some(self.attempt("flush", |view| view.flush(handle, &caller), nothing_more))
+    }
+
+    fn readdir(&self, Request { node, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()? as usize);
+        Some(self.attempt("readdir", |view| self.list(view, (node, handle, offset), size), Bytes))
+    }
+
+    fn readdirplus(&self, Request { node, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()? as usize);
+        Some(self.attempt("readdirplus", |view| self.list_plus(view, (node, handle, offset), size), Bytes))
+    }
+
+    fn fallocate(&self, Request { caller, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, offset, length) = (FileHandle(fields.u64()?), fields.u64()?, fields.u64()?);
+        let mode = fields.u32()?.cast_signed();
+        let ask = |view: &View| view.fallocate(handle, mode, offset, length, &caller);
+        Some(self.attempt("fallocate", ask, nothing_more))
+    }
+
+    fn lseek(&self, Request { mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let (handle, offset) = (FileHandle(fields.u64()?), fields.u64()?.cast_signed());
+        let whence = fields.u32()?.cast_signed();
+        let tell = |offset: i64| Bytes::default().u64(offset.cast_unsigned());
+        Some(self.attempt("lseek", |view| view.lseek(handle, offset, whence), tell))
+    }
+
+    fn copy_file_range(&self, Request { caller, mut fields, .. }: Request<'_>) -> Option<Answer> {
+        let from = (FileHandle(fields.u64()?), fields.u64()?);
+        let _node_to = fields.u64()?;
+        let (to, length) = ((FileHandle(fields.u64()?), fields.u64()?), fields.u64()?);
+        let ask = |view: &View| view.copy_file_range(from, to, length, &caller);
+        Some(self.attempt("copy_file_range", ask, written))
     }
 
     fn attempt<T>(

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType};
 use rustix::fs::StatVfs;
 
+use super::super::answer::{GENERATION, small};
 use super::super::attr::Shown;
 
 /// What is left to be read of a request. A field that is not there makes no sense of the whole.
@@ -59,8 +60,7 @@ impl Bytes {
     /// `struct fuse_entry_out`: the name holds as long as what it stands for.
     pub fn entry(self, attr: &FileAttr, ttl: Duration) -> Self {
         let (seconds, nanoseconds) = (ttl.as_secs(), ttl.subsec_nanos());
-        // A node id is never given to another file while the kernel knows it, so generations are not needed.
-        let named = self.u64(attr.ino.0).u64(0).u64(seconds).u64(seconds).u32(nanoseconds).u32(nanoseconds);
+        let named = self.u64(attr.ino.0).u64(GENERATION.0).u64(seconds).u64(seconds).u32(nanoseconds).u32(nanoseconds);
         named.attr(attr)
     }
 
@@ -79,9 +79,8 @@ impl Bytes {
         bytes.u32(mode).u32(attr.nlink).u32(attr.uid).u32(attr.gid).u32(attr.rdev).u32(attr.blksize).u32(attr.flags)
     }
 
-    /// `struct fuse_statfs_out`. FUSE counts blocks in 64 bits, and their sizes in 32.
+    /// `struct fuse_statfs_out`.
     pub fn statfs(self, stat: &StatVfs) -> Self {
-        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let counts = self.u64(stat.f_blocks).u64(stat.f_bfree).u64(stat.f_bavail).u64(stat.f_files).u64(stat.f_ffree);
         counts.u32(small(stat.f_bsize)).u32(small(stat.f_namemax)).u32(small(stat.f_frsize)).zeros(4 + 6 * 4)
     }
