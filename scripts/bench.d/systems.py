@@ -285,8 +285,13 @@ class ByRings(Fettlefs):
             super().mount()
         finally:
             self.switch.write_text(before)
-        if not self.status()["rings"]:
-            raise Wrong(f"{self.name}: requests come by the device: {self.status().get('notices')}")
+
+    def note(self):
+        # Not once it is mounted: that is measured, too.
+        status = self.status()
+        if not status["rings"]:
+            raise Wrong(f"{self.name}: requests come by the device: {status.get('notices')}")
+        return super().note()
 
 
 def program_of(view):
