@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::sys::namespace::{self, Kind};
@@ -86,10 +86,24 @@ pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
+    if is_inside_one(&place) {
+        return Ok(None);
+    }
     let id = mount_id(&place)?;
     // As the kernel names it: without links, doubled slashes and dots.
     let resolved = fs::read_link(format!("/proc/thread-self/fd/{}", place.as_raw_fd()))?;
     Ok(mounts()?.into_iter().find(|mount| mount.id == id && mount.mountpoint == resolved))
+}
+
+/// Whether the kernel says that a place is no mount's root; false where it does not say. Asks for nothing that a file system
+/// would be asked for.
+fn is_inside_one(place: &OwnedFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let said = rustix::fs::statx(place, c"", flags, StatxFlags::empty());
+    said.is_ok_and(|said| {
+        said.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+            && !said.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    })
 }
 
 /// The mount that a path lies in, the topmost of those of `mounts` that could be meant.
