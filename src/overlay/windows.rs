@@ -67,6 +67,11 @@ impl Window {
         }
     }
 
+    /// Where it was opened, if that is not at `path`.
+    fn opened_elsewhere(&self, path: &RelPath) -> Option<RelPath> {
+        (self.opened_at != *path).then(|| self.opened_at.clone())
+    }
+
     fn is_as_left(&self, present: Option<Stamp>) -> bool {
         match (self.landed, present) {
             (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
@@ -134,10 +139,9 @@ impl Overlay {
             Setting::Session => Duration::MAX,
         };
         let landings = self.store.recent_landings(age_max)?;
-        for landing in &landings {
-            let mut landing = landing.clone();
+        for mut landing in landings {
             let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
-            if self.has_gone_back(&landing, there.as_ref(), &landings)? {
+            if self.has_gone_back(&landing, there.as_ref())? {
                 // The window stays, with the copy if there is one.
                 let Some(copy) = &there else { continue };
                 landing.note.file = Some(inode(&copy.stamp()));
@@ -154,34 +158,22 @@ impl Overlay {
 
     /// Whether what landed has its first name again, where the window was not opened, and `there` is something else: see
     /// `moved_back`.
-    fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>, landings: &[RecentLanding]) -> Result<bool> {
+    fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>) -> Result<bool> {
         let Some(file) = landing.note.file else { return Ok(false) };
         let is_it = |there: &Meta| inode(&there.stamp()) == file;
-        if there.is_some_and(is_it) {
-            return Ok(false);
-        }
         let is_at = |path: &RelPath| -> Result<bool> {
             Ok(self.lower.stat(path).doing(|| format!("stat {path}"))?.as_ref().is_some_and(is_it))
         };
-        let known = self.state.lock().past.get(&landing.path).cloned();
-        let went_back = match known {
-            Some(Known { from: Some(from), .. }) => is_at(&from)?,
-            // Nothing is left here.
-            Some(Known { put_back, went, .. }) => put_back && went.is_none(),
-            None => false,
-        };
-        if !went_back {
+        if there.is_some_and(is_it) || is_at(landing.opened_at())? {
             return Ok(false);
         }
-        // Where the window was opened, if it is the file's own, a landing began with the same.
-        let is_of_window =
-            |other: &&RecentLanding| other.path != landing.path && other.note.first == landing.note.first;
-        for other in landings.iter().filter(is_of_window) {
-            if is_at(&other.path)? {
-                return Ok(false);
-            }
+        let known = self.state.lock().past.get(&landing.path).cloned();
+        match known {
+            Some(Known { from: Some(from), .. }) => is_at(&from),
+            // Nothing is left here.
+            Some(Known { put_back, went, .. }) => Ok(put_back && went.is_none()),
+            None => Ok(false),
         }
-        Ok(true)
     }
 
     /// A file that landed by one of its names is the same change by another, and was judged against the same.
@@ -287,14 +279,16 @@ impl Windows {
         judged_against: Option<Kept>,
         setting: Setting,
     ) -> Option<WindowNote> {
-        let first = self.at.get(path).map_or(judged_against, |window| window.first);
-        (setting != Setting::Each).then(|| WindowNote::now(first, None))
+        let window = self.at.get(path);
+        let first = window.map_or(judged_against, |window| window.first);
+        let opened_at = window.and_then(|window| window.opened_elsewhere(path));
+        (setting != Setting::Each).then(|| WindowNote::now(opened_at, first, None))
     }
 
     /// The same of one that has come; none where what is done next is judged by itself.
     pub fn note_of_landed(&self, path: &RelPath) -> Option<WindowNote> {
         let window = self.at.get(path)?;
-        Some(WindowNote::now(window.first, window.landed.as_ref().map(inode)))
+        Some(WindowNote::now(window.opened_elsewhere(path), window.first, window.landed.as_ref().map(inode)))
     }
 
     /// A landing that the log tells, of a path which `there` is at. The latest come first.
@@ -306,7 +300,7 @@ impl Windows {
         }
         let now = Instant::now();
         let window = Window {
-            opened_at: landing.path.clone(),
+            opened_at: landing.opened_at().clone(),
             first: landing.note.first,
             last: now.checked_sub(landing.age).unwrap_or(now),
             landed,

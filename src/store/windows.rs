@@ -17,8 +17,11 @@ use crate::protocol::{Event, EventName};
 use crate::sys::process;
 
 /// What the next write to what landed is judged against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowNote {
+    /// Where it was opened, as that was called then; none: at the path that landed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_at: Option<RelPath>,
     /// Content before the first landing in the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<Kept>,
@@ -43,6 +46,10 @@ pub struct RecentLanding {
 }
 
 impl RecentLanding {
+    pub fn opened_at(&self) -> &RelPath {
+        self.note.opened_at.as_ref().unwrap_or(&self.path)
+    }
+
     /// What lower has there as long as nobody has touched it.
     pub fn stamp(&self) -> Option<Stamp> {
         let Version { size, mtime, .. } = self.left?;
@@ -52,8 +59,8 @@ impl RecentLanding {
 }
 
 impl WindowNote {
-    pub fn now(first: Option<Kept>, file: Option<(u64, u64)>) -> Self {
-        Self { first, file, at: process::uptime() }
+    pub fn now(opened_at: Option<RelPath>, first: Option<Kept>, file: Option<(u64, u64)>) -> Self {
+        Self { opened_at, first, file, at: process::uptime() }
     }
 
     /// After a start of the machine the clock counts from nothing, and tells less than has passed: a window may stay open
@@ -84,17 +91,17 @@ impl Store {
             let mut rows = statement.query([])?;
             let mut decided = HashSet::new();
             while let Some(row) = rows.next()? {
-                let draft: EventDraft = parse_row(&row.get::<_, String>(0)?, self.dirs.describe())?;
-                let note = draft.window;
+                let mut draft: EventDraft = parse_row(&row.get::<_, String>(0)?, self.dirs.describe())?;
+                let note = draft.window.take();
                 let (event, effects) = draft.into_parts();
-                if is_session_end(&event) || note.is_some_and(|note| note.age() > age_max) {
+                if is_session_end(&event) || note.as_ref().is_some_and(|note| note.age() > age_max) {
                     break;
                 }
                 let Some(path) = event.path.filter(|_| note.is_some() || is_decision(event.event)) else { continue };
                 let is_last = decided.insert(path.clone());
                 recent.extend(note.map(|note| {
                     let left = left_at(&path, &effects);
-                    RecentLanding { path, note, is_last, left, age: note.age() }
+                    RecentLanding { path, age: note.age(), note, is_last, left }
                 }));
             }
         }
