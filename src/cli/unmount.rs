@@ -5,8 +5,8 @@ use super::outcome::Tense;
 use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure, held, outcome};
-use crate::client::{Client, ClientError, Reach};
-use crate::protocol::{ErrorCode, Exit, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
+use crate::client::{Client, ClientError, DeadMount, Reach};
+use crate::protocol::{ErrorCode, Exit, Held, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
 use crate::sys::mount::{self, UnmountMode, is_dead};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
@@ -46,11 +46,11 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let start = arguments.path.as_deref().map_or_else(|| desk.directory.clone(), |path| desk.directory.join(path));
     let mut client = match Client::open(&start, super::offline::answer) {
         Ok(client) => client,
-        Err(ClientError::Stale(dead)) => return detach(&dead.mountpoint, &arguments, desk),
+        Err(ClientError::Stale(dead)) => return detach(&dead, &arguments, desk),
         Err(err) => return Err(err.into()),
     };
     if let Reach::Stale(dead) = client.reach() {
-        return detach(&dead.mountpoint, &arguments, desk);
+        return detach(dead, &arguments, desk);
     }
     let daemon = if arguments.dry_run { None } else { daemon(&mut client) };
     let answer = client.ask(&request(&arguments))?;
@@ -126,15 +126,37 @@ pub fn render(reply: &UnmountReply, text: &mut Text) {
 }
 
 /// Takes away a mount whose daemon is gone. Nothing can be lost: what it held is in the state directory.
-fn detach(mountpoint: &Path, arguments: &Arguments, desk: &Desk) -> Result<Exit, Failure> {
+fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, Failure> {
+    let DeadMount { mountpoint, project } = dead;
+    if arguments.confirm_all || arguments.discard_all {
+        let message = format!(
+            "the mount on {} is dead (its daemon is gone), and nobody decides for it: `fettlefs unmount {0}` detaches it, and \
+             `fettlefs confirm` and `fettlefs discard` do without a mount",
+            mountpoint.display()
+        );
+        return Err(Failure::new(ErrorCode::NotMounted, message));
+    }
+    let mut reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
     if !arguments.dry_run {
         take_away(mountpoint)?;
         // Of daemons that died before.
         super::mount_start::take_dead_away(mountpoint)?;
+        match waiting(project) {
+            Ok(held) => (reply.held_count, reply.held) = (held.len() as u64, held),
+            Err(failure) => reply.notices.push(format!("what it held is not known: {}", failure.message())),
+        }
     }
-    let reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
     desk.answer(&Reply::Unmount(reply.clone()), Length::Short, |text| render(&reply, text))?;
     Ok(Exit::Done)
+}
+
+/// What waits for review in a project without a mount.
+fn waiting(project: &Path) -> Result<Vec<Held>, Failure> {
+    let mut client = Client::open(project, super::offline::answer)?;
+    match client.ask(&Request::new(Op::Status))? {
+        Reply::Status(status) => Ok(status.held),
+        _ => Err(Failure::other_answer()),
+    }
 }
 
 fn take_away(mountpoint: &Path) -> Result<(), Failure> {

@@ -45,6 +45,12 @@ impl DeadMount {
         looked_at.is_err_and(|err| is_death(&err)).then(|| Self::around(directory))
     }
 
+    /// What can be done about it, wherever whoever reads this stands.
+    pub fn remedy(&self) -> String {
+        let (project, mountpoint) = (self.project.display(), self.mountpoint.display());
+        format!("`fettlefs mount {project}` recovers it, `fettlefs unmount {mountpoint}` detaches it")
+    }
+
     /// The one that `directory` lies in, as far as the mount table tells; else the directory itself.
     pub(super) fn around(directory: &Path) -> Self {
         let mounts = fettle_mounts().unwrap_or_default();

@@ -721,7 +721,11 @@ fn a_dead_mount_is_named_detached_and_replaced() {
     let view = small(&scratch).start();
     work(&view);
     view.kill_all();
-    let dead = "the mount on [project] is dead (its daemon is gone); `fettlefs mount [project]` recovers it, `fettlefs unmount` detaches it";
+    let dead_at = |mountpoint: &str| {
+        let remedies = format!("`fettlefs mount [project]` recovers it, `fettlefs unmount {mountpoint}` detaches it");
+        format!("the mount on {mountpoint} is dead (its daemon is gone); {remedies}")
+    };
+    let dead = dead_at("[project]");
     for command in ["status", "diff", "show src/a.rs", "confirm src/a.rs", "log", "backups", "external", "flush"] {
         let arguments: Vec<&str> = command.split(' ').collect();
         assert_eq!(told(&scratch, &scratch.cli(&arguments)), format!("! fettlefs: {dead}\n=> 3\n"));
@@ -733,9 +737,16 @@ fn a_dead_mount_is_named_detached_and_replaced() {
     assert!(listed.contains("[project]  on  [project]  dead: its daemon is gone\n"), "{listed}");
     let found = scratch.normalise(&scratch.cli(&["doctor"]).exits(1).stdout);
     let fault = "  fault  project: the mount on [project] is dead (its daemon is gone)
-         `fettlefs mount [project]` recovers it, `fettlefs unmount` detaches it\n";
+         `fettlefs mount [project]` recovers it, `fettlefs unmount [project]` detaches it\n";
     assert!(found.starts_with("fettlefs: it does not work: 1 fault\n") && found.ends_with(fault), "{found}");
-    assert_eq!(scratch.cli(&["unmount"]).ok().stdout, "fettlefs: Unmounted\n");
+    for decision in ["--confirm-all", "--discard-all"] {
+        let refused = scratch.cli(&["unmount", decision]).exits(3);
+        assert!(refused.stderr.contains(" confirm` and `fettlefs discard` do without a mount"), "{}", refused.stderr);
+    }
+    assert!(std::fs::read_dir(scratch.project()).is_err(), "it is as it was");
+    let detached = scratch.cli(&["unmount"]).ok().stdout;
+    assert!(detached.starts_with("fettlefs: Unmounted\n\nHeld for review, also without a mount:\n"), "{detached}");
+    assert!(detached.contains("src/a.rs"), "{detached}");
     assert_eq!(scratch.cli(&["status", "--json"]).ok().json()["held"].as_array().map(Vec::len), Some(2));
     drop(view);
     // Replaced by the next mount, with what it held.
@@ -751,7 +762,7 @@ fn a_dead_mount_is_named_detached_and_replaced() {
     let aside = scratch.mount_at("view");
     aside.kill_all();
     let output = scratch.fettlefs().current_dir(scratch.root()).args(["-C", "view", "status"]).output();
-    let want = dead.replacen("[project]", "[scratch]/view", 1);
+    let want = dead_at("[scratch]/view");
     assert_eq!(told(&scratch, &output.expect("the built program runs").into()), format!("! fettlefs: {want}\n=> 3\n"));
 }
 

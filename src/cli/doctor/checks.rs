@@ -47,10 +47,8 @@ fn place(project: &Path) -> Option<Finding> {
 
 /// Nothing of the project can be seen through it.
 pub fn dead(mount: &DeadMount) -> Finding {
-    let DeadMount { mountpoint, project } = mount;
-    let message = format!("the mount on {} is dead (its daemon is gone)", mountpoint.display());
-    let remedy = format!("`fettlefs mount {}` recovers it, `fettlefs unmount` detaches it", project.display());
-    Finding::fault("project", message, remedy)
+    let message = format!("the mount on {} is dead (its daemon is gone)", mount.mountpoint.display());
+    Finding::fault("project", message, mount.remedy())
 }
 
 fn device() -> Finding {

@@ -11,7 +11,7 @@ use super::super::offline::store_failure;
 use super::super::{Failure, sources};
 use super::options::Options;
 use super::say;
-use crate::client::{Client, fettle_mounts, patiently};
+use crate::client::{Client, ClientError, DeadMount, fettle_mounts, patiently};
 use crate::overlay::RuleSource;
 use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
 use crate::store::{self, Location};
@@ -50,8 +50,20 @@ impl Plan {
             is_root: rustix::process::geteuid().is_root(),
             lower: Parcel::empty().map_err(|err| told("open a socket", err))?,
         };
+        plan.check_runs_uncover_nothing()?;
         plan.check()?;
         Ok(plan)
+    }
+
+    /// A run would take away a dead mount of everybody's, and with it what keeps others from writing past the review.
+    fn check_runs_uncover_nothing(&self) -> Result<(), Failure> {
+        match self.audience {
+            Audience::Runs if dead_mount_at(&self.project)?.is_some() => {
+                let (mountpoint, project) = (self.project.clone(), self.project.clone());
+                Err(ClientError::Stale(DeadMount { mountpoint, project }).into())
+            }
+            Audience::Runs | Audience::Everyone => Ok(()),
+        }
     }
 
     /// A dead mount of the project stands in nobody's way, and stays until another covers it.

@@ -86,3 +86,17 @@ fn a_run_that_is_killed_ends_and_what_it_leaves_meets_a_closed_door() {
     assert_eq!((scratch.read("a"), held(&scratch)[0].path.as_str()), (lines(100), "a"));
     scratch.cli(&["fsck"]).ok();
 }
+
+/// It is what keeps everybody else from writing past the review.
+#[test]
+fn a_run_takes_no_dead_mount_away() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "a\n");
+    let view = scratch.mount();
+    view.kill_all();
+    let refused = run(&scratch, &[], "true").exits(125);
+    assert!(refused.stderr.contains("is dead (its daemon is gone); `fettlefs mount "), "{}", refused.stderr);
+    assert!(std::fs::read_dir(scratch.project()).is_err(), "it is as shut as before");
+    let view = scratch.mount();
+    assert_eq!(view.read("a"), "a\n");
+}
