@@ -71,8 +71,10 @@ const FILE: &str = "fettle.db";
 const MADE: &str = "made";
 
 const LOST: &str = "its database fettle.db or the log of that, fettle.db-wal, is gone or damaged, though there is content \
-                    that was held or kept; put both back from a copy, or move the directory elsewhere: the next mount \
-                    begins anew, and what was held is in `stage` there";
+                    that was held or kept";
+
+const WAYS_ON: &str = "put both back from a copy, or move the directory elsewhere: the next mount begins anew, and what was \
+                       held is in `stage` there";
 
 /// Whether nothing was ever written to the database. Asked before SQLite opens it, which takes away the log of such a one.
 fn is_empty(dirs: &StateDirs) -> bool {
@@ -133,14 +135,15 @@ impl Drop for Database {
 impl Database {
     pub fn open(dirs: &StateDirs, halt: &Arc<Halt>) -> Result<Self> {
         let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
+        let unusable = |what: &str| damaged(format!("{what}; {WAYS_ON}"));
         if is_empty(dirs) && (dirs.is_known() || has_content(dirs)?) {
-            return Err(damaged(LOST.to_owned()));
+            return Err(unusable(LOST));
         }
         let opening = || format!("open the state database in {}", dirs.describe());
         let unopened = |err: rusqlite::Error| match is_read_only(dirs) {
             // The database itself says no more than that it cannot be opened.
             Ok(true) => Error::Io { doing: opening(), cause: io::Error::from_raw_os_error(libc::EROFS) },
-            Ok(false) | Err(_) => damaged(err.to_string()),
+            Ok(false) | Err(_) => unusable(&format!("its database {FILE}, or the log of that, {FILE}-wal: {err}")),
         };
         let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match err {
             OpenError::Below(cause) => Error::Io { doing: opening(), cause },
@@ -154,7 +157,7 @@ impl Database {
         if forgets && (dirs.is_known() || has_content(dirs)?) {
             // Somebody may still find something in it.
             connection.keep_log()?;
-            return Err(damaged(LOST.to_owned()));
+            return Err(unusable(LOST));
         }
         let made = match version {
             0 => make_tables(&connection),

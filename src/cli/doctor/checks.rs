@@ -8,10 +8,11 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::thread::CapabilitySet;
 
 use super::super::mount::SettingFlags;
-use super::super::sources;
+use super::super::{offline, sources};
 use super::Finding;
-use crate::client::DeadMount;
+use crate::client::{Client, DeadMount};
 use crate::overlay::Policy;
+use crate::protocol::{ErrorBody, ErrorCode, Op, Request};
 use crate::sys::mount::{HELPERS, open_fuse_device};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{are_told_of, user_limit};
@@ -33,6 +34,7 @@ pub fn of_machine() -> Vec<Finding> {
 pub fn of_project(project: &Path) -> Vec<Finding> {
     let mut findings = settings(project);
     findings.extend([outsiders(project), space(project)]);
+    findings.extend(state(project));
     findings.extend(place(project));
     findings
 }
@@ -158,6 +160,26 @@ fn settings(project: &Path) -> Vec<Finding> {
     });
     let notes: Vec<Finding> = ignored.chain(git).collect();
     if notes.is_empty() { vec![Finding::ok(CHECK, "can be read")] } else { notes }
+}
+
+/// Whether what is kept of the project can be read; none where nothing is yet, or somebody else is at it.
+fn state(project: &Path) -> Option<Finding> {
+    const CHECK: &str = "state";
+    let ask = || -> Result<(), ErrorBody> {
+        let mut client = Client::open(project, offline::answer)?;
+        // What is found of a project above this one says nothing of this one.
+        if client.place().root == project {
+            client.ask(&Request { limit: Some(1), ..Request::new(Op::Status) })?;
+        }
+        Ok(())
+    };
+    match ask() {
+        Ok(()) => Some(Finding::ok(CHECK, "can be read, as far as there is any")),
+        Err(err) if matches!(err.code, ErrorCode::NotMounted | ErrorCode::Busy) => None,
+        Err(err) => {
+            Some(Finding::fault(CHECK, err.message, "until that is mended nothing can be mounted or confirmed"))
+        }
+    }
 }
 
 /// Whether what others change below is seen at once.

@@ -277,9 +277,13 @@ fn a_damaged_state_directory_is_named_by_its_whole_path() {
     let scratch = mounted_scratch!();
     scratch.write(".fettle/fettle.db", "no database".repeat(100));
     for output in [scratch.mounting().run(), scratch.cli(&["status"])] {
-        let want = "! fettlefs: state directory [project]/.fettle is damaged: file is not a database\n=> 1\n";
+        let want = "! fettlefs: state directory [project]/.fettle is damaged: its database fettle.db, or the log of that, \
+                    fettle.db-wal: file is not a database; put both back from a copy, or move the directory elsewhere: the \
+                    next mount begins anew, and what was held is in `stage` there\n=> 1\n";
         assert_eq!(super::told(&scratch, &output), want);
     }
+    let found = scratch.cli(&["doctor"]).exits(1).stdout;
+    assert!(found.contains("  fault  state: state directory ") && found.contains("file is not a database"), "{found}");
 }
 
 #[test]
