@@ -12,7 +12,7 @@ use super::super::{offline, sources};
 use super::Finding;
 use crate::client::{Client, DeadMount};
 use crate::overlay::Policy;
-use crate::protocol::{ErrorBody, ErrorCode, Op, Request};
+use crate::protocol::{ErrorBody, ErrorCode, Op, Request, STATE_DIRECTORY};
 use crate::sys::mount::{HELPERS, open_fuse_device};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{are_told_of, user_limit};
@@ -211,23 +211,29 @@ fn watches() -> Finding {
 
 fn space(project: &Path) -> Finding {
     const CHECK: &str = "space";
-    let state = match sources::location() {
-        Ok(location) => location.state.filter(|state| state.exists()).unwrap_or_else(|| project.to_owned()),
+    let named = match sources::location() {
+        Ok(location) => location.state,
         Err(failure) => return Finding::fault(CHECK, failure.message(), "correct the variable"),
     };
-    match rustix::fs::statvfs(&state) {
+    let state = named.unwrap_or_else(|| project.join(STATE_DIRECTORY));
+    // What is held is in the state that is there, and nobody would find it from another place.
+    let (place, or_elsewhere) = match state.exists() {
+        true => (state.as_path(), ""),
+        false => (project, ", or name another place by FETTLE_STATE_DIR"),
+    };
+    match rustix::fs::statvfs(place) {
         Ok(facts) if facts.f_flag.contains(StatVfsMountFlags::RDONLY) => {
-            let message = format!("{} is on a read-only file system", state.display());
-            Finding::fault(CHECK, message, "mount it read-write, or name another place by FETTLE_STATE_DIR")
+            let message = format!("{} is on a read-only file system", place.display());
+            Finding::fault(CHECK, message, format!("mount it read-write{or_elsewhere}"))
         }
         Ok(facts) => match facts.f_bavail.saturating_mul(facts.f_frsize) {
             left if left < SPACE_LEFT_MIN => {
-                let message = format!("{} MiB left at {}", left >> 20, state.display());
-                Finding::note(CHECK, message, "make room, or name another place by FETTLE_STATE_DIR")
+                let message = format!("{} MiB left at {}", left >> 20, place.display());
+                Finding::note(CHECK, message, format!("make room{or_elsewhere}"))
             }
-            left => Finding::ok(CHECK, format!("{} MiB left at {}", left >> 20, state.display())),
+            left => Finding::ok(CHECK, format!("{} MiB left at {}", left >> 20, place.display())),
         },
-        Err(err) => Finding::fault(CHECK, format!("{}: {err}", state.display()), "mend the file system"),
+        Err(err) => Finding::fault(CHECK, format!("{}: {err}", place.display()), "mend the file system"),
     }
 }
 
