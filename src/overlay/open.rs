@@ -13,7 +13,7 @@ use super::heritage::Heritage;
 use super::lookup::Origin;
 use super::nodes::{NodeId, PartedOpen};
 use super::passed::{Claimed, Passed, PassedHandle};
-use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, open_lower};
+use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, State, open_lower};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::sys::OFlags;
@@ -173,22 +173,31 @@ impl Overlay {
                 return Ok(None);
             }
             let has_others = state.nodes.has_several_paths(node);
-            let is_there = match &origin {
-                Origin::Nothing | Origin::Hidden(_) => false,
-                Origin::Lower(_) if state.upper_elsewhere(node, path).is_some() => false,
-                Origin::Lower(meta) if has_others => state.nodes.is_lower(node, meta.key()),
-                Origin::Lower(meta) => state.nodes.is_to_be_opened(node, path, meta),
-                Origin::Upper(id, _) => state.node_strayed(*id).is_none_or(|strayed| strayed == node),
-            };
-            if is_there {
+            let is_there = state.is_to_be_opened(node, path, &origin);
+            drop(state);
+            if is_there && !(has_others && self.drop_other_lost_names(node, path)?) {
                 return Ok(Some(Look { epoch, origin, file }));
             }
-            drop(state);
-            if has_others {
+            if has_others && !is_there {
                 self.leave_name(node, path)?;
             }
             return Err(Error::Errno(libc::ESTALE));
         }
+    }
+
+    /// The kernel does not say by which name it has found a node. Where another one of it leads elsewhere by now, that may be
+    /// the one. Gives whether there was any.
+    fn drop_other_lost_names(&self, node: NodeId, path: &RelPath) -> Result<bool> {
+        let mut lost = false;
+        let paths = self.state.lock().nodes.paths(node)?;
+        for other in paths.iter().filter(|other| *other != path) {
+            let origin = self.origin(other)?;
+            if !self.state.lock().is_to_be_opened(node, other, &origin) {
+                self.drop_lost_name(node, other)?;
+                lost = true;
+            }
+        }
+        Ok(lost)
     }
 
     /// By which of its names the kernel has found a node that has lost one nobody knows. When it looks again, the node is to
@@ -442,5 +451,18 @@ impl Overlay {
         self.saw_free(path, caller);
         self.handle(id)?.note_began();
         Ok((entry, Opened { handle: id, keep_cache: true, passed: None }))
+    }
+}
+
+impl State {
+    /// Whether what is at a path of a node is what is opened by it.
+    fn is_to_be_opened(&mut self, node: NodeId, path: &RelPath, origin: &Origin) -> bool {
+        match origin {
+            Origin::Nothing | Origin::Hidden(_) => false,
+            Origin::Lower(_) if self.upper_elsewhere(node, path).is_some() => false,
+            Origin::Lower(meta) if self.nodes.has_several_paths(node) => self.nodes.is_lower(node, meta.key()),
+            Origin::Lower(meta) => self.nodes.is_to_be_opened(node, path, meta),
+            Origin::Upper(id, _) => self.node_strayed(*id).is_none_or(|strayed| strayed == node),
+        }
     }
 }

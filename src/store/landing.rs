@@ -537,6 +537,8 @@ impl Work<'_> {
 
     fn apply(&mut self) -> Result<Vec<StepOutcome>> {
         let mut outcomes = Vec::with_capacity(self.staged.len());
+        // Before the first: each may move the ctime of what another writes to.
+        self.staged.iter().try_for_each(Staged::check_unwritten)?;
         for (index, staged) in self.staged.iter().enumerate() {
             staged.apply(self.store)?;
             outcomes.push(staged.outcome()?);

@@ -153,6 +153,29 @@ fn a_file_renamed_over_below_is_the_new_one_and_the_open_one_stays_what_it_was()
     }
 }
 
+/// The kernel does not say by which name it opens, and keeps the name for as long as nobody tells it otherwise.
+#[test]
+fn one_of_several_names_that_is_renamed_over_below_is_the_new_file_at_the_next_open() {
+    let scratch = mounted_scratch!();
+    for round in 0..20 {
+        let [first, second, third] = ["a", "b", "c"].map(|name| format!("{name}{round}"));
+        scratch.write(&first, "old\n");
+        let project = scratch.project();
+        for name in [&second, &third] {
+            fs::hard_link(project.join(&first), project.join(name)).expect("a further name");
+        }
+    }
+    let view = scratch.mount();
+    for round in 0..20 {
+        let [first, second, third] = ["a", "b", "c"].map(|name| format!("{name}{round}"));
+        assert_eq!([&first, &second, &third].map(|name| view.read(name)), ["old\n"; 3]);
+        scratch.write("new", format!("new {round}\n"));
+        fs::rename(scratch.project().join("new"), scratch.project().join(&second)).expect("renamed over it");
+        assert_eq!(view.read(&second), format!("new {round}\n"));
+        assert_eq!([&first, &third].map(|name| view.read(name)), ["old\n"; 2]);
+    }
+}
+
 #[test]
 fn a_file_that_is_removed_below_stays_what_it_was_for_whoever_has_it_open() {
     let scratch = mounted_scratch!();

@@ -329,6 +329,14 @@ impl Staged {
         if same { Ok(()) } else { Err(self.conflict()) }
     }
 
+    /// What is to be written in place has not been renamed by us yet, so that its ctime tells also of who has written and put
+    /// times back, and of a new mode.
+    pub(super) fn check_unwritten(&self) -> Result<()> {
+        let Act::Rewrite { .. } = self.step.act else { return Ok(()) };
+        let here = self.place.stat().doing(|| self.doing("check"))?;
+        if here.map(|meta| meta.stamp()) == self.step.expect { Ok(()) } else { Err(self.conflict()) }
+    }
+
     /// What is renamed may be written to meanwhile; it only must be the same thing.
     fn check_inodes(&self) -> Result<()> {
         let here = self.place.stat().doing(|| self.doing("check"))?;

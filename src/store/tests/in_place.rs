@@ -193,11 +193,26 @@ fn one_that_is_not_synced() {
 #[test]
 fn a_name_that_somebody_made_first_stays_when_a_rewrite_is_undone() {
     let mut bench = Bench::new();
+    std::fs::write(bench.path("a"), "").unwrap();
+    std::fs::hard_link(bench.path("a"), bench.path("c")).unwrap();
     let mut landing = rewriting(&bench);
     landing.link(&bench.lower, &path("c"), &path("a")).unwrap();
-    std::fs::hard_link(bench.path("a"), bench.path("c")).unwrap();
     let promised = landing.promise(Epilogue::default()).unwrap();
     assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { path }) if path == "c"));
     assert_eq!((content(&bench, "a"), content(&bench, "c")), (old(), old()));
     assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
+fn what_somebody_writes_before_it_is_written_in_place_stays_though_size_and_times_are_as_they_were() {
+    let bench = Bench::new();
+    let promised = rewriting(&bench).promise(Epilogue::default()).unwrap();
+    let file = File::options().write(true).open(bench.path("b")).unwrap();
+    let before = file.metadata().unwrap();
+    file.write_all_at(b"our", 0).unwrap();
+    let times = FileTimes::new().set_accessed(before.accessed().unwrap()).set_modified(before.modified().unwrap());
+    file.set_times(times).unwrap();
+    assert!(matches!(promised.apply(), Err(Error::Conflict { .. })));
+    let theirs = old().replacen("old", "our", 1);
+    assert_eq!((content(&bench, "a"), content(&bench, "b")), (theirs.clone(), theirs));
 }
