@@ -298,11 +298,13 @@ impl Overlay {
         name: &OsStr,
         origin: &Origin,
     ) -> Result<Option<(NodeId, Meta)>> {
-        let Some((meta, lower)) = self.inode_at(state, origin)? else {
+        let path = state.nodes.child_path(parent, name)?;
+        let Some((meta, lower)) = self.inode_at(state, &path, origin)? else {
             state.nodes.unname(parent, name);
             return Ok(None);
         };
-        if let (Origin::Upper(id, _), None) = (origin, lower) {
+        let is_unknown = lower.is_none_or(|lower| state.nodes.of_lower(lower).is_none());
+        if let (Origin::Upper(id, _), true) = (origin, is_unknown) {
             state.join_names(*id, parent, name);
         }
         match origin {
@@ -320,23 +322,34 @@ impl Overlay {
     }
 
     /// What a path shows, and which lower inode that stands for.
-    pub(super) fn inode_at(&self, state: &State, origin: &Origin) -> Result<Option<(Meta, Option<InodeKey>)>> {
+    pub(super) fn inode_at(
+        &self,
+        state: &State,
+        path: &RelPath,
+        origin: &Origin,
+    ) -> Result<Option<(Meta, Option<InodeKey>)>> {
         Ok(match origin {
             Origin::Nothing | Origin::Hidden(_) => None,
             Origin::Lower(meta) => Some((*meta, Some(meta.key()))),
-            Origin::Upper(id, meta) => Some((*meta, self.shared_inode(state, *id)?)),
+            Origin::Upper(id, meta) => Some((*meta, self.shared_inode(state, path, *id)?)),
         })
     }
 
-    /// The lower inode of an entry that has several names below: all of them are one node.
-    fn shared_inode(&self, state: &State, id: UpperId) -> Result<Option<InodeKey>> {
+    /// The lower inode of an entry that has several names below: all of them are one node, also where the name of the entry
+    /// itself leads elsewhere below by now.
+    fn shared_inode(&self, state: &State, path: &RelPath, id: UpperId) -> Result<Option<InodeKey>> {
         let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         if let Some(known) = state.nodes.known_inode(&stamp, self.births) {
             return Ok(self.is_shared_with(state, (id, &stamp), known)?.then_some(known));
         }
-        let below = self.lower.stat(&row.names[0]).doing(|| format!("stat {}", row.names[0]))?;
-        Ok(below.filter(|meta| self.births.are_one(&stamp, &meta.stamp())).map(|meta| meta.key()))
+        for path in [&row.names[0], path] {
+            let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            if let Some(below) = below.filter(|below| self.births.are_one(&stamp, &below.stamp())) {
+                return Ok(Some(below.key()));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether the node of a lower inode is the entry's, too: not where that is lower's last name, which lower shows.
@@ -532,11 +545,9 @@ impl State {
         self.nodes.open_on(node).filter(|open| open.upper() == Some(id)).map(|open| open.node)
     }
 
-    /// All names of an entry are one node, also those that lower does not have yet.
+    /// All names of an entry are one node, also those that lower does not have yet, and further names of the inode that it is of.
     fn join_names(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
-        let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names).filter(|names| names.len() > 1) else {
-            return;
-        };
+        let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names) else { return };
         let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.file_at(name)).collect();
         if let (None, Some(node)) = (self.nodes.child(parent, name), known.first()) {
             self.nodes.name(*node, parent, name);

@@ -207,7 +207,7 @@ impl Overlay {
             if state.epoch != epoch {
                 continue;
             }
-            let there = self.inode_at(&state, &origin)?;
+            let there = self.inode_at(&state, &path, &origin)?;
             let known = state.nodes.child(parent, name);
             let is_anothers = match &origin {
                 Origin::Lower(meta) => state.part_from_upper(parent, name, meta.key())?,

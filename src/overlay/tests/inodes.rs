@@ -141,3 +141,23 @@ fn what_somebody_has_written_in_a_copy_shows_under_the_names_that_nobody_has_cha
     let bench = copied(|copy| std::fs::write(copy.join("b"), lines(40)).unwrap());
     assert_eq!((bench.read("a"), bench.read("b")), (Some(changed(100, 60)), Some(lines(40))));
 }
+
+#[test]
+fn a_held_file_is_one_under_all_its_names_after_a_restart_also_where_its_own_leads_elsewhere_below() {
+    for (order, is_replaced) in [("abc", true), ("bca", true), ("cab", true), ("abc", false), ("bac", false)] {
+        let mut bench = Bench::new();
+        bench.put("a", &lines(100));
+        for name in ["b", "c"] {
+            std::fs::hard_link(bench.lower_path("a"), bench.lower_path(name)).unwrap();
+        }
+        bench.save("a", &changed(100, 60));
+        std::fs::remove_file(bench.lower_path("a")).unwrap();
+        if is_replaced {
+            bench.put("a", "somebody's\n");
+        }
+        bench.remount();
+        let nodes: Vec<_> = order.split_terminator("").skip(1).map(|name| bench.node(name).unwrap()).collect();
+        assert!(nodes.iter().all(|node| *node == nodes[0]), "{order}, {is_replaced}: {nodes:?}");
+        assert_eq!(["a", "b", "c"].map(|name| bench.read(name)), [(); 3].map(|()| Some(changed(100, 60))));
+    }
+}
