@@ -130,8 +130,8 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
     let DeadMount { mountpoint, project } = dead;
     if arguments.confirm_all || arguments.discard_all {
         let message = format!(
-            "the mount on {} is dead (its daemon is gone), and nobody decides for it: `fettlefs unmount {0}` detaches it, and \
-             `fettlefs confirm` and `fettlefs discard` do without a mount",
+            "{dead}, and nobody decides for it: `fettlefs unmount {}` detaches it, and `fettlefs confirm` and `fettlefs \
+             discard` do without a mount",
             mountpoint.display()
         );
         return Err(Failure::new(ErrorCode::NotMounted, message));

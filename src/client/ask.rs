@@ -40,7 +40,7 @@ enum Answer {
 pub enum ClientError {
     #[error("no mount and no .fettle here or above {}", .0.display())]
     NoProject(PathBuf),
-    #[error("the mount on {} is dead (its daemon is gone); {}", .0.mountpoint.display(), .0.remedy())]
+    #[error("{}; {}", .0, .0.remedy())]
     Stale(DeadMount),
     #[error("the mount on {} is another user's, who has to ask: without `-o allow_other` nobody else may look into it; root can `umount` it", .0.display())]
     Shut(PathBuf),

@@ -5,6 +5,7 @@ use crate::protocol::STATE_DIRECTORY;
 use crate::sys::mount::{self, FS_TYPE, MountEntry, is_death};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The mounts of fettlefs, parents before children, without those that another covers. Their sources are the projects' paths.
@@ -35,6 +36,12 @@ pub struct DeadMount {
     pub mountpoint: PathBuf,
     /// What to mount again, which is not always what was mounted on.
     pub project: PathBuf,
+}
+
+impl fmt::Display for DeadMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the mount on {} is dead (its daemon is gone)", self.mountpoint.display())
+    }
 }
 
 impl DeadMount {

@@ -143,7 +143,7 @@ impl Overlay {
             if state.epoch != epoch {
                 continue;
             }
-            let entered = self.enter(&mut state, parent, name, &origin)?;
+            let entered = self.enter(&mut state, (parent, name, &path), &origin)?;
             let found = match entered {
                 Some((node, meta)) => {
                     state.nodes.looked_up(node);
@@ -294,12 +294,10 @@ impl Overlay {
     fn enter(
         &self,
         state: &mut State,
-        parent: NodeId,
-        name: &OsStr,
+        (parent, name, path): (NodeId, &OsStr, &RelPath),
         origin: &Origin,
     ) -> Result<Option<(NodeId, Meta)>> {
-        let path = state.nodes.child_path(parent, name)?;
-        let Some((meta, lower)) = self.inode_at(state, &path, origin)? else {
+        let Some((meta, lower)) = self.inode_at(state, path, origin)? else {
             state.nodes.unname(parent, name);
             return Ok(None);
         };

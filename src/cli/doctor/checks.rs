@@ -49,8 +49,7 @@ fn place(project: &Path) -> Option<Finding> {
 
 /// Nothing of the project can be seen through it.
 pub fn dead(mount: &DeadMount) -> Finding {
-    let message = format!("the mount on {} is dead (its daemon is gone)", mount.mountpoint.display());
-    Finding::fault("project", message, mount.remedy())
+    Finding::fault("project", mount.to_string(), mount.remedy())
 }
 
 fn device() -> Finding {

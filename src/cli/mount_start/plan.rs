@@ -58,9 +58,9 @@ impl Plan {
     /// A run would take away a dead mount of everybody's, and with it what keeps others from writing past the review.
     fn check_runs_uncover_nothing(&self) -> Result<(), Failure> {
         match self.audience {
-            Audience::Runs if dead_mount_at(&self.project)?.is_some() => {
-                let (mountpoint, project) = (self.project.clone(), self.project.clone());
-                Err(ClientError::Stale(DeadMount { mountpoint, project }).into())
+            Audience::Runs if self.was_shut => {
+                let dead = DeadMount { mountpoint: self.mountpoint.clone(), project: self.project.clone() };
+                Err(ClientError::Stale(dead).into())
             }
             Audience::Runs | Audience::Everyone => Ok(()),
         }
