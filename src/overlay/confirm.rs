@@ -103,12 +103,9 @@ impl Overlay {
         let mut new = self.row_side(&change.row).map_err(fault)?;
         self.check_as_reviewed(change, &mut new)?;
         let mut present = self.present_side(path).map_err(fault)?;
-        let taken = |change: &Taken| Taken {
-            row: change.row.clone(),
-            held: change.held.clone(),
-            open: change.open.clone(),
-            version: change.version,
-        };
+        let base = self.base_over(&change.row.base, present.meta.as_ref());
+        let row = UpperRow { base, ..change.row.clone() };
+        let taken = Taken { row, held: change.held.clone(), open: change.open.clone(), version: change.version };
         if new.exists() {
             self.check_way(path)?;
         }
@@ -129,7 +126,7 @@ impl Overlay {
             true => (new.closed(), Done::Applied),
             false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
         };
-        Ok(Landable { taken: taken(change), new, present: present.closed(), done, backup: None })
+        Ok(Landable { taken, new, present: present.closed(), done, backup: None })
     }
 
     /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).

@@ -129,7 +129,7 @@ impl Overlay {
                 Some(_) => None,
                 None => comparison.present.kept().doing(|| format!("hash {} below", comparison.path))?,
             };
-            if !job.row.base.is_shared() {
+            if !self.base_over(&job.row.base, comparison.present.meta.as_ref()).is_shared() {
                 row.base = row.base.of_one_name();
             }
         }

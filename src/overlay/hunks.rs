@@ -227,7 +227,8 @@ impl Overlay {
         let path = &row.names[0];
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let by = &review.by;
-        let change = Replacement { path, base: &row.base, new: landed, present, kind: BackupKind::Confirmed, by };
+        let base = self.base_over(&row.base, present.meta.as_ref());
+        let change = Replacement { path, base: &base, new: landed, present, kind: BackupKind::Confirmed, by };
         let backup = self.stage_replacement(&change, &mut landing)?;
         let content = landed.kept().doing(|| format!("hash {path}"))?;
         let mut rest = row.clone();
@@ -245,7 +246,7 @@ impl Overlay {
         epilogue.anchors.push(Known::of(content.map_or(AnchorState::Nothing, AnchorState::Content)).as_anchor(path));
         let moved = backup.map(|kept| self.state.lock().past.moved_to(path, kept));
         epilogue.anchors.extend(moved.unwrap_or_default());
-        let effect = content_effect(&row.base, (present, backup), landed.version(content));
+        let effect = content_effect(&base, (present, backup), landed.version(content));
         let event = self.hunks_event(EventName::Confirmed, split, review).with(|event| {
             event.sha256 = content.map(|kept| kept.digest);
             event.bytes = Some(landed.size);

@@ -82,6 +82,45 @@ impl Overlay {
         ids.into_iter().filter(has_left).try_for_each(|id| self.settle_moved(id, by).map(|_| ()))
     }
 
+    /// A change is of the file that was written: where somebody has made the name that it goes by lead elsewhere below, it
+    /// goes on by another one.
+    pub(super) fn follow_file(&self, id: UpperId) -> Result<()> {
+        let is_shared = self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.base.is_shared());
+        if !is_shared {
+            return Ok(());
+        }
+        let (row, _claim) = match self.claim(id) {
+            Err(err) if err.code() == libc::ESTALE => return Ok(()),
+            claimed => claimed?,
+        };
+        let path = &row.names[0];
+        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        if self.is_of_file(&row.base, below.as_ref()) {
+            return Ok(());
+        }
+        let Some(other) = self.other_name_below(path, &row)? else { return Ok(()) };
+        self.rename_change(id, path, &other)?;
+        let node = self.state.lock().nodes.at(path);
+        node.map_or(Ok(()), |node| self.drop_lost_name(node, path).map(drop))
+    }
+
+    /// What a change is based on that is about to be written where `present` is: where that is another file by now, it takes
+    /// the place of that one name, whatever others that file has.
+    pub(super) fn base_over(&self, base: &Base, present: Option<&Meta>) -> Base {
+        match self.is_of_file(base, present) {
+            true => *base,
+            false => base.of_one_name(),
+        }
+    }
+
+    /// Whether `present` is the very file that a change was written to, whatever is in it by now.
+    fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
+        match (base.below, present) {
+            (Below::Entry { stamp, .. }, Some(present)) => self.births.may_be_one(stamp.key(), present.key()),
+            (_, _) => false,
+        }
+    }
+
     /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
     /// has not, which is looked for.
     pub(super) fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {

@@ -107,6 +107,7 @@ impl Overlay {
         because: Vec<Reason>,
         denial: Denial,
     ) -> Result<Settled> {
+        self.follow_file(id)?;
         let covering = self.uncover(id, actor)?;
         let settled = loop {
             let Some(mut job) = self.take_job(id, denial) else { return Ok(Settled::Unchanged) };

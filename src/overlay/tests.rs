@@ -18,6 +18,7 @@ mod looks_held;
 mod many;
 mod model;
 mod moved_aside;
+mod names_below;
 mod outside;
 mod passing;
 mod patch;
