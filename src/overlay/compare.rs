@@ -246,6 +246,11 @@ impl Comparison {
         }
     }
 
+    /// Lets go of the file below: nobody has it open but who writes it in place.
+    pub(super) fn close_below(&mut self) {
+        (self.old.file, self.present.file) = (None, None);
+    }
+
     /// Whether a rule has the path reviewed, whatever its content.
     pub(super) fn is_gated(&self) -> bool {
         self.reasons.iter().any(|reason| matches!(reason, Reason::Sensitive | Reason::Rule))

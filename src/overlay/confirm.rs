@@ -7,7 +7,7 @@ use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
-use crate::store::{self, Below, Durability, Epilogue, Fate, Kept, Landed, Landing, What};
+use crate::store::{self, Below, Durability, Epilogue, Fate, Kept, Landed, Landing, UpperRow, What};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
 

@@ -288,8 +288,11 @@ impl Overlay {
         let state = self.state.lock();
         let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
         let mut inside = dirs.flat_map(|dir| state.uppers.within(&dir.row.names[0]));
-        // A deletion in a directory that somebody removed needs no place.
-        let needs_place = |id: &UpperId| state.uppers.get(*id).is_some_and(|upper| upper.row.what != What::Whiteout);
+        // A deletion in a directory that somebody removed needs no place. Nor does a directory that a look has made a moment
+        // ago for the sake of what is in it: it goes with the last of that.
+        let needs_place = |id: &UpperId| {
+            state.uppers.get(*id).is_some_and(|upper| upper.row.what != What::Whiteout && !upper.is_stand_in())
+        };
         let left = inside.find(|id| needs_place(id) && !taken.iter().any(|change| change.row.id == *id));
         match left.and_then(|id| state.uppers.get(id)) {
             Some(left) => {

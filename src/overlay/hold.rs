@@ -117,8 +117,9 @@ impl Overlay {
 
     /// The entry as it waits for review, its base kept.
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
-        if let Some(content) = comparison.old.stage(&self.store)? {
+        if let Some(content) = comparison.old.stage_found(&self.store)? {
             self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
+            comparison.old.digest = Some(content.digest);
         }
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;

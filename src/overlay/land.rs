@@ -74,6 +74,10 @@ impl Overlay {
             // For a recovery; else what is known by then is recorded.
             epilogue.anchors.extend(self.state.lock().past.carried(source, &comparison.path, &meta));
         }
+        if landing.rewrites() && !job.is_crossed {
+            // Who writes in place does it alone.
+            comparison.close_below();
+        }
         let promised = landing.promise(epilogue)?;
         let before = (anchors, judged_against);
         let Some((applied, attributes_hold)) = self.apply_landing(job, comparison, promised, before, actor, enter)?
@@ -299,11 +303,10 @@ impl Overlay {
 
     fn stage_new(&self, change: &Replacement<'_>, new: &NewContent<'_>, landing: &mut Landing<'_>) -> Result<()> {
         let Replacement { path, present, .. } = change;
-        let expect = present.meta.map(|meta| meta.stamp());
-        match expect.filter(|_| present.is_dir()) {
+        match present.meta.filter(Meta::is_dir) {
             // Its contents go by steps of their own.
-            Some(dir) => landing.supplant(&self.lower, path, dir, new)?,
-            None => landing.place(&self.lower, path, expect, new)?,
+            Some(dir) => landing.supplant(&self.lower, path, dir.stamp(), new)?,
+            None => landing.place(&self.lower, path, present.meta.as_ref(), new)?,
         };
         Ok(())
     }

@@ -450,7 +450,7 @@ impl Overlay {
         let file = super::open_lower(&self.lower, path).doing(doing)?;
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let copy = NewContent::File { file: &file, like: &file, meta };
-        let copy = landing.place(&self.lower, path, Some(meta.stamp()), &copy)?;
+        let copy = landing.place(&self.lower, path, Some(&meta), &copy)?;
         let save = self.state.lock().uppers.saved_on_copy(path, &meta.stamp(), &copy.stamp());
         let promised = landing.promise(Epilogue { save, ..Epilogue::default() })?;
         let applied = {

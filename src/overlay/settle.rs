@@ -49,15 +49,17 @@ pub(super) struct Job {
     pub takes_place: bool,
     /// Reasons that the moment brings, not the content.
     pub because: Vec<Reason>,
+    /// Whether it has been judged a moment ago, and did not land for what somebody did below at that very moment.
+    pub is_crossed: bool,
     pub denial: Denial,
 }
 
 impl Job {
     /// What would be judged if a row came to be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
-        let (synced, moved_on, because) = (false, false, Vec::new());
+        let (synced, moved_on, is_crossed, because) = (false, false, false, Vec::new());
         let (open, version, takes_place, denial) = (None, 0, false, Denial::Drops);
-        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, denial }
+        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, is_crossed, denial }
     }
 }
 
@@ -109,9 +111,11 @@ impl Overlay {
     ) -> Result<Settled> {
         self.follow_file(id)?;
         let covering = self.uncover(id, actor)?;
+        let mut is_crossed = false;
         let settled = loop {
             let Some(mut job) = self.take_job(id, denial) else { return Ok(Settled::Unchanged) };
             job.because.extend(because.iter().copied());
+            job.is_crossed = is_crossed;
             let mut claim = Claim { overlay: self, id, judged: false };
             let settled = match self.judge(&job, actor) {
                 Err(Error::Denied) => Err(Error::Denied),
@@ -124,6 +128,11 @@ impl Overlay {
             let is_left = !matches!(settled, Ok(_) | Err(Error::Denied));
             if let (true, Some(upper)) = (is_left, self.state.lock().uppers.get_mut(id)) {
                 upper.left = true;
+            }
+            if !is_crossed && settled.as_ref().is_err_and(|err| is_to_be_judged_again(&job, err)) {
+                // By what is there now.
+                is_crossed = true;
+                continue;
             }
             // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
             if !matches!(settled, Ok(Settled::Postponed)) || !self.is_renamed(&job) {
@@ -167,6 +176,7 @@ impl Overlay {
             takes_along: upper.takes_along.clone(),
             takes_place: false,
             because: upper.because.clone(),
+            is_crossed: false,
             denial,
         })
     }
@@ -228,6 +238,7 @@ impl Overlay {
         // how it looks where a rule has the path reviewed, and a name that comes with it.
         if comparison.reasons.is_empty() || is_same && !waits {
             match self.land(job, &mut comparison, actor) {
+                Err(err) if !job.is_crossed && is_to_be_judged_again(job, &err) => return Err(err),
                 Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
                 Err(_) if !comparison.reasons.contains(&Reason::Parent) && self.has_lost_its_dir(path)? => {
                     comparison.add(Reason::Parent);
@@ -424,6 +435,16 @@ impl Overlay {
         }
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
         same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
+    }
+}
+
+/// Whether somebody was at work below at the very moment of a landing. What is written in place was closed for that: whatever
+/// was in the way, it is opened anew.
+fn is_to_be_judged_again(job: &Job, err: &Error) -> bool {
+    match err {
+        Error::Denied => false,
+        Error::Store(store::Error::Conflict { .. }) => true,
+        _ => job.row.base.is_shared(),
     }
 }
 

@@ -199,13 +199,25 @@ impl Side {
         }
     }
 
-    /// Safe content of this side, for a backup or as the base of a held change.
+    /// Safe content of this side, for a backup.
     pub fn stage(&self, store: &store::Store) -> store::Result<Option<StagedContent>> {
+        self.stage_by(|file| store.stage_content(file))
+    }
+
+    /// The same to be judged against: what is found of it, though somebody is writing to it.
+    pub fn stage_found(&self, store: &store::Store) -> store::Result<Option<StagedContent>> {
+        self.stage_by(|file| store.stage_found(file))
+    }
+
+    fn stage_by(
+        &self,
+        stage: impl FnOnce(&File) -> store::Result<StagedContent>,
+    ) -> store::Result<Option<StagedContent>> {
         match (&self.bytes, &self.file) {
             (Some(bytes), _) if bytes.len() <= 64 * 1024 || self.file.is_none() => {
                 Ok(Some(StagedContent::of(bytes.clone())))
             }
-            (_, Some(file)) => store.stage_content(file).map(Some),
+            (_, Some(file)) => stage(file).map(Some),
             (Some(_), None) | (None, None) => Ok(None),
         }
     }

@@ -43,13 +43,26 @@ impl StagedContent {
 }
 
 impl super::Store {
-    /// Makes a file's content safe: by reflink or copy, never by a link that somebody's open descriptor writes to.
+    /// Makes a file's content safe: by reflink or copy, never by a link that somebody's open descriptor writes to. An error
+    /// [`file::has_changed_meanwhile`] where somebody wrote to it.
     pub fn stage_content(&self, source: &File) -> Result<StagedContent> {
+        self.stage(source, file::copy_content)
+    }
+
+    /// The same of what is compared with and not replaced: as much of it as is found, whoever is writing.
+    pub fn stage_found(&self, source: &File) -> Result<StagedContent> {
+        self.stage(source, |source, copy| match file::copy_content(source, copy) {
+            Err(err) if file::has_changed_meanwhile(&err) => Ok(()),
+            other => other,
+        })
+    }
+
+    fn stage(&self, source: &File, copy: impl FnOnce(&File, &File) -> io::Result<()>) -> Result<StagedContent> {
         let size = source.metadata().doing(|| "stat content to keep".to_owned())?.len();
         if size <= INLINE_BYTES_MAX {
             return Ok(StagedContent::of(file::read_all(source).doing(|| "read content to keep".to_owned())?));
         }
-        self.stage_large(source, size)
+        self.stage_large(source, size, copy)
     }
 
     /// Makes the file of an upper entry kept content by one more name, for a disk that is too full for a copy. From then
@@ -93,11 +106,16 @@ impl super::Store {
         if needed { Ok(()) } else { remove_file(&self.dirs, &digest.to_string()) }
     }
 
-    fn stage_large(&self, source: &File, size: u64) -> Result<StagedContent> {
+    fn stage_large(
+        &self,
+        source: &File,
+        size: u64,
+        copy_content: impl FnOnce(&File, &File) -> io::Result<()>,
+    ) -> Result<StagedContent> {
         let doing = || format!("keep {size} bytes of content");
         let temp = self.dirs.content_place(&format!("new-{}", super::landing::random_suffix()))?;
         let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from).doing(doing)?;
-        let digest = file::copy_content(source, &copy).and_then(|()| file::digest(&copy));
+        let digest = copy_content(source, &copy).and_then(|()| file::digest(&copy));
         let digest = match digest {
             Ok(digest) => digest,
             Err(err) => {

@@ -19,7 +19,7 @@ use super::operations::DirLooks;
 use super::upper::{self, UpperId, UpperRow, to_row};
 use super::{Result, recovery, verdicts};
 use crate::model::{ChangeId, Digest, OperationId, RelPath, Stamp, Timestamp};
-use crate::sys::file::{self, Meta};
+use crate::sys::file::{self, Meta, OwnLooks};
 use crate::sys::sqlite::Transaction;
 
 /// How a change ended.
@@ -188,10 +188,27 @@ impl Looks {
     }
 
     pub fn give(&self, file: &File) -> io::Result<()> {
+        self.give_but(&OwnLooks::default(), file)
+    }
+
+    /// The same, but for what the file has of its own.
+    pub fn give_but(&self, own: &OwnLooks, file: &File) -> io::Result<()> {
         let meta = Meta { uid: self.uid, gid: self.gid, ..Meta::of(file.as_fd())? };
-        file::copy_owner(&meta, file.as_fd())?;
-        file::set_mode(file.as_fd(), self.mode)?;
+        if !own.owner {
+            file::copy_owner(&meta, file.as_fd())?;
+        }
+        if !own.mode {
+            file::set_mode(file.as_fd(), self.mode)?;
+        }
         file::set_times(file.as_fd(), file::to_timespec(self.atime), file::to_timespec(self.mtime))
+    }
+
+    /// Which looks are the file's own where these come after `before`: those that stay. Somebody may have changed them at this
+    /// very moment. A write takes set-id bits away: they are given again.
+    pub fn unchanged_since(&self, before: &Self) -> OwnLooks {
+        let mode = self.mode == before.mode && self.mode & file::SET_ID == 0;
+        let owner = (self.uid, self.gid) == (before.uid, before.gid);
+        OwnLooks { mode, owner, xattrs: Vec::new() }
     }
 }
 

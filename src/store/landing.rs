@@ -12,6 +12,7 @@
 //! whose content `apply` writes in place.
 
 mod foreign;
+mod in_place;
 mod made;
 mod staged;
 
@@ -147,17 +148,19 @@ impl<'a> Landing<'a> {
         Self { is_vital: true, ..self }
     }
 
-    /// Prepares a new entry for `path`, where `expect` must still stand when it is applied.
-    pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, new: &NewContent<'_>) -> Result<Meta> {
+    /// Prepares a new entry for `path`, where `expect` must still stand when it is applied, with the mode and owner that it has.
+    pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<&Meta>, new: &NewContent<'_>) -> Result<Meta> {
         let looks = match new {
             NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
             NewContent::File { .. } | NewContent::Bytes { .. } => None,
             NewContent::Symlink { .. } | NewContent::Node { .. } => None,
         };
-        self.stage_new((tree, path), expect, new, |temp, made| {
+        let placed = self.stage_new((tree, path), expect.map(Meta::stamp), new, |temp, made| {
             let nameless = made.nameless.as_ref().map(|_| made.meta.stamp());
             Act::Place { temp, inode: made.meta.inode, looks, nameless }
-        })
+        })?;
+        self.work.last().expect_looks = expect.copied();
+        Ok(placed)
     }
 
     /// The same where a directory is, which goes. What is in it must go by steps after this one, or by [`Self::remove_dir`]:
@@ -316,8 +319,12 @@ impl<'a> Landing<'a> {
         let act = Act::Rewrite { old: old.digest, new: kept.digest, looks };
         self.contents.extend([old, kept]);
         self.work.push(Step { path: path.clone(), expect: Some(expect), act }, place);
-        self.work.last().new = Some(new.try_clone().doing(|| "duplicate a descriptor".to_owned())?);
-        Ok(())
+        self.work.last().open_to_rewrite(new)
+    }
+
+    /// Whether something is written in place.
+    pub fn rewrites(&self) -> bool {
+        self.work.staged.iter().any(|staged| matches!(staged.step.act, Act::Rewrite { .. }))
     }
 
     /// What is going to stand at a path, as far as it stands somewhere already.
@@ -511,10 +518,9 @@ impl Work<'_> {
     }
 
     fn open_rewritten(&mut self) -> Result<()> {
-        for staged in self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Rewrite { .. })) {
-            let what = staged.step.path.to_string();
-            let file = staged.place.open(OFlags::RDONLY).doing(|| format!("open {what}"))?;
-            self.to_sync.push((File::from(file), what));
+        for staged in &self.staged {
+            let rewritten = staged.rewritten()?.map(|file| (file, staged.step.path.to_string()));
+            self.to_sync.extend(rewritten);
         }
         Ok(())
     }
@@ -536,6 +542,13 @@ impl Work<'_> {
     }
 
     fn apply(&mut self) -> Result<Vec<StepOutcome>> {
+        self.staged.iter().try_for_each(Staged::keep_others_out)?;
+        let applied = self.apply_steps();
+        self.staged.iter().for_each(Staged::let_others_in);
+        applied
+    }
+
+    fn apply_steps(&mut self) -> Result<Vec<StepOutcome>> {
         let mut outcomes = Vec::with_capacity(self.staged.len());
         // Before the first: each may move the ctime of what another writes to.
         self.staged.iter().try_for_each(Staged::check_unwritten)?;

@@ -11,8 +11,8 @@ use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
 use super::landing::{Progress, Staged, is_swept_early, keep_within, remove_if_empty, sweep_notes};
 use super::upper::{UpperId, What, parse_row};
-use super::{Context, Error, Result, Store, content, is_temp_name};
-use crate::model::{Digest, RelPath};
+use super::{Context, Error, Result, STATE_DIR_NAME, Store, content, is_temp_name};
+use crate::model::{Digest, InodeKey, RelPath};
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
 use crate::sys::sqlite::Transaction;
@@ -328,7 +328,7 @@ fn reopen_all((lower, project): (&Tree, Project), steps: &[Step]) -> Result<Reop
     let mut unreachable: Vec<RelPath> = planted.iter().map(|step| step.path.clone()).collect();
     let (mut dirs, mut among, mut gone) = (Dirs::default(), Vec::new(), Vec::new());
     let staged = |step: &Step, among: &[Staged], dirs: &mut Dirs| {
-        let staged = Staged::reopen(lower, step.clone(), among, dirs)?;
+        let staged = Staged::reopen(lower, by_a_name_it_has(lower, step)?, among, dirs)?;
         if project == Project::Copy { staged.adopted() } else { Ok(staged) }
     };
     let mut reopen = |step: &Step, among: &mut Vec<Staged>| match staged(step, among, &mut dirs) {
@@ -347,6 +347,34 @@ fn reopen_all((lower, project): (&Tree, Project), steps: &[Step]) -> Result<Reop
         }
     }
     Ok(Reopened { staged: among.split_off(renames), unreachable, gone })
+}
+
+/// What was written in place may have lost the name by which it was, to somebody's file, and be half written under its others.
+fn by_a_name_it_has(lower: &Tree, step: &Step) -> Result<Step> {
+    let (Act::Rewrite { .. }, Some(file)) = (&step.act, step.expect) else { return Ok(step.clone()) };
+    let here = lower.stat(&step.path).doing(|| format!("stat {}", step.path))?;
+    let is_here = here.is_some_and(|here| (here.device, here.inode) == (file.device, file.inode));
+    let other = if is_here { None } else { find_name(lower, file.key())? };
+    Ok(Step { path: other.unwrap_or_else(|| step.path.clone()), ..step.clone() })
+}
+
+/// Looks through all of the project. Little is in the middle of being written in place, and that seldom loses its name.
+fn find_name(lower: &Tree, file: InodeKey) -> Result<Option<RelPath>> {
+    let mut dirs = vec![RelPath::root()];
+    while let Some(dir) = dirs.pop() {
+        // What nobody may look into, or has removed meanwhile, cannot be mended there.
+        let Ok(entries) = lower.list(&dir) else { continue };
+        for entry in entries.into_iter().filter(|entry| entry.name != STATE_DIR_NAME && !is_temp_name(&entry.name)) {
+            let Ok(path) = dir.join(&entry.name) else { continue };
+            let is_it = || lower.stat(&path).is_ok_and(|found| found.is_some_and(|found| found.key() == file));
+            match entry.kind {
+                FileKind::Directory => dirs.push(path),
+                FileKind::Regular if entry.inode == file.inode && is_it() => return Ok(Some(path)),
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Whether directories that were made for a landing have not been taken away again, by its undoing.

@@ -43,8 +43,12 @@ impl Bench {
         self.store().database.lock().write(|tx| Ok(tx.execute(another, [])?)).unwrap();
     }
 
+    fn meta(&self, name: &str) -> Meta {
+        self.lower.stat(&path(name)).unwrap().unwrap()
+    }
+
     fn stamp(&self, name: &str) -> Stamp {
-        self.lower.stat(&path(name)).unwrap().unwrap().stamp()
+        self.meta(name).stamp()
     }
 
     fn file(&self, name: &str) -> File {
@@ -162,7 +166,7 @@ fn applied(bench: &Bench) -> super::landing::Applied<'_> {
     let (content, backup) = bench.backup("a");
     landing.keep(content, backup);
     let new = NewContent::File { file: &file, like: &file, meta };
-    landing.place(&bench.lower, &path("a"), Some(bench.stamp("a")), &new).unwrap();
+    landing.place(&bench.lower, &path("a"), Some(&bench.meta("a")), &new).unwrap();
     let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
     assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "new\n");
     applied

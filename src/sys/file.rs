@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 pub use content::{
-    changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_mixture, is_small_and_whole,
-    overwrite, read_about, read_all, read_at, same_content,
+    Overwritten, changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_mixture,
+    is_small_and_whole, overwrite, read_about, read_all, read_at, same_content, take_back,
 };
 pub use looks::{
     OwnLooks, copy_looks, copy_looks_but, copy_metadata, copy_owner, masked_group, mode_beside_list, set_mode,
@@ -20,6 +20,7 @@ pub use looks::{
 };
 
 use crate::model::{Births, InodeKey, Stamp, Timestamp};
+use crate::sys::lease;
 
 /// Of a mode: the bits that lend the owner's or the group's rights to who runs the file.
 pub const SET_UID: u32 = 0o4000;
@@ -215,5 +216,5 @@ pub fn reopen_quietly(fd: BorrowedFd<'_>) -> io::Result<File> {
 /// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.
 pub fn reopen(fd: BorrowedFd<'_>, flags: fs::OFlags) -> io::Result<File> {
     let itself = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    Ok(File::from(fs::open(itself, flags | fs::OFlags::CLOEXEC, Mode::empty())?))
+    Ok(File::from(lease::wait_for_lease(|| fs::open(&itself, flags | fs::OFlags::CLOEXEC, Mode::empty()))?))
 }

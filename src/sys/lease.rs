@@ -1,6 +1,6 @@
-//! Asking the kernel whether a file is open for writing anywhere, by a lease that would be refused then.
+//! Leases: asking the kernel whether a file is open for writing anywhere, and keeping others from opening it.
 //!
-//! Whoever opens the file for writing while the lease is held waits until it is given back, and its holder is sent
+//! Whoever opens a file in a way that its lease does not allow waits until that is given back, and its holder is sent
 //! SIGIO, which by default ends a process: it is ignored from the first lease on.
 #![allow(unsafe_code)]
 
@@ -8,25 +8,60 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+/// The kernel takes a lease away after 45 s, unless it is told another time.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Whether any process has the file open for writing, or mapped so. True where the kernel does not tell. `file` must be
 /// open for reading only.
 pub fn is_open_for_writing(file: &File) -> bool {
-    static IGNORE: Once = Once::new();
-    IGNORE.call_once(ignore_breaks);
     match set(file, libc::F_RDLCK) {
         Ok(()) => {
-            if let Err(err) = set(file, libc::F_UNLCK) {
-                // It goes with the descriptor.
-                log::debug!("give a lease back: {err}");
-            }
+            give_back(file);
             false
         }
         Err(_) => true,
     }
 }
 
+/// From here on nobody else can open the file, or make it shorter, until that is given back: whoever tries waits. False
+/// where somebody has it open already, this process by another descriptor included, where it is not ours, and on file
+/// systems that know no leases. `file` must be open for writing.
+///
+/// Names, attributes and times are not kept from changing.
+pub fn keep_others_out(file: &File) -> bool {
+    set(file, libc::F_WRLCK).is_ok()
+}
+
+pub fn give_back(file: &File) {
+    if let Err(err) = set(file, libc::F_UNLCK) {
+        // It goes with the descriptor.
+        log::debug!("give a lease back: {err}");
+    }
+}
+
+/// Opens without waiting for anybody but for who has a lease: such an open is refused while the others wait.
+pub fn wait_for_lease<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut give_up = None;
+    loop {
+        match open() {
+            Err(Errno::AGAIN)
+                if *give_up.get_or_insert_with(|| Instant::now() + GIVEN_BACK_WITHIN) > Instant::now() =>
+            {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            opened => return opened,
+        }
+    }
+}
+
 fn set(file: &File, kind: libc::c_int) -> io::Result<()> {
+    static IGNORE: Once = Once::new();
+    IGNORE.call_once(ignore_breaks);
     // SAFETY: the descriptor is open, and the call takes a number besides.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) } {
         0 => Ok(()),
@@ -42,8 +77,13 @@ fn ignore_breaks() {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::fs::OpenOptions;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::sys::{OFlags, file};
 
     #[test]
     fn a_file_is_open_for_writing_while_a_descriptor_or_a_mapping_is() {
@@ -56,5 +96,36 @@ mod tests {
         assert!(is_open_for_writing(&reader));
         drop(writer);
         assert!(!is_open_for_writing(&reader));
+    }
+    #[test]
+    fn who_opens_a_file_waits_until_it_is_given_back() {
+        let dir = tempfile::tempdir().expect("scratch");
+        let path = dir.path().join("f");
+        std::fs::write(&path, "x").expect("a file");
+        let write = || OpenOptions::new().read(true).write(true).open(&path);
+        let ours = write().expect("for writing");
+        let reader = File::open(&path).expect("for reading");
+        assert!(!keep_others_out(&ours), "somebody has it open");
+        drop(reader);
+        assert!(keep_others_out(&ours));
+        let unwilling = || file::reopen(ours.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
+        let given_back = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiting = [
+                scope.spawn(|| (write().map(drop), given_back.load(Ordering::SeqCst))),
+                scope.spawn(|| (unwilling().map(drop), given_back.load(Ordering::SeqCst))),
+                scope.spawn(|| (File::create(&path).map(drop), given_back.load(Ordering::SeqCst))),
+            ];
+            std::thread::sleep(Duration::from_millis(50));
+            (&ours).write_all(b"ours").expect("to write");
+            assert_eq!(ours.metadata().expect("its size").len(), 4);
+            given_back.store(true, Ordering::SeqCst);
+            give_back(&ours);
+            for waiting in waiting {
+                let (opened, was_given_back) = waiting.join().expect("a thread");
+                opened.expect("to open it at last");
+                assert!(was_given_back);
+            }
+        });
     }
 }

@@ -16,6 +16,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespe
 use rustix::io::Errno;
 
 use super::file::{FileKind, Meta};
+use super::lease;
 use crate::model::RelPath;
 
 /// A path handed to the kernel in one call stays below this many bytes (`PATH_MAX` is 4096 with its NUL).
@@ -161,14 +162,15 @@ fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 
 fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    loop {
+    let open = || loop {
         match fs::openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), BENEATH) {
             // A rename anywhere raced with the walk; the kernel asks to try again.
             Err(Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => continue,
             Err(Errno::INTR) => continue,
-            result => return Ok(result?),
+            result => return result,
         }
-    }
+    };
+    Ok(lease::wait_for_lease(open)?)
 }
 
 /// The entries of an open directory, read from its beginning.

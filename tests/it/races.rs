@@ -126,6 +126,21 @@ fn no_byte_written_below_is_lost_to_what_lands() {
     view.unmount();
 }
 
+/// Which is written in place.
+#[test]
+fn no_byte_written_below_is_lost_to_what_lands_in_a_file_of_two_names() {
+    let scratch = mounted_scratch!();
+    let view = mounted(&scratch);
+    let small = with_changed_lines(&lines(60), 2);
+    let give_a_name = |path: &str| {
+        let below = scratch.lower().join(path);
+        fs::hard_link(&below, below.with_extension("other")).expect("another name");
+        view.read(path)
+    };
+    race(&scratch, &view, give_a_name, |path, _| view.write(path, &small));
+    view.unmount();
+}
+
 #[test]
 fn no_byte_written_below_is_lost_to_a_rename_that_lands() {
     let scratch = mounted_scratch!();

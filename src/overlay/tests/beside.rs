@@ -7,10 +7,10 @@
 //!
 //! All of them in a process of its own, in which nothing else runs, so that it can fork.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -33,9 +33,22 @@ enum Act {
     /// What is on the disk already is copied.
     SyncedSaveByRename,
     Confirm,
+    /// Of a file that `b` names, too.
+    SaveOfLinked,
+    ConfirmOfLinked,
 }
 
-const ACTS: [Act; 4] = [Act::SaveInPlace, Act::SaveByRename, Act::SyncedSaveByRename, Act::Confirm];
+const ACTS: [Act; 6] = [
+    Act::SaveInPlace,
+    Act::SaveByRename,
+    Act::SyncedSaveByRename,
+    Act::Confirm,
+    Act::SaveOfLinked,
+    Act::ConfirmOfLinked,
+];
+
+/// The mode that somebody gives it.
+const THEIR_MODE: u32 = 0o600;
 
 /// What the other one does at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +62,11 @@ enum Deed {
     Begin,
     /// Opens, to write at the second moment.
     Open,
+    Chmod,
 }
 
-const FIRST: [Deed; 6] = [Deed::Overwrite, Deed::Append, Deed::Replace, Deed::Remove, Deed::Begin, Deed::Open];
+const FIRST: [Deed; 7] =
+    [Deed::Overwrite, Deed::Append, Deed::Replace, Deed::Remove, Deed::Begin, Deed::Open, Deed::Chmod];
 const SECOND: [Deed; 5] = [Deed::Nothing, Deed::Overwrite, Deed::Append, Deed::Replace, Deed::Remove];
 
 #[test]
@@ -113,7 +128,7 @@ impl Meeting {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            let outsider = Outsider { path, open: None, wrote: Vec::new() };
+            let outsider = Outsider { path, open: None, wrote: Vec::new(), mode: None };
             ready.send(()).unwrap();
             outsider.serve(self, theirs)
         });
@@ -121,9 +136,9 @@ impl Meeting {
         // Nobody else does anything now: he waits to be told of the first change.
         let ended = apart(|| self.land(project.path(), &ours)).unwrap();
         drop(ours);
-        let wrote = other.join().unwrap()?;
+        let outsider = other.join().unwrap()?;
         assert!(matches!(ended, Ended::Exited(RIGHT | WRONG)), "{self:?}: {ended:?}");
-        let wrong = self.look(project.path(), &wrote);
+        let wrong = self.look(project.path(), &outsider);
         wrong.iter().for_each(|wrong| eprintln!("{self:?}: {wrong}"));
         Some(wrong.is_empty() && ended == Ended::Exited(RIGHT))
     }
@@ -151,7 +166,7 @@ impl Meeting {
     }
 
     /// At the project that the other process has left.
-    fn look(self, project: &Path, wrote: &[String]) -> Vec<String> {
+    fn look(self, project: &Path, outsider: &Outsider) -> Vec<String> {
         let (bench, recovered) = Bench::at(project);
         let mut wrong = Vec::new();
         if !recovered.is_nothing() {
@@ -160,8 +175,14 @@ impl Meeting {
         let store = bench.view().store();
         let backups = store.backups().unwrap().into_iter().map(|backup| store.content(backup.digest).unwrap().unwrap());
         let mut kept: Vec<String> = backups.map(|content| String::from_utf8(content).unwrap()).collect();
-        kept.extend(bench.lower("a"));
-        for token in wrote.iter().filter(|token| !kept.iter().any(|kept| kept.contains(*token))) {
+        kept.extend(["a", "b"].iter().filter_map(|name| bench.lower(name)));
+        let mode = bench.lower_path("a").metadata().ok().map(|meta| meta.mode() & 0o777);
+        // What he writes to while it changes places may be another file than the one he gave a mode.
+        let stays = !self.act.brings_mode() && self.deeds[1] == Deed::Nothing;
+        if mode.zip(outsider.mode).is_some_and(|(mode, theirs)| mode != theirs) && stays {
+            wrong.push(format!("it has mode {:o}", mode.unwrap_or_default()));
+        }
+        for token in outsider.wrote.iter().filter(|token| !kept.iter().any(|kept| kept.contains(*token))) {
             wrong.push(format!("{token:?} is lost"));
         }
         kept.extend(bench.read("a"));
@@ -173,7 +194,7 @@ impl Meeting {
         if !has_landed && !kept.contains(&self.act.saved()) {
             wrong.push(format!("what was saved is lost: {kept:?}"));
         }
-        let left: Vec<String> = bench.lower_names().into_iter().filter(|name| name != "a").collect();
+        let left: Vec<String> = bench.lower_names().into_iter().filter(|name| name != "a" && name != "b").collect();
         if !left.is_empty() {
             wrong.push(format!("left over: {left:?}"));
         }
@@ -186,33 +207,41 @@ impl Meeting {
 impl Act {
     fn saved(self) -> String {
         match self {
-            Self::SaveInPlace | Self::SaveByRename | Self::SyncedSaveByRename => changed(100, 2),
-            Self::Confirm => changed(100, 60),
+            Self::SaveInPlace | Self::SaveByRename | Self::SyncedSaveByRename | Self::SaveOfLinked => changed(100, 2),
+            Self::Confirm | Self::ConfirmOfLinked => changed(100, 60),
         }
+    }
+
+    /// Whether what is saved is a file of its own until it is renamed over the other.
+    fn brings_mode(self) -> bool {
+        matches!(self, Self::SaveByRename | Self::SyncedSaveByRename)
     }
 
     fn make_ready(self, bench: &Bench) {
         bench.put("a", &lines(100));
+        if matches!(self, Self::SaveOfLinked | Self::ConfirmOfLinked) {
+            std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+        }
         assert_eq!(bench.read("a"), Some(lines(100)));
         match self {
-            Self::SaveInPlace => {}
+            Self::SaveInPlace | Self::SaveOfLinked => {}
             Self::SaveByRename => bench.save("a.new", &self.saved()),
             Self::SyncedSaveByRename => {
                 bench.save("a.new", &self.saved());
                 File::open(bench.lower_path("a.new")).unwrap().sync_all().unwrap();
             }
-            Self::Confirm => bench.save("a", &self.saved()),
+            Self::Confirm | Self::ConfirmOfLinked => bench.save("a", &self.saved()),
         }
         bench.view().store().record_waiting().unwrap();
     }
 
     fn land(self, bench: &Bench) -> std::result::Result<(), String> {
         match self {
-            Self::SaveInPlace => bench.save("a", &self.saved()),
+            Self::SaveInPlace | Self::SaveOfLinked => bench.save("a", &self.saved()),
             Self::SaveByRename | Self::SyncedSaveByRename => {
                 bench.try_rename("a.new", "a").map_err(|err| err.to_string())?
             }
-            Self::Confirm => match bench.confirm(&[bench.only_id()]) {
+            Self::Confirm | Self::ConfirmOfLinked => match bench.confirm(&[bench.only_id()]) {
                 Ok(_) | Err(ErrorCode::Conflict) => {}
                 Err(code) => return Err(format!("{code:?}")),
             },
@@ -226,11 +255,12 @@ struct Outsider {
     path: PathBuf,
     open: Option<File>,
     wrote: Vec<String>,
+    mode: Option<u32>,
 }
 
 impl Outsider {
-    /// Gives what must be found; none if the first moment never came.
-    fn serve(mut self, meeting: Meeting, mut told: UnixStream) -> Option<Vec<String>> {
+    /// None if the first moment never came.
+    fn serve(mut self, meeting: Meeting, mut told: UnixStream) -> Option<Self> {
         let mut number = [0; 8];
         let mut met = false;
         while told.read_exact(&mut number).is_ok() {
@@ -246,7 +276,7 @@ impl Outsider {
         }
         // After all of it: what has lost its name by then is gone as on any file system.
         self.finish();
-        met.then_some(self.wrote)
+        met.then_some(self)
     }
 
     fn do_deed(&mut self, deed: Deed, part: usize) {
@@ -260,12 +290,17 @@ impl Outsider {
             Deed::Replace => {
                 let new = self.path.with_extension("outside");
                 std::fs::write(&new, &token).and_then(|()| std::fs::rename(&new, &self.path)).unwrap();
-                self.wrote = vec![token.clone()];
+                (self.wrote, self.mode) = (vec![token.clone()], None);
             }
             Deed::Remove => {
                 let removed = std::fs::remove_file(&self.path);
                 assert!(removed.is_ok() || !self.path.exists());
                 self.wrote.clear();
+                self.mode = None;
+            }
+            Deed::Chmod => {
+                let given = std::fs::set_permissions(&self.path, Permissions::from_mode(THEIR_MODE));
+                self.mode = given.ok().map(|()| THEIR_MODE);
             }
         }
         if matches!(deed, Deed::Overwrite | Deed::Begin) {
@@ -274,9 +309,11 @@ impl Outsider {
     }
 
     fn opened(&self, how: &OpenOptions) -> Option<File> {
-        match how.open(&self.path) {
+        match how.clone().custom_flags(libc::O_NONBLOCK).open(&self.path) {
             // He removed it himself, or it is between two names.
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => None,
+            // Who waits does not come to write at this moment.
+            Err(err) if err.kind() == std::io::ErrorKind::WouldBlock => None,
             opened => Some(opened.unwrap()),
         }
     }

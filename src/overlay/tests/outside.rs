@@ -207,3 +207,35 @@ fn what_is_removed_or_becomes_something_else_below_says_in_which_way() {
         assert_eq!(bench.view().read_symlink(link).unwrap_err().code(), libc::ESTALE);
     }
 }
+
+/// Who goes on writing below all the time is in the way of a landing, and of nobody who saves.
+#[test]
+fn what_is_saved_while_somebody_writes_below_without_a_pause_is_held() {
+    let project = scenarios::scratch_on_disk();
+    let (bench, _) = Bench::at(project.path());
+    let text = lines(60_000);
+    for round in 0..10 {
+        let path = format!("{round}");
+        bench.put(&path, &text);
+        let below = std::fs::OpenOptions::new().append(true).open(bench.lower_path(&path)).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let saved = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    std::io::Write::write_all(&mut &below, b"theirs\n").unwrap();
+                }
+            });
+            while below.metadata().unwrap().len() == text.len() as u64 {
+                std::hint::spin_loop();
+            }
+            let handle = bench.open_for_save(&path);
+            bench.view().write(handle, 0, changed(60_000, 1).as_bytes()).unwrap();
+            let saved = bench.view().flush(handle, &ME).and(bench.view().release(handle));
+            is_over.store(true, Ordering::SeqCst);
+            saved
+        });
+        saved.unwrap();
+        assert_eq!(bench.held().len(), round + 1);
+        assert!(bench.lower(&path).unwrap().starts_with(&text));
+    }
+}

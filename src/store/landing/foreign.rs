@@ -59,15 +59,35 @@ pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) 
 /// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.
 pub(super) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
     let doing = || format!("keep what somebody wrote at {path}");
-    let (content, group) = match meta.kind {
+    match meta.kind {
         FileKind::Regular => {
             let file = place.open(OFlags::RDONLY | OFlags::NONBLOCK).map(File::from).doing(doing)?;
-            (store.stage_content(&file)?, file::masked_group(&file, meta.mode))
+            keep_foreign_file(store, path, &file, meta)
         }
-        FileKind::Symlink => (StagedContent::of(place.read_symlink().doing(doing)?.into_vec()), None),
+        FileKind::Symlink => keep_foreign_content(
+            store,
+            path,
+            StagedContent::of(place.read_symlink().doing(doing)?.into_vec()),
+            None,
+            meta,
+        ),
         // Nothing whose content could be lost.
-        _ => return Ok(()),
-    };
+        _ => Ok(()),
+    }
+}
+
+/// The same of a file that is open.
+pub(super) fn keep_foreign_file(store: &Store, path: &RelPath, file: &File, meta: &Meta) -> Result<()> {
+    keep_foreign_content(store, path, store.stage_content(file)?, file::masked_group(file, meta.mode), meta)
+}
+
+fn keep_foreign_content(
+    store: &Store,
+    path: &RelPath,
+    content: StagedContent,
+    group: Option<u32>,
+    meta: &Meta,
+) -> Result<()> {
     store.note_use(content.digest);
     let created = now_millis();
     let backup = Backup {

@@ -2,17 +2,18 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use super::StepOutcome;
 use super::foreign::{keep_foreign, keep_within};
-use crate::model::{Digest, RelPath, Stamp};
+use super::in_place::InPlace;
+use crate::model::{RelPath, Stamp};
 use crate::store::copied::{looks_like, name_inode};
-use crate::store::journal::{Act, Looks, Step};
+use crate::store::journal::{Act, Step};
 use crate::store::operations::DirLooks;
 use crate::store::recovery::SweepNote;
 use crate::store::{Context, Error, Result, Store, is_temp_name};
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::{Dirs, Place, Tree};
 use crate::sys::{Mode, OFlags, RenameFlags};
 
@@ -27,11 +28,14 @@ pub(in crate::store) struct Staged {
     pub(super) nameless: Option<File>,
     /// The second path of a step that names two.
     pub(super) other: Option<Place>,
-    /// What a [`Act::Rewrite`] copies its content and attributes from; none at recovery, which has the intent alone.
-    pub(super) new: Option<File>,
+    /// Of a [`Act::Rewrite`].
+    pub(super) in_place: InPlace,
     /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] the
     /// journal tells it.
     pub(super) placed: Option<Stamp>,
+    /// What the new content of a [`Act::Place`] was given the looks of, which somebody may change below meanwhile; none at
+    /// recovery.
+    pub(super) expect_looks: Option<Meta>,
     /// Whether a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not know,
     /// and goes by what is there.
     pub(super) begun: Cell<bool>,
@@ -42,7 +46,9 @@ pub(in crate::store) struct Staged {
 impl Staged {
     pub(super) fn new(step: Step, place: Place) -> Self {
         let (begun, taken) = (Cell::new(false), Cell::new(None));
-        Self { step, place, waiting: None, nameless: None, other: None, new: None, placed: None, begun, taken }
+        let (waiting, nameless, other, placed, expect_looks) = (None, None, None, None, None);
+        let in_place = InPlace::default();
+        Self { step, place, waiting, nameless, other, in_place, placed, expect_looks, begun, taken }
     }
 
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
@@ -132,12 +138,7 @@ impl Staged {
                 self.swap_in(store)
             }
             Act::Remove { .. } => self.move_out(self.waiting()),
-            Act::Rewrite { new, looks, .. } => {
-                let kept = self.kept(store, *new)?;
-                self.check_expected()?;
-                self.begun.set(true);
-                self.write_in_place((&kept, *new), looks.map(|(_, new)| new))
-            }
+            Act::Rewrite { old, new, looks } => self.rewrite(store, (*old, *new), *looks),
             Act::Move { .. } => {
                 self.check_expected()?;
                 self.place.rename(self.other(), RenameFlags::NOREPLACE).doing(|| self.doing("rename"))
@@ -181,7 +182,7 @@ impl Staged {
                 Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 other => other.doing(doing),
             },
-            Act::Rewrite { old, looks, .. } => self.write_over(store, *old, looks.map(|(old, _)| old)),
+            Act::Rewrite { old, new, looks } => self.undo_rewrite(store, (*old, *new), *looks),
             Act::Move { .. } => self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing),
             Act::Relocate { onto, .. } => {
                 self.other().rename(&self.place, RenameFlags::NOREPLACE).doing(doing)?;
@@ -219,7 +220,10 @@ impl Staged {
         let is_expected = match self.step.act {
             // What is in it is looked at once all that is to go has gone.
             Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
-            _ => is_same_entry(waiting, &expect).doing(doing)?,
+            _ => waiting
+                .stat()
+                .doing(doing)?
+                .is_some_and(|out| same_entry(&out, &expect) && self.looks_as_expected(&out)),
         };
         if is_expected {
             return Ok(());
@@ -232,6 +236,11 @@ impl Staged {
             discard_temp(waiting)?;
         }
         Err(self.conflict())
+    }
+
+    fn looks_as_expected(&self, out: &Meta) -> bool {
+        let looks = |meta: &Meta| (meta.mode, meta.uid, meta.gid);
+        self.expect_looks.is_none_or(|expected| looks(&expected) == looks(out))
     }
 
     /// Undoes an exchange. Where something other than our own entry comes out by that, it came there a moment ago: it
@@ -321,20 +330,12 @@ impl Staged {
         }
     }
 
-    fn check_expected(&self) -> Result<()> {
+    pub(super) fn check_expected(&self) -> Result<()> {
         let same = match self.step.expect {
             Some(expect) => is_same_entry(&self.place, &expect).doing(|| self.doing("check"))?,
             None => self.place.stat().doing(|| self.doing("check"))?.is_none(),
         };
         if same { Ok(()) } else { Err(self.conflict()) }
-    }
-
-    /// What is to be written in place has not been renamed by us yet, so that its ctime tells also of who has written and put
-    /// times back, and of a new mode.
-    pub(super) fn check_unwritten(&self) -> Result<()> {
-        let Act::Rewrite { .. } = self.step.act else { return Ok(()) };
-        let here = self.place.stat().doing(|| self.doing("check"))?;
-        if here.map(|meta| meta.stamp()) == self.step.expect { Ok(()) } else { Err(self.conflict()) }
     }
 
     /// What is renamed may be written to meanwhile; it only must be the same thing.
@@ -345,56 +346,6 @@ impl Staged {
             _ => true,
         };
         if other_is_it && self.is_expected_inode(&here) { Ok(()) } else { Err(self.conflict()) }
-    }
-
-    fn kept(&self, store: &Store, digest: Digest) -> Result<File> {
-        let kept = store.content_file(digest)?.ok_or(std::io::ErrorKind::NotFound);
-        kept.map_err(Into::into).doing(|| self.doing("write"))
-    }
-
-    /// What is in the inode need not be what was expected before it was first written to.
-    fn write_over(&self, store: &Store, digest: Digest, looks: Option<Looks>) -> Result<()> {
-        self.keep_unless_ours(store)?;
-        self.write_in_place((&self.kept(store, digest)?, digest), looks)
-    }
-
-    fn write_in_place(&self, (kept, digest): (&File, Digest), looks: Option<Looks>) -> Result<()> {
-        let doing = || self.doing("write");
-        let inode = File::from(self.place.open(OFlags::RDWR).doing(doing)?);
-        file::overwrite(kept, &inode).doing(doing)?;
-        match &self.new {
-            Some(new) if file::digest(new).doing(doing)? == digest => {
-                let meta = Meta::of(new.as_fd()).doing(doing)?;
-                file::copy_metadata(new.as_fd(), &meta, inode.as_fd()).doing(doing)
-            }
-            // What the content was written from is gone by now.
-            _ => looks.map_or(Ok(()), |looks| looks.give(&inode)).doing(doing),
-        }
-    }
-
-    /// Of the old content and the new nothing is lost, however much of each is there. What somebody wrote beside them becomes
-    /// a backup.
-    fn keep_unless_ours(&self, store: &Store) -> Result<()> {
-        let Act::Rewrite { old, new, .. } = &self.step.act else { return Ok(()) };
-        let doing = || self.doing("look for what somebody wrote at");
-        // Damage of the one that is not written is no reason not to write the other.
-        let [old, new] = [old, new].map(|digest| store.unchecked_content_file(*digest));
-        let (Some(old), Some(new)) = (old?, new?) else { return Err(self.conflict()) };
-        let file = self.open()?;
-        match file::is_mixture(&file, &old, &new).doing(doing)? {
-            true => Ok(()),
-            false => keep_foreign(store, &self.step.path, &self.place, &Meta::of(file.as_fd()).doing(doing)?),
-        }
-    }
-
-    /// What is written in place is on disk before its intent goes, which alone can tell half of it from somebody's edit.
-    pub fn sync_rewritten(&self) -> Result<()> {
-        let doing = || self.doing("sync");
-        let is_rewrite = matches!(self.step.act, Act::Rewrite { .. });
-        if !is_rewrite || !self.is_expected_inode(&self.place.stat().doing(doing)?) {
-            return Ok(());
-        }
-        self.open()?.sync_all().doing(doing)
     }
 
     /// False only for what has certainly not been written to, and for a name that was there before.
@@ -546,53 +497,19 @@ impl Staged {
         })
     }
 
-    /// The bytes decide: a disk that lost its power may have them without the size and times that they came with, or these
-    /// without them.
-    fn progress_in_place(
-        &self,
-        (old, new): (Digest, Digest),
-        here: &Option<Meta>,
-        as_expected: bool,
-    ) -> Result<Progress> {
-        if !self.is_expected_inode(here) {
-            return Ok(Progress::Foreign);
-        }
-        let found = file::digest(&self.open()?).doing(|| self.doing("read"))?;
-        Ok(match (found == new, found == old && as_expected) {
-            (true, _) => Progress::Done,
-            (false, true) => Progress::Todo,
-            (false, false) => Progress::Torn,
-        })
-    }
-
     /// Whether what is expected may be written to, or have names come and go in it, and still be what is expected.
     fn is_by_inode(&self) -> bool {
         matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. } | Act::Supplant { .. })
     }
 
-    fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
+    pub(super) fn is_expected_inode(&self, here: &Option<Meta>) -> bool {
         self.step.expect.is_some_and(|expect| is_inode(here, &expect))
     }
 
     /// What stands at the path, for reading.
-    fn open(&self) -> Result<File> {
+    pub(super) fn open(&self) -> Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         self.place.open(flags).map(File::from).doing(|| self.doing("read"))
-    }
-
-    /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
-    pub fn write_again(&self, store: &Store) -> Result<()> {
-        match &self.step.act {
-            Act::Rewrite { new, looks, .. } => self.write_over(store, *new, looks.map(|(_, new)| new)),
-            Act::Place { .. }
-            | Act::Supplant { .. }
-            | Act::Take { .. }
-            | Act::Remove { .. }
-            | Act::Move { .. }
-            | Act::Relocate { .. }
-            | Act::Exchange { .. }
-            | Act::Link { .. } => Ok(()),
-        }
     }
 
     fn other(&self) -> &Place {

@@ -55,7 +55,7 @@ fn with_a_file_of_somebodys(bench: &Bench) {
     std::fs::write(bench.path("c"), "before\n").unwrap();
     let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
     let new = NewContent::File { file: &file, like: &file, meta };
-    landing.place(&bench.lower, &path("c"), Some(bench.stamp("c")), &new).unwrap();
+    landing.place(&bench.lower, &path("c"), Some(&bench.meta("c")), &new).unwrap();
     promise(landing);
     std::fs::write(bench.path("theirs"), "somebody's\n").unwrap();
     std::fs::rename(bench.path("theirs"), bench.path("c")).unwrap();
@@ -110,6 +110,29 @@ fn a_rewrite_of_which_nothing_reached_the_disk_is_undone() {
     assert_eq!(bench.recover().unwrap().undone, [path("a")]);
     assert_eq!(content(&bench, "a"), old());
     assert!(bench.recover().unwrap().is_nothing());
+}
+
+/// The name by which it was written is somebody's by now, or nobody's.
+#[test]
+fn half_of_a_rewrite_is_finished_under_the_other_names() {
+    for (other, is_replaced) in [("b", true), ("b", false), ("below/b", true)] {
+        let mut bench = Bench::new();
+        promise(rewriting(&bench));
+        std::fs::create_dir(bench.path("below")).unwrap();
+        std::fs::rename(bench.path("b"), bench.path(other)).unwrap();
+        let half = File::options().write(true).open(bench.path("a")).unwrap();
+        half.write_all_at(&new().as_bytes()[..1024], 0).unwrap();
+        std::fs::remove_file(bench.path("a")).unwrap();
+        if is_replaced {
+            std::fs::write(bench.path("a"), "somebody's\n").unwrap();
+        }
+        assert_eq!(bench.recover().unwrap().finished, [path(other)]);
+        assert_eq!(content(&bench, other), new());
+        let there = std::fs::read_to_string(bench.path("a")).ok();
+        assert_eq!(there.as_deref(), is_replaced.then_some("somebody's\n"));
+        assert_eq!(kept(&bench), [old()]);
+        assert!(bench.recover().unwrap().is_nothing());
+    }
 }
 
 /// By its size and times it is what was there before.

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -126,11 +127,15 @@ pub fn digest(file: &File) -> io::Result<Digest> {
 
 /// Whether two files hold the same bytes; stops at the first difference. Where both have a hole nothing is read.
 pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
+    same_from(a, b, 0)
+}
+
+/// The same from there on, of files that end at the same place.
+fn same_from(a: &File, b: &File, mut offset: u64) -> io::Result<bool> {
     let size = a.metadata()?.len();
     if size != b.metadata()?.len() {
         return Ok(false);
     }
-    let mut offset = 0;
     loop {
         let (start, end) = match (next_data(a, offset, size)?, next_data(b, offset, size)?) {
             (None, None) => return Ok(true),
@@ -233,28 +238,109 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     }
 }
 
+/// A file that is written over, as [`overwrite`] does.
+pub struct Overwritten<'a> {
+    pub file: &'a File,
+    /// What is in it, if somebody may be writing to it: each piece is looked at before it is written over.
+    pub was: Option<&'a File>,
+    /// All that is to be written before this has been, and nothing after.
+    pub written: &'a Cell<u64>,
+}
+
+impl Overwritten<'_> {
+    fn write(&self, piece: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(was) = self.was
+            && read_at(self.file, offset, piece.len())? != read_at(was, offset, piece.len())?
+        {
+            return Err(changed_meanwhile());
+        }
+        self.file.write_all_at(piece, offset)?;
+        self.written.set(offset + piece.len() as u64);
+        Ok(())
+    }
+
+    /// Over what data it has there. Its room stays its own.
+    fn write_zeros(&self, start: u64, end: u64) -> io::Result<()> {
+        let mut offset = start;
+        while let Some((start, end)) = next_data(self.file, offset, end)? {
+            let zeros = vec![0; piece_length(end - start)];
+            offset = start;
+            while offset < end {
+                let count = piece_length(end - offset);
+                self.write(&zeros[..count], offset)?;
+                offset += count as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_at(&self, size: u64) -> io::Result<()> {
+        let end = self.file.metadata()?.len();
+        let is_as_it_was = match self.was {
+            Some(was) if was.metadata()?.len() > self.written.get() => same_from(self.file, was, size)?,
+            Some(_) => end == self.written.get(),
+            None => true,
+        };
+        match is_as_it_was {
+            // What somebody appends now stays.
+            true if end == size => Ok(()),
+            true => self.file.set_len(size),
+            false => Err(changed_meanwhile()),
+        }
+    }
+}
+
 /// Gives `to` the content of `from` in place of what it has. The room for it is taken first and what is too much goes
 /// last, so that a full disk leaves `to` as it was, and the old content can be written over the new again. What is a hole
-/// in both takes none.
-pub fn overwrite(from: &File, to: &File) -> io::Result<()> {
+/// in both takes none. [`changed_meanwhile`] where `to` was not what it was to be any more, or `from` has changed its size.
+pub fn overwrite(from: &File, to: &Overwritten<'_>) -> io::Result<()> {
     let size = from.metadata()?.len();
     let mut offset = 0;
     while let Some((start, end)) = next_data(from, offset, size)? {
-        take_room(to, start, end)?;
+        take_room(to.file, start, end)?;
         offset = end;
     }
     offset = 0;
     while let Some((start, end)) = next_data(from, offset, size)? {
-        write_zeros(to, offset, start)?;
-        copy_range_by_hand(from, to, start, end)?;
+        to.write_zeros(offset, start)?;
+        copy_range_by_hand(from, start, end, |piece, offset| to.write(piece, offset))?;
         offset = end;
     }
-    write_zeros(to, offset, size)?;
-    to.set_len(size)?;
+    to.write_zeros(offset, size)?;
+    to.end_at(size)?;
     match from.metadata()?.len() == size {
         true => Ok(()),
         false => Err(changed_meanwhile()),
     }
+}
+
+/// Takes back what an [`overwrite`] with the content of `from` has done until it found what somebody wrote meanwhile, which
+/// stays.
+pub fn take_back(from: &File, to: &Overwritten<'_>, was: &File) -> io::Result<()> {
+    let written = to.written.get();
+    let mut offset = 0;
+    while let Some(start) = first_data([from, was], offset, written)? {
+        let want = piece_length(written - start);
+        let [mut found, new, mut old] =
+            [read_at(to.file, start, want)?, read_at(from, start, want)?, read_at(was, start, want)?];
+        old.resize(found.len(), 0);
+        let sectors = found.chunks_mut(SECTOR_BYTES).zip(new.chunks(SECTOR_BYTES)).zip(old.chunks(SECTOR_BYTES));
+        for ((found, _), old) in sectors.filter(|((found, new), _)| **found == **new) {
+            found.copy_from_slice(old);
+        }
+        to.file.write_all_at(&found, start)?;
+        offset = start + want as u64;
+    }
+    let size = was.metadata()?.len();
+    if size < written && to.file.metadata()?.len() == written {
+        to.file.set_len(size)?;
+    }
+    Ok(())
+}
+
+fn first_data(files: [&File; 2], offset: u64, size: u64) -> io::Result<Option<u64>> {
+    let [one, other] = files.map(|file| next_data(file, offset, size));
+    Ok(one?.into_iter().chain(other?).map(|(start, _)| start).min())
 }
 
 fn take_room(file: &File, start: u64, end: u64) -> io::Result<()> {
@@ -263,21 +349,6 @@ fn take_room(file: &File, start: u64, end: u64) -> io::Result<()> {
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
         Err(err) => Err(err.into()),
     }
-}
-
-/// Over what data a file has there. Its room stays its own.
-fn write_zeros(file: &File, start: u64, end: u64) -> io::Result<()> {
-    let mut offset = start;
-    while let Some((start, end)) = next_data(file, offset, end)? {
-        let zeros = vec![0; piece_length(end - start)];
-        offset = start;
-        while offset < end {
-            let count = piece_length(end - offset);
-            file.write_all_at(&zeros[..count], offset)?;
-            offset += count as u64;
-        }
-    }
-    Ok(())
 }
 
 /// The next stretch of data at or after `offset` and before `size`; file systems without holes give it all at once.
@@ -313,22 +384,31 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => {}
             // Across file systems, or one that does not know the call.
-            Err(_) => return copy_range_by_hand(from, to, read_at, end),
+            Err(_) => {
+                return copy_range_by_hand(from, read_at, end, |piece, offset| to.write_all_at(piece, offset));
+            }
         }
     }
     Ok(())
 }
 
-fn copy_range_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+fn copy_range_by_hand(
+    from: &File,
+    start: u64,
+    end: u64,
+    write: impl Fn(&[u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
     let mut piece = vec![0; piece_length(end - start)];
     let mut offset = start;
     while offset < end {
         let want = piece_length(end - offset);
         match read_piece(from, &mut piece[..want], offset)? {
             0 => break,
-            count => to.write_all_at(&piece[..count], offset)?,
+            count => {
+                write(&piece[..count], offset)?;
+                offset += count as u64;
+            }
         }
-        offset += want as u64;
     }
     Ok(())
 }

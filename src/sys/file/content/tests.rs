@@ -49,15 +49,43 @@ fn a_hole_is_hashed_and_compared_as_the_zeros_that_it_is() {
     }
 }
 
+fn copy(of: &File) -> File {
+    let copy = file(0, &[]);
+    copy_content(of, &copy).unwrap();
+    copy
+}
+
 #[test]
 fn each_takes_the_place_of_each_whatever_holes_they_have() {
     for (size, data) in LAYOUTS {
         for (size_before, before) in LAYOUTS {
             let new = file(size, data);
             for old in [file(size_before, before), filled(size_before, before)] {
-                overwrite(&new, &old).unwrap();
-                assert!(same_content(&new, &old).unwrap(), "{size_before} {before:?} became {size} {data:?}");
+                let was = file(size_before, before);
+                for was in [None, Some(&was)] {
+                    let old = copy(&old);
+                    overwrite(&new, &Overwritten { file: &old, was, written: &Cell::default() }).unwrap();
+                    assert!(same_content(&new, &old).unwrap(), "{size_before} {before:?} became {size} {data:?}");
+                }
             }
+        }
+    }
+}
+
+/// Whatever he wrote and wherever: it is found before it is written over, and stays when what was written is taken back.
+#[test]
+fn what_somebody_writes_to_a_file_that_is_written_over_stays() {
+    for ((size, data), (size_before, before)) in LAYOUTS.into_iter().flat_map(|one| LAYOUTS.map(|other| (one, other))) {
+        for theirs in [0, size_before / 2, size_before.saturating_sub(1), size_before] {
+            let (new, was) = (file(size, data), file(size_before, before));
+            let found = copy(&was);
+            found.write_all_at(b"theirs", theirs).unwrap();
+            let (expected, written) = (copy(&found), Cell::default());
+            let to = Overwritten { file: &found, was: Some(&was), written: &written };
+            let is_found = overwrite(&new, &to).is_err_and(|err| has_changed_meanwhile(&err));
+            assert!(is_found, "{theirs} of {size_before} {before:?}, {size} {data:?}");
+            take_back(&new, &to, &was).unwrap();
+            assert!(same_content(&found, &expected).unwrap(), "{theirs} of {size_before} {before:?}, {size} {data:?}");
         }
     }
 }
@@ -66,11 +94,10 @@ fn each_takes_the_place_of_each_whatever_holes_they_have() {
 fn what_takes_no_room_takes_no_time() {
     let size = 10 << 40;
     let one = file(size, &[(5 << 40, b"middle")]);
-    let copy = file(0, &[]);
-    copy_content(&one, &copy).unwrap();
+    let copy = copy(&one);
     assert!(same_content(&one, &copy).unwrap());
     assert_eq!(digest(&one).unwrap(), digest(&copy).unwrap());
-    overwrite(&file(size, &[]), &copy).unwrap();
+    overwrite(&file(size, &[]), &Overwritten { file: &copy, was: None, written: &Cell::default() }).unwrap();
     assert!(!same_content(&one, &copy).unwrap());
     assert_ne!(digest(&one).unwrap(), digest(&copy).unwrap());
     assert!(copy.metadata().unwrap().blocks() * 512 < MIB);
