@@ -124,6 +124,7 @@ impl Overlay {
             path: &row.names[0],
             base: &row.base,
             new: &landable.new,
+            raises: None,
             present: &landable.present,
             kind: BackupKind::Confirmed,
             by,

@@ -104,6 +104,7 @@ pub(super) struct Handle {
     began: AtomicBool,
     /// Lower when the handle was opened, and as our own doing has changed it since.
     opened: Mutex<Option<Stamp>>,
+    has_landed: AtomicBool,
 }
 
 pub(super) enum Target {
@@ -290,6 +291,17 @@ impl Handle {
         }
     }
 
+    /// The file that it has open is lower's now.
+    pub fn raised(&self, landed: Stamp) {
+        self.opened.lock().iter_mut().for_each(|opened| *opened = landed);
+        self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
+    }
+
+    /// Whether what was written through it has become lower's file, and it may write more.
+    pub fn has_landed(&self) -> bool {
+        self.has_landed.load(Ordering::SeqCst)
+    }
+
     pub fn judged(&self) -> Option<&Arc<OpenFile>> {
         match &self.target {
             Target::Judged(open) => Some(open),
@@ -355,6 +367,7 @@ impl Overlay {
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
             opened: Mutex::new(opened),
+            has_landed: AtomicBool::new(false),
         };
         let mut state = self.state.lock();
         state.handle_last += 1;

@@ -228,7 +228,8 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let by = &review.by;
         let base = self.base_over(&row.base, present.meta.as_ref());
-        let change = Replacement { path, base: &base, new: landed, present, kind: BackupKind::Confirmed, by };
+        let change =
+            Replacement { path, base: &base, new: landed, raises: None, present, kind: BackupKind::Confirmed, by };
         let backup = self.stage_replacement(&change, &mut landing)?;
         let content = landed.kept().doing(|| format!("hash {path}"))?;
         let mut rest = row.clone();

@@ -91,7 +91,11 @@ impl Overlay {
             return Ok(Inode::untold(Some(path), kind, Reached::opened(Arc::new(root.into()))));
         }
         let (reached, entry, twin) = match self.origin(&path)? {
-            Origin::Upper(id, _) if !self.is_landed(id) => (self.reach_upper(id, &path)?, Some(id), None),
+            Origin::Upper(id, _) if !self.is_landed(id) => match self.reach_upper(id, &path) {
+                // It has landed since.
+                Err(err) if err.code() == libc::ENOENT && self.is_let_go(id) => return self.inode_of(node),
+                reached => (reached?, Some(id), None),
+            },
             Origin::Upper(id, _) => (self.reach_lower(&path)?, None, self.twin(id)?),
             Origin::Lower(_) => (self.reach_lower(&path)?, None, None),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),

@@ -1,12 +1,15 @@
 //! Landing what settled: a journalled landing of the store, and everything in memory that speaks of the path.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
 use super::error::Context;
 use super::goes::{Doing, Part, Stands};
+use super::handles::Backing;
 use super::nodes::{NodeId, Told};
 use super::settle::{Job, Settled};
 use super::side::Side;
@@ -17,15 +20,21 @@ use crate::policy::tier::LandNote;
 use crate::protocol::{EventName, NEW_FILE};
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
-    NodeLooks, PathEffect, Promised, StagedContent, UpperRow, Version, Writer,
+    NodeLooks, PathEffect, Promised, StagedContent, UpperId, UpperRow, Version, What, Writer,
 };
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, Meta};
+
+/// Of a mode.
+const ANY_MAY_RUN: u32 = 0o111;
 
 /// One path of lower about to become what it is in the view.
 pub(super) struct Replacement<'a> {
     pub path: &'a RelPath,
     pub base: &'a Base,
     pub new: &'a Side,
+    /// The entry whose own file may take the place; none where it is copied.
+    pub raises: Option<UpperId>,
     /// What lower has at this moment, and must still have when it is replaced.
     pub present: &'a Side,
     /// What the backup of it is called.
@@ -137,6 +146,9 @@ impl Overlay {
         }
         self.note_landed(&mut state, job, comparison, judged_against, &applied);
         applied.epilogue().note_window(state.windows.note_of_landed(&comparison.path));
+        if let (true, Some(landed)) = (applied.has_raised(), applied.meta_of(&comparison.path)) {
+            state.raised(job, &landed);
+        }
         let seen = seen_of_source.or(applied.meta_of(&comparison.path).map(|meta| meta.stamp()));
         state.saw(&comparison.path, seen, tree);
         let attributes_hold = state.attributes_hold(job, comparison, applied.meta_of(&comparison.path).as_ref());
@@ -196,7 +208,8 @@ impl Overlay {
         actor: &Writer,
     ) -> Result<Option<Kept>> {
         let Comparison { path, new, present, .. } = comparison;
-        let change = Replacement { path, base: &job.row.base, new, present, kind: BackupKind::Landed, by: actor };
+        let (base, raises, kind) = (&job.row.base, self.may_raise(job, new), BackupKind::Landed);
+        let change = Replacement { path, base, new, raises, present, kind, by: actor };
         if let (Some((source, stamp)), true) = (&job.takes_along, job.takes_place) {
             return self.stage_taken(&change, (source, *stamp), landing);
         }
@@ -269,14 +282,7 @@ impl Overlay {
                 let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
-            (Some(FileKind::Regular), Some(file), _) => {
-                let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
-                let content = match new.small_whole() {
-                    Some(bytes) => NewContent::Bytes { bytes, like: file, meta },
-                    None => NewContent::File { file, like: file, meta },
-                };
-                self.stage_new(change, &content, landing)?;
-            }
+            (Some(FileKind::Regular), Some(file), _) => self.stage_file(change, file, landing)?,
             (Some(FileKind::Directory), ..) if present.kind == Some(FileKind::Directory) => {
                 // Somebody has made it below meanwhile.
             }
@@ -299,6 +305,33 @@ impl Overlay {
             (None, _, None) => {}
         }
         Ok(replaced)
+    }
+
+    fn stage_file(&self, change: &Replacement<'_>, file: &File, landing: &mut Landing<'_>) -> Result<()> {
+        let Replacement { path, new, .. } = change;
+        if let Some(upper) = change.raises {
+            match self.stage_new(change, &NewContent::Raised { file, upper }, landing) {
+                Err(err) if is_link_refused(&err) => self.raises.store(false, Ordering::Relaxed),
+                staged => return staged,
+            }
+        }
+        let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
+        let content = match new.small_whole() {
+            Some(bytes) => NewContent::Bytes { bytes, like: file, meta },
+            None => NewContent::File { file, like: file, meta },
+        };
+        self.stage_new(change, &content, landing)
+    }
+
+    /// Whether the file that was written in upper may itself become lower's, which saves a copy of it: nobody else writes to it
+    /// and it has no other name, so that who goes on writing begins with a copy of what has landed.
+    fn may_raise(&self, job: &Job, new: &Side) -> Option<UpperId> {
+        let row = &job.row;
+        let is_plain = row.what == What::File && row.names.len() == 1 && !row.base.is_shared();
+        let is_alone = new.meta.is_some_and(|meta| meta.links == 1) && job.takes_along.is_none() && !job.takes_place;
+        let writers = job.open.as_ref().map_or(0, |open| open.writers());
+        let may = is_plain && is_alone && writers <= 1 && !job.is_crossed && self.raises.load(Ordering::Relaxed);
+        may.then_some(row.id)
     }
 
     fn stage_new(&self, change: &Replacement<'_>, new: &NewContent<'_>, landing: &mut Landing<'_>) -> Result<()> {
@@ -425,6 +458,21 @@ impl Overlay {
 }
 
 impl State {
+    /// An entry's own file is lower's now: nothing may be written to it any more by what is open.
+    fn raised(&mut self, job: &Job, landed: &Meta) {
+        // Also what was opened since it was taken for judging.
+        let open = self.open_of(job.row.id, &job.row.names[0]).cloned();
+        self.uppers.remove(job.row.id);
+        let Some(open) = open else { return };
+        let file = open.file();
+        // A file that somebody has open for writing is not run.
+        let unwritten = (landed.mode & ANY_MAY_RUN != 0).then(|| file::reopen(file.as_fd(), OFlags::RDONLY).ok());
+        open.set_backing(Backing::Lower(unwritten.flatten().map_or(file, Arc::new)));
+        open.dirty.store(false, Ordering::SeqCst);
+        let handles = self.handles.values().filter(|handle| handle.node == open.node);
+        handles.for_each(|handle| handle.raised(landed.stamp()));
+    }
+
     /// Whether what the kernel knows of a file's attributes is still true, or known by it not to be: what a write changes
     /// it asks for anew by itself.
     fn attributes_hold(&mut self, job: &Job, comparison: &Comparison, landed: Option<&Meta>) -> bool {
@@ -486,6 +534,11 @@ pub(super) fn link_effects(row: &UpperRow) -> impl Iterator<Item = PathEffect> {
 /// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.
 pub(super) fn must_stay(base: &Base, present: &Meta) -> bool {
     present.is_mount_root || (present.links > 1 && base.is_shared())
+}
+
+/// The file system gives no second name to what lies in the state directory, or not there.
+pub(super) fn is_link_refused(err: &Error) -> bool {
+    matches!(err.code(), libc::EXDEV | libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS)
 }
 
 /// The old content cannot be read or kept: the writer is not stopped, the change is held instead (SPEC §5).

@@ -231,6 +231,8 @@ pub struct Overlay {
     faulted: AtomicBool,
     /// The kernel reads and writes what nobody judges by itself.
     passes_through: AtomicBool,
+    /// What was written in upper may itself become lower's file: until that has been refused once.
+    raises: AtomicBool,
 }
 
 /// Everything that must agree. One lock.
@@ -307,6 +309,7 @@ impl Overlay {
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
             passes_through: AtomicBool::new(false),
+            raises: AtomicBool::new(true),
         };
         overlay.load()?;
         Ok((overlay, recovered))

@@ -13,6 +13,7 @@ use parking_lot::MutexGuard;
 
 use super::error::Context;
 use super::flush::WAIT_FOR_RELEASES;
+use super::handles::Handle;
 use super::land::{Replacement, content_effect};
 use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
@@ -386,7 +387,7 @@ impl Overlay {
     fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {
         let Restoring { path, present, new, base, .. } = &*file;
         let by = &how.review.by;
-        let change = Replacement { path, base, new, present, kind: BackupKind::RolledBack, by };
+        let change = Replacement { path, base, new, raises: None, present, kind: BackupKind::RolledBack, by };
         file.backup = self.stage_replacement(&change, landing)?;
         file.new.digest().doing(|| format!("hash {}", file.path))?;
         // What is compared with later must be there even when the file is replaced from outside.
@@ -542,11 +543,15 @@ impl Plan<'_> {
 impl State {
     /// Who has a file open for writing that is not held, if anybody does.
     pub(super) fn open_unheld(&self, path: &RelPath) -> Option<u32> {
-        let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id))?;
-        if upper.row.held.is_some() {
+        let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id));
+        if upper.is_some_and(|upper| upper.row.held.is_some()) {
             return self.writer_of(path);
         }
-        let opened = self.handles.values().find(|handle| self.nodes.path(handle.node).is_ok_and(|at| at == *path));
-        Some(opened.map_or(0, |handle| handle.opener.pid))
+        let is_here = |handle: &&Arc<Handle>| self.nodes.path(handle.node).is_ok_and(|at| at == *path);
+        let mut opened = self.handles.values().filter(is_here);
+        match upper {
+            Some(_) => Some(opened.next().map_or(0, |handle| handle.opener.pid)),
+            None => opened.find(|handle| handle.has_landed()).map(|handle| handle.opener.pid),
+        }
     }
 }

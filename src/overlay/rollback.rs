@@ -177,8 +177,10 @@ impl Overlay {
         // All names of a file go back together.
         let base = Base::of(Below::of(present.meta.as_ref()));
         let (kind, by) = (BackupKind::RolledBack, &how.review.by);
-        one.replaced =
-            self.stage_replacement(&Replacement { path, base: &base, new: &new, present, kind, by }, landing)?;
+        one.replaced = self.stage_replacement(
+            &Replacement { path, base: &base, new: &new, raises: None, present, kind, by },
+            landing,
+        )?;
         if let Some(merged) = one.merged.as_ref()
             && let Some(content) = merged.stage(&self.store)?
         {

@@ -13,7 +13,7 @@ use super::compare::Old;
 use super::deny::Denial;
 use super::error::Context;
 use super::handles::OpenFile;
-use super::land::backup_of;
+use super::land::{backup_of, is_link_refused};
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::hooks::Answer;
@@ -132,6 +132,9 @@ impl Overlay {
             if !is_crossed && settled.as_ref().is_err_and(|err| is_to_be_judged_again(&job, err)) {
                 // By what is there now.
                 is_crossed = true;
+                if settled.as_ref().is_err_and(is_link_refused) {
+                    self.raises.store(false, Ordering::Relaxed);
+                }
                 continue;
             }
             // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
@@ -444,7 +447,8 @@ fn is_to_be_judged_again(job: &Job, err: &Error) -> bool {
     match err {
         Error::Denied => false,
         Error::Store(store::Error::Conflict { .. }) => true,
-        _ => job.row.base.is_shared(),
+        // Then it is copied.
+        _ => job.row.base.is_shared() || is_link_refused(err),
     }
 }
 

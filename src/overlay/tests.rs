@@ -26,6 +26,7 @@ mod paths;
 mod programs;
 mod purge;
 mod put_back;
+mod raised;
 mod releases;
 mod removal;
 mod reviewed_names;
@@ -243,6 +244,10 @@ impl Bench {
 
     fn reasons(&self) -> Vec<Reason> {
         self.held()[0].held.as_ref().unwrap().reasons.clone()
+    }
+
+    fn reasons_if_held(&self) -> Vec<Reason> {
+        self.held().into_iter().flat_map(|row| row.held).flat_map(|held| held.reasons).collect()
     }
 
     fn confirm(&self, ids: &[ChangeId]) -> std::result::Result<Vec<crate::protocol::Outcome>, ErrorCode> {

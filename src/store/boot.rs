@@ -110,7 +110,7 @@ impl Store {
 
     pub(super) fn recover_from_power_cut(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
         let Some(now) = process::boot_id() else { return Ok(()) };
-        if self.setting(BOOT_OF_ROWS)?.as_ref() != Some(&now) {
+        if self.lost_power()? {
             recovered.gone = self.drop_rows_without_content()?;
             self.drop_damaged_content()?;
             self.note_boot_of_rows(&now)?;
@@ -120,6 +120,12 @@ impl Store {
             self.forget_boot(lower)?;
         }
         Ok(())
+    }
+
+    /// Whether the machine has been started anew since rows were written last. To be asked by recovery.
+    pub(super) fn lost_power(&self) -> Result<bool> {
+        let Some(now) = process::boot_id() else { return Ok(false) };
+        Ok(self.setting(BOOT_OF_ROWS)?.as_ref() != Some(&now))
     }
 
     /// Before any row of this process, which recovers first.

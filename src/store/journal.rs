@@ -137,6 +137,9 @@ pub(super) enum Act {
         /// to another.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nameless: Option<Stamp>,
+        /// Of the file of an entry of upper: there its name goes, and comes again should the landing not come to pass.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        upper: Option<UpperId>,
     },
     /// The file at `from`, which is `new`, takes the path. What was there waits under the name that it had.
     Take { from: RelPath, new: Stamp },

@@ -150,14 +150,15 @@ impl<'a> Landing<'a> {
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied, with the mode and owner that it has.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<&Meta>, new: &NewContent<'_>) -> Result<Meta> {
-        let looks = match new {
-            NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
-            NewContent::File { .. } | NewContent::Bytes { .. } => None,
-            NewContent::Symlink { .. } | NewContent::Node { .. } => None,
+        let (looks, upper) = match new {
+            NewContent::Dir { meta, .. } => (Some(Looks::of_meta(meta)), None),
+            NewContent::Raised { upper, .. } => (None, Some(*upper)),
+            NewContent::File { .. } | NewContent::Bytes { .. } => (None, None),
+            NewContent::Symlink { .. } | NewContent::Node { .. } => (None, None),
         };
         let placed = self.stage_new((tree, path), expect.map(Meta::stamp), new, |temp, made| {
             let nameless = made.nameless.as_ref().map(|_| made.meta.stamp());
-            Act::Place { temp, inode: made.meta.inode, looks, nameless }
+            Act::Place { temp, inode: made.meta.inode, looks, nameless, upper }
         })?;
         self.work.last().expect_looks = expect.copied();
         Ok(placed)
@@ -404,6 +405,11 @@ impl Applied<'_> {
     /// What lower has at a path of the landing now.
     pub fn meta_of(&self, path: &RelPath) -> Option<Meta> {
         self.outcomes.iter().rfind(|outcome| outcome.path == *path)?.meta
+    }
+
+    /// Whether the file of an entry of upper itself has landed.
+    pub fn has_raised(&self) -> bool {
+        self.intent.steps.iter().any(|step| matches!(step.act, Act::Place { upper: Some(_), .. }))
     }
 
     /// Changes what will be recorded, by what only the applying could tell.

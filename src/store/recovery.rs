@@ -142,7 +142,8 @@ impl Store {
         intent: Intent,
         recovered: &mut Recovered,
     ) -> Result<impl Iterator<Item = Staged>> {
-        let Reopened { staged, unreachable, gone } = reopen_all((lower, project), &intent.steps)?;
+        let Reopened { mut staged, unreachable, gone } = reopen_all((lower, project), &intent.steps)?;
+        staged.iter_mut().try_for_each(|staged| staged.look_for_upper(self))?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
             let pairs = staged.iter().zip(&progress).filter(move |(_, progress)| **progress == wanted);

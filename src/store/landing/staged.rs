@@ -12,7 +12,7 @@ use crate::store::copied::{looks_like, name_inode};
 use crate::store::journal::{Act, Step};
 use crate::store::operations::DirLooks;
 use crate::store::recovery::SweepNote;
-use crate::store::{Context, Error, Result, Store, is_temp_name};
+use crate::store::{Context, Error, Result, Store, UpperId, is_temp_name};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::{Dirs, Place, Tree};
 use crate::sys::{Mode, OFlags, RenameFlags};
@@ -41,6 +41,8 @@ pub(in crate::store) struct Staged {
     pub(super) begun: Cell<bool>,
     /// What a [`Act::Remove`] has taken from its path, once it was applied by this process.
     taken: Cell<Option<FileKind>>,
+    /// At recovery, of the file of an entry of upper: that it has gone from there, which only its landing does.
+    has_left_upper: bool,
 }
 
 impl Staged {
@@ -48,7 +50,8 @@ impl Staged {
         let (begun, taken) = (Cell::new(false), Cell::new(None));
         let (waiting, nameless, other, placed, expect_looks) = (None, None, None, None, None);
         let in_place = InPlace::default();
-        Self { step, place, waiting, nameless, other, in_place, placed, expect_looks, begun, taken }
+        let has_left_upper = false;
+        Self { step, place, waiting, nameless, other, in_place, placed, expect_looks, begun, taken, has_left_upper }
     }
 
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
@@ -128,7 +131,13 @@ impl Staged {
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Place { .. } | Act::Supplant { .. } => self.swap_in(store),
+            Act::Place { upper: Some(upper), .. } => {
+                self.swap_in(store)?;
+                store.dirs.stage_place(*upper)?.unlink().doing(|| self.doing("take the name in upper of"))?;
+                store.room.is_gone(*upper);
+                Ok(())
+            }
+            Act::Place { upper: None, .. } | Act::Supplant { .. } => self.swap_in(store),
             Act::Take { new, .. } => {
                 // Nobody else has another copy of it, so it changes places only where that is going to last.
                 if !is_same_entry(self.waiting(), new).doing(|| self.doing("check"))? {
@@ -450,12 +459,24 @@ impl Staged {
             // The file that was not taken after all, or one that somebody has made under its name since.
             return Ok(());
         }
+        if let (Act::Place { upper: Some(upper), .. }, true) = (&self.step.act, self.is_made_here(&there)) {
+            return self.return_to_upper(store, *upper, waiting);
+        }
         let is_known = self.is_made_here(&there) || self.step.expect.is_some_and(|expect| same_entry(&there, &expect));
         // In a directory may be others that go with it, and what somebody has put there.
         if there.is_dir() || !is_known {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
+    }
+
+    /// What has not landed after all is upper's as before.
+    fn return_to_upper(&self, store: &Store, upper: UpperId, waiting: &Place) -> Result<()> {
+        match waiting.rename(&store.dirs.stage_place(upper)?, RenameFlags::NOREPLACE) {
+            // There it has its name still.
+            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => discard_temp(waiting),
+            other => other.doing(|| self.doing("give back to upper")),
+        }
     }
 
     /// Makes a backup of what waits, by the name of the path it was written to.
@@ -466,6 +487,17 @@ impl Staged {
             FileKind::Directory => keep_within(store, &self.step.path, waiting),
             _ => keep_foreign(store, &self.step.path, waiting, &meta),
         }
+    }
+
+    /// Looks for the file of an entry of upper where it was and where it may be on its way back. What somebody has done to it
+    /// since it landed is his, and no reason to take it for one that waits. Not after a power cut, which may have taken it.
+    pub fn look_for_upper(&mut self, store: &Store) -> Result<()> {
+        let Act::Place { upper: Some(upper), .. } = self.step.act else { return Ok(()) };
+        let doing = || self.doing("look in upper for");
+        let is_there = store.dirs.stage_place(upper)?.stat().doing(doing)?.is_some();
+        let comes_back = self.waiting().stat().doing(doing)?.is_some_and(|meta| self.is_made_here(&meta));
+        self.has_left_upper = !is_there && !comes_back && store.dirs.has_own_stage() && !store.lost_power()?;
+        Ok(())
     }
 
     /// Where the step stands, for recovery.
@@ -479,6 +511,7 @@ impl Staged {
             _ => false,
         };
         let done = match &self.step.act {
+            Act::Place { .. } if self.has_left_upper => true,
             Act::Place { nameless: Some(made), .. } => here.is_some_and(|meta| same_entry(&meta, made)),
             Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Take { new, .. } => is_inode(&here, new),
