@@ -308,12 +308,9 @@ impl Overlay {
     }
 
     fn stage_file(&self, change: &Replacement<'_>, file: &File, landing: &mut Landing<'_>) -> Result<()> {
-        let Replacement { path, new, .. } = change;
-        if let Some(upper) = change.raises {
-            match self.stage_new(change, &NewContent::Raised { file, upper }, landing) {
-                Err(err) if is_link_refused(&err) => self.raises.store(false, Ordering::Relaxed),
-                staged => return staged,
-            }
+        let Replacement { path, new, present, .. } = change;
+        if let Some(upper) = change.raises.filter(|_| !present.is_dir()) {
+            return Ok(landing.raise(&self.lower, path, present.meta.as_ref(), (upper, file))?);
         }
         let meta = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?;
         let content = match new.small_whole() {
@@ -536,9 +533,9 @@ pub(super) fn must_stay(base: &Base, present: &Meta) -> bool {
     present.is_mount_root || (present.links > 1 && base.is_shared())
 }
 
-/// The file system gives no second name to what lies in the state directory, or not there.
-pub(super) fn is_link_refused(err: &Error) -> bool {
-    matches!(err.code(), libc::EXDEV | libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS)
+/// The state directory is on another file system, or by another mount of it, than where something was to land.
+pub(super) fn is_elsewhere(err: &Error) -> bool {
+    err.code() == libc::EXDEV
 }
 
 /// The old content cannot be read or kept: the writer is not stopped, the change is held instead (SPEC §5).

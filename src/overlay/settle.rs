@@ -13,7 +13,7 @@ use super::compare::Old;
 use super::deny::Denial;
 use super::error::Context;
 use super::handles::OpenFile;
-use super::land::{backup_of, is_link_refused};
+use super::land::{backup_of, is_elsewhere};
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::hooks::Answer;
@@ -132,7 +132,7 @@ impl Overlay {
             if !is_crossed && settled.as_ref().is_err_and(|err| is_to_be_judged_again(&job, err)) {
                 // By what is there now.
                 is_crossed = true;
-                if settled.as_ref().is_err_and(is_link_refused) {
+                if settled.as_ref().is_err_and(is_elsewhere) {
                     self.raises.store(false, Ordering::Relaxed);
                 }
                 continue;
@@ -448,7 +448,7 @@ fn is_to_be_judged_again(job: &Job, err: &Error) -> bool {
         Error::Denied => false,
         Error::Store(store::Error::Conflict { .. }) => true,
         // Then it is copied.
-        _ => job.row.base.is_shared() || is_link_refused(err),
+        _ => job.row.base.is_shared() || is_elsewhere(err),
     }
 }
 

@@ -137,12 +137,11 @@ pub(super) enum Act {
         /// to another.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nameless: Option<Stamp>,
-        /// Of the file of an entry of upper: there its name goes, and comes again should the landing not come to pass.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        upper: Option<UpperId>,
     },
     /// The file at `from`, which is `new`, takes the path. What was there waits under the name that it had.
     Take { from: RelPath, new: Stamp },
+    /// The file of an entry of upper, which is `new`, takes the path. What was there waits under the name that it had.
+    Raise { upper: UpperId, new: Stamp },
     /// The entry goes; it waits under the temporary name.
     Remove { temp: Temp },
     /// The entry under the temporary name takes the place of a directory, which waits there with what is in it: later
@@ -229,7 +228,8 @@ impl Step {
         match &self.act {
             Act::Move { to: other } | Act::Relocate { to: other, .. } | Act::Exchange { to: other, .. } => Some(other),
             Act::Take { from: other, .. } | Act::Link { of: other } => Some(other),
-            Act::Place { .. } | Act::Remove { .. } | Act::Supplant { .. } | Act::Rewrite { .. } => None,
+            Act::Place { .. } | Act::Raise { .. } | Act::Remove { .. } => None,
+            Act::Supplant { .. } | Act::Rewrite { .. } => None,
         }
     }
 
@@ -291,8 +291,9 @@ impl Intent {
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
         let rewritten = self.steps.iter().flat_map(|step| match &step.act {
             Act::Rewrite { old, new, .. } => vec![*old, *new],
-            Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } => Vec::new(),
-            Act::Supplant { .. } | Act::Take { .. } | Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
+            Act::Place { .. } | Act::Raise { .. } | Act::Remove { .. } | Act::Move { .. } => Vec::new(),
+            Act::Relocate { .. } | Act::Supplant { .. } | Act::Take { .. } => Vec::new(),
+            Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
         let anchors = self.epilogue.anchors.iter().filter_map(|anchor| Some(anchor.known.kept()?.digest));
         let bases = self.epilogue.save.iter().filter_map(|row| row.base.digest());

@@ -24,7 +24,7 @@ use super::backups::Backup;
 use super::content::StagedContent;
 use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
 use super::operations::DirLooks;
-use super::{Context, Error, Result, Store, TEMP_PREFIX};
+use super::{Context, Error, Result, Store, TEMP_PREFIX, UpperId};
 use crate::model::{OperationId, RelPath, Stamp};
 use crate::sys::cache;
 use crate::sys::file::{self, Meta};
@@ -150,18 +150,38 @@ impl<'a> Landing<'a> {
 
     /// Prepares a new entry for `path`, where `expect` must still stand when it is applied, with the mode and owner that it has.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<&Meta>, new: &NewContent<'_>) -> Result<Meta> {
-        let (looks, upper) = match new {
-            NewContent::Dir { meta, .. } => (Some(Looks::of_meta(meta)), None),
-            NewContent::Raised { upper, .. } => (None, Some(*upper)),
-            NewContent::File { .. } | NewContent::Bytes { .. } => (None, None),
-            NewContent::Symlink { .. } | NewContent::Node { .. } => (None, None),
+        let looks = match new {
+            NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
+            NewContent::File { .. } | NewContent::Bytes { .. } => None,
+            NewContent::Symlink { .. } | NewContent::Node { .. } => None,
         };
         let placed = self.stage_new((tree, path), expect.map(Meta::stamp), new, |temp, made| {
             let nameless = made.nameless.as_ref().map(|_| made.meta.stamp());
-            Act::Place { temp, inode: made.meta.inode, looks, nameless, upper }
+            Act::Place { temp, inode: made.meta.inode, looks, nameless }
         })?;
         self.work.last().expect_looks = expect.copied();
         Ok(placed)
+    }
+
+    /// The same of `file`, that of an entry of upper, which has no name there afterwards. Nobody may write to it any more by
+    /// what is open.
+    pub fn raise(
+        &mut self,
+        tree: &Tree,
+        path: &RelPath,
+        expect: Option<&Meta>,
+        (upper, file): (UpperId, &File),
+    ) -> Result<()> {
+        let doing = || format!("write {path}");
+        let place = place_below(&mut self.work.dirs, tree, path)?;
+        self.work.durability.secure(file, expect.is_some()).doing(doing)?;
+        let new = Meta::of(file.as_fd()).doing(doing)?.stamp();
+        let step = Step { path: path.clone(), expect: expect.map(Meta::stamp), act: Act::Raise { upper, new } };
+        self.work.push(step, place);
+        let waiting = self.work.store.dirs.stage_place(upper)?;
+        let staged = self.work.last();
+        (staged.waiting, staged.placed, staged.expect_looks) = (Some(waiting), Some(new), expect.copied());
+        Ok(())
     }
 
     /// The same where a directory is, which goes. What is in it must go by steps after this one, or by [`Self::remove_dir`]:
@@ -253,7 +273,8 @@ impl<'a> Landing<'a> {
 
     fn two_paths(&mut self, tree: &Tree, path: &RelPath, expect: Option<Stamp>, act: Act) -> Result<()> {
         let step = Step { path: path.clone(), expect, act };
-        let staged = Staged::reopen(tree, step, &self.work.staged, &mut self.work.dirs)?;
+        let store = self.work.store;
+        let staged = Staged::reopen((store, tree), step, &self.work.staged, &mut self.work.dirs)?;
         self.work.staged.push(staged);
         Ok(())
     }
@@ -409,7 +430,7 @@ impl Applied<'_> {
 
     /// Whether the file of an entry of upper itself has landed.
     pub fn has_raised(&self) -> bool {
-        self.intent.steps.iter().any(|step| matches!(step.act, Act::Place { upper: Some(_), .. }))
+        self.intent.steps.iter().any(|step| matches!(step.act, Act::Raise { .. }))
     }
 
     /// Changes what will be recorded, by what only the applying could tell.

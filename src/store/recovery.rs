@@ -142,7 +142,7 @@ impl Store {
         intent: Intent,
         recovered: &mut Recovered,
     ) -> Result<impl Iterator<Item = Staged>> {
-        let Reopened { mut staged, unreachable, gone } = reopen_all((lower, project), &intent.steps)?;
+        let Reopened { mut staged, unreachable, gone } = reopen_all((self, lower, project), &intent.steps)?;
         staged.iter_mut().try_for_each(|staged| staged.look_for_upper(self))?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
@@ -324,12 +324,12 @@ struct Reopened {
     gone: Vec<RelPath>,
 }
 
-fn reopen_all((lower, project): (&Tree, Project), steps: &[Step]) -> Result<Reopened> {
+fn reopen_all((store, lower, project): (&Store, &Tree, Project), steps: &[Step]) -> Result<Reopened> {
     let (plausible, planted): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| step.is_plausible());
     let mut unreachable: Vec<RelPath> = planted.iter().map(|step| step.path.clone()).collect();
     let (mut dirs, mut among, mut gone) = (Dirs::default(), Vec::new(), Vec::new());
     let staged = |step: &Step, among: &[Staged], dirs: &mut Dirs| {
-        let staged = Staged::reopen(lower, by_a_name_it_has(lower, step)?, among, dirs)?;
+        let staged = Staged::reopen((store, lower), by_a_name_it_has(lower, step)?, among, dirs)?;
         if project == Project::Copy { staged.adopted() } else { Ok(staged) }
     };
     let mut reopen = |step: &Step, among: &mut Vec<Staged>| match staged(step, among, &mut dirs) {

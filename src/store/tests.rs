@@ -1,6 +1,7 @@
 //! Recovery of landings that a killed process left in the middle: forgotten here, so that nothing undoes them.
 
 mod in_place;
+mod raise;
 
 use std::io::Write;
 use std::path::PathBuf;

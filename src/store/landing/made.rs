@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use crate::model::Timestamp;
-use crate::store::UpperId;
 use crate::store::operations::NodeLooks;
 use crate::sys::file::{self, Meta};
 use crate::sys::tree::Place;
@@ -18,9 +17,6 @@ pub enum NewContent<'a> {
     File { file: &'a File, like: &'a File, meta: Meta },
     /// The same of these bytes.
     Bytes { bytes: &'a [u8], like: &'a File, meta: Meta },
-    /// The file of an entry of upper itself, which has no name there afterwards. Nobody may write to it any more by what is
-    /// open.
-    Raised { file: &'a File, upper: UpperId },
     /// `times`: of last access and modification; none: now.
     Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
     /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
@@ -47,14 +43,6 @@ pub(super) fn make_entry(
         }
         NewContent::Bytes { bytes, like, meta } => {
             write_file(waiting, needs_name, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
-        }
-        NewContent::Raised { file, .. } => {
-            let nameless = if needs_name { None } else { Some(file.try_clone()?) };
-            if needs_name {
-                waiting.name_file(file)?;
-            }
-            secure(file)?;
-            Ok(MadeEntry { meta: Meta::of(file.as_fd())?, nameless })
         }
         NewContent::Symlink { target, uid, gid, times } => {
             waiting.make_symlink(target)?;

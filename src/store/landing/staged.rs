@@ -12,7 +12,7 @@ use crate::store::copied::{looks_like, name_inode};
 use crate::store::journal::{Act, Step};
 use crate::store::operations::DirLooks;
 use crate::store::recovery::SweepNote;
-use crate::store::{Context, Error, Result, Store, UpperId, is_temp_name};
+use crate::store::{Context, Error, Result, Store, is_temp_name};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::{Dirs, Place, Tree};
 use crate::sys::{Mode, OFlags, RenameFlags};
@@ -21,8 +21,8 @@ use crate::sys::{Mode, OFlags, RenameFlags};
 pub(in crate::store) struct Staged {
     pub step: Step,
     pub(super) place: Place,
-    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name, and [`Act::Take`] the name that
-    /// its file comes from.
+    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name, and [`Act::Take`] and
+    /// [`Act::Raise`] the name that their file comes from.
     pub(super) waiting: Option<Place>,
     /// What a [`Act::Place`] has made without a name, which it gets when it is applied; none at recovery.
     pub(super) nameless: Option<File>,
@@ -30,8 +30,8 @@ pub(in crate::store) struct Staged {
     pub(super) other: Option<Place>,
     /// Of a [`Act::Rewrite`].
     pub(super) in_place: InPlace,
-    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] the
-    /// journal tells it.
+    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] or
+    /// [`Act::Raise`] the journal tells it.
     pub(super) placed: Option<Stamp>,
     /// What the new content of a [`Act::Place`] was given the looks of, which somebody may change below meanwhile; none at
     /// recovery.
@@ -56,18 +56,19 @@ impl Staged {
 
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
     /// there, takes from there or renames.
-    pub fn reopen(tree: &Tree, step: Step, among: &[Staged], dirs: &mut Dirs) -> Result<Self> {
+    pub fn reopen((store, tree): (&Store, &Tree), step: Step, among: &[Staged], dirs: &mut Dirs) -> Result<Self> {
         let place = place_among(among, dirs, tree, &step.path)?;
         let other = step.other().map(|other| place_among(among, dirs, tree, other)).transpose()?;
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
             Act::Take { .. } => other.clone(),
+            Act::Raise { upper, .. } => Some(store.dirs.stage_place(*upper)?),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
         };
         let placed = match &step.act {
-            Act::Take { new, .. } => Some(*new),
+            Act::Take { new, .. } | Act::Raise { new, .. } => Some(*new),
             Act::Place { nameless, .. } => *nameless,
             _ => None,
         };
@@ -103,7 +104,7 @@ impl Staged {
             Act::Supplant { .. } => here.is_none_or(|meta| !meta.is_dir()),
             Act::Relocate { .. } if here.is_none() => beside.is_some(),
             // One of the two may have been written to since.
-            Act::Take { new, .. } | Act::Exchange { with: new, .. } => {
+            Act::Take { new, .. } | Act::Raise { new, .. } | Act::Exchange { with: new, .. } => {
                 (is(beside, &expect) || is(here, new)) && !is(here, &expect) && !is(beside, new)
             }
             Act::Place { .. } | Act::Remove { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Link { .. } => {
@@ -119,7 +120,7 @@ impl Staged {
                 nameless.iter_mut().chain(&mut self.placed).for_each(|made| name_inode(made, meta));
             }
             Act::Supplant { inode, .. } => *inode = meta.inode,
-            Act::Take { new, .. } => {
+            Act::Take { new, .. } | Act::Raise { new, .. } => {
                 name_inode(new, meta);
                 self.placed = Some(*new);
             }
@@ -131,13 +132,12 @@ impl Staged {
 
     pub fn apply(&self, store: &Store) -> Result<()> {
         match &self.step.act {
-            Act::Place { upper: Some(upper), .. } => {
+            Act::Place { .. } | Act::Supplant { .. } => self.swap_in(store),
+            Act::Raise { upper, .. } => {
                 self.swap_in(store)?;
-                store.dirs.stage_place(*upper)?.unlink().doing(|| self.doing("take the name in upper of"))?;
                 store.room.is_gone(*upper);
                 Ok(())
             }
-            Act::Place { upper: None, .. } | Act::Supplant { .. } => self.swap_in(store),
             Act::Take { new, .. } => {
                 // Nobody else has another copy of it, so it changes places only where that is going to last.
                 if !is_same_entry(self.waiting(), new).doing(|| self.doing("check"))? {
@@ -176,14 +176,18 @@ impl Staged {
     pub fn undo(&self, store: &Store) -> Result<()> {
         let doing = || self.doing("undo");
         match &self.step.act {
-            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } if self.step.expect.is_some() => {
+            Act::Place { .. } | Act::Raise { .. } | Act::Supplant { .. } | Act::Take { .. }
+                if self.step.expect.is_some() =>
+            {
                 match self.swap_back(self.waiting())? {
                     Back::AsItWas => Ok(()),
                     // The old content is nowhere else, and no intent tells of it any more.
                     Back::Foreign => self.keep_waiting(store, self.waiting()),
                 }
             }
-            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } => self.take_back(self.waiting()),
+            Act::Place { .. } | Act::Raise { .. } | Act::Supplant { .. } | Act::Take { .. } => {
+                self.take_back(self.waiting())
+            }
             Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
                 // Somebody has made something in its place.
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
@@ -239,10 +243,14 @@ impl Staged {
         }
         // Somebody put something else there between the check and the rename: it goes back, untouched.
         let back = self.swap_back(waiting)?;
-        if matches!((back, &self.step.act), (Back::Foreign, Act::Take { .. })) {
-            // Where the program has its file is no temporary name of ours, which would be looked after.
+        if matches!((back, &self.step.act), (Back::Foreign, Act::Take { .. } | Act::Raise { .. })) {
+            // Where the program or upper has its file is no temporary name of ours, which would be looked after.
             self.keep_waiting(store, waiting)?;
             discard_temp(waiting)?;
+            if let Act::Raise { .. } = self.step.act {
+                // It has landed, and he has written to it since.
+                return Ok(());
+            }
         }
         Err(self.conflict())
     }
@@ -334,8 +342,8 @@ impl Staged {
                 let waiting = self.waiting().stat().doing(|| self.doing("examine"))?;
                 Ok(waiting.is_some_and(|waiting| waiting.is_dir()))
             }
-            (Act::Place { .. } | Act::Take { .. } | Act::Rewrite { .. } | Act::Move { .. }, _) => Ok(false),
-            (Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. }, _) => Ok(false),
+            (Act::Place { .. } | Act::Raise { .. } | Act::Take { .. } | Act::Rewrite { .. }, _) => Ok(false),
+            (Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. }, _) => Ok(false),
         }
     }
 
@@ -368,8 +376,8 @@ impl Staged {
             Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
             Act::Place { looks: Some(new), .. } => (new, true),
             Act::Rewrite { looks: None, .. } | Act::Place { looks: None, .. } => return Ok(()),
-            Act::Remove { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Link { .. } => return Ok(()),
-            Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } => return Ok(()),
+            Act::Remove { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Raise { .. } => return Ok(()),
+            Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => return Ok(()),
         };
         let doing = || self.doing("change attributes of");
         let inode = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
@@ -444,7 +452,8 @@ impl Staged {
         match &self.step.act {
             Act::Relocate { to, .. } => path.rebase(&self.step.path, to),
             Act::Exchange { to, .. } => path.rebase(&self.step.path, to).or_else(|| path.rebase(to, &self.step.path)),
-            Act::Place { .. } | Act::Supplant { .. } | Act::Take { .. } | Act::Remove { .. } => None,
+            Act::Place { .. } | Act::Raise { .. } | Act::Supplant { .. } | Act::Take { .. } => None,
+            Act::Remove { .. } => None,
             Act::Rewrite { .. } | Act::Move { .. } | Act::Link { .. } => None,
         }
     }
@@ -459,8 +468,11 @@ impl Staged {
             // The file that was not taken after all, or one that somebody has made under its name since.
             return Ok(());
         }
-        if let (Act::Place { upper: Some(upper), .. }, true) = (&self.step.act, self.is_made_here(&there)) {
-            return self.return_to_upper(store, *upper, waiting);
+        if let Act::Raise { new, .. } = &self.step.act
+            && is_inode(&Some(there), new)
+        {
+            // What has not landed after all is upper's as before, and may have been written to since.
+            return Ok(());
         }
         let is_known = self.is_made_here(&there) || self.step.expect.is_some_and(|expect| same_entry(&there, &expect));
         // In a directory may be others that go with it, and what somebody has put there.
@@ -468,15 +480,6 @@ impl Staged {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
-    }
-
-    /// What has not landed after all is upper's as before.
-    fn return_to_upper(&self, store: &Store, upper: UpperId, waiting: &Place) -> Result<()> {
-        match waiting.rename(&store.dirs.stage_place(upper)?, RenameFlags::NOREPLACE) {
-            // There it has its name still.
-            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => discard_temp(waiting),
-            other => other.doing(|| self.doing("give back to upper")),
-        }
     }
 
     /// Makes a backup of what waits, by the name of the path it was written to.
@@ -489,14 +492,12 @@ impl Staged {
         }
     }
 
-    /// Looks for the file of an entry of upper where it was and where it may be on its way back. What somebody has done to it
-    /// since it landed is his, and no reason to take it for one that waits. Not after a power cut, which may have taken it.
+    /// Looks whether the file of an entry of upper is there. What somebody has done to it since it landed is his, and no reason
+    /// to take it for one that waits. Not after a power cut, which may have taken it.
     pub fn look_for_upper(&mut self, store: &Store) -> Result<()> {
-        let Act::Place { upper: Some(upper), .. } = self.step.act else { return Ok(()) };
-        let doing = || self.doing("look in upper for");
-        let is_there = store.dirs.stage_place(upper)?.stat().doing(doing)?.is_some();
-        let comes_back = self.waiting().stat().doing(doing)?.is_some_and(|meta| self.is_made_here(&meta));
-        self.has_left_upper = !is_there && !comes_back && store.dirs.has_own_stage() && !store.lost_power()?;
+        let Act::Raise { new, .. } = &self.step.act else { return Ok(()) };
+        let is_there = is_inode(&self.waiting().stat().doing(|| self.doing("look in upper for"))?, new);
+        self.has_left_upper = !is_there && store.dirs.has_own_stage() && !store.lost_power()?;
         Ok(())
     }
 
@@ -511,10 +512,10 @@ impl Staged {
             _ => false,
         };
         let done = match &self.step.act {
-            Act::Place { .. } if self.has_left_upper => true,
             Act::Place { nameless: Some(made), .. } => here.is_some_and(|meta| same_entry(&meta, made)),
             Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
             Act::Take { new, .. } => is_inode(&here, new),
+            Act::Raise { new, .. } => is_inode(&here, new) || self.has_left_upper,
             Act::Remove { .. } => here.is_none(),
             Act::Rewrite { old, new, .. } => return self.progress_in_place((*old, *new), &here, as_expected),
             Act::Move { .. } | Act::Relocate { .. } => {
@@ -601,7 +602,8 @@ pub(in crate::store) fn is_swept_early(staged: &[Staged], store: &Store) -> bool
     match staged {
         // What never had a temporary name has left none.
         [one] if one.nameless.is_some() => true,
-        [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. }) => {
+        [one] if matches!(one.step.act, Act::Raise { .. }) && one.step.expect.is_none() => true,
+        [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. } | Act::Raise { .. }) => {
             one.remove_waiting(store).is_ok()
         }
         [one] if matches!(one.step.act, Act::Remove { .. }) => {
