@@ -569,7 +569,7 @@ impl Work<'_> {
     }
 
     fn apply(&mut self) -> Result<Vec<StepOutcome>> {
-        self.staged.iter().try_for_each(Staged::keep_others_out)?;
+        self.staged.iter().for_each(Staged::keep_others_out);
         let applied = self.apply_steps();
         self.staged.iter().for_each(Staged::let_others_in);
         applied

@@ -51,12 +51,11 @@ impl Staged {
         self.written()?.try_clone().map(Some).doing(|| "duplicate a descriptor".to_owned())
     }
 
-    /// From here on, if it can be had, nobody else opens what is written in place.
-    pub fn keep_others_out(&self) -> Result<()> {
-        if let Act::Rewrite { .. } = self.step.act {
-            self.in_place.is_alone.set(lease::keep_others_out(self.written()?));
+    /// From here on, if it can be had, nobody else opens what is written in place and was opened for that.
+    pub fn keep_others_out(&self) {
+        if let Some(file) = self.in_place.file.get() {
+            self.in_place.is_alone.set(lease::keep_others_out(file));
         }
-        Ok(())
     }
 
     pub fn let_others_in(&self) {
@@ -128,7 +127,7 @@ impl Staged {
     /// those that come instead of them.
     fn write_over(&self, store: &Store, digest: Digest, looks: Option<(Looks, Looks)>) -> Result<()> {
         let file = self.written()?;
-        self.keep_others_out()?;
+        self.keep_others_out();
         let written = self.keep_unless_ours(store, file).and_then(|()| {
             let to = Overwritten { file, was: None, written: &Cell::default() };
             file::overwrite(&self.kept(store, digest)?, &to).doing(|| self.doing("write"))
