@@ -104,6 +104,7 @@ pub(super) struct Handle {
     began: AtomicBool,
     /// Lower when the handle was opened, and as our own doing has changed it since.
     opened: Mutex<Option<Stamp>>,
+    /// It may write, and the file that it had open when it landed is lower's.
     has_landed: AtomicBool,
 }
 

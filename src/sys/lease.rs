@@ -97,6 +97,7 @@ mod tests {
         drop(writer);
         assert!(!is_open_for_writing(&reader));
     }
+
     #[test]
     fn who_opens_a_file_waits_until_it_is_given_back() {
         let dir = tempfile::tempdir().expect("scratch");

@@ -117,28 +117,29 @@ fn mounted(scratch: &Scratch) -> View<'_> {
     scratch.mounting().flag("--window=0").flag("--burst=1000000").at("view").start()
 }
 
+/// `prepare`: what is done to the file below before it is saved.
+fn race_with_a_save(scratch: &Scratch, prepare: impl Fn(&Path)) {
+    let view = mounted(scratch);
+    let small = with_changed_lines(&lines(60), 2);
+    let prepare = |path: &str| {
+        prepare(&scratch.lower().join(path));
+        view.read(path)
+    };
+    race(scratch, &view, prepare, |path, _| view.write(path, &small));
+    view.unmount();
+}
+
 #[test]
 fn no_byte_written_below_is_lost_to_what_lands() {
-    let scratch = mounted_scratch!();
-    let view = mounted(&scratch);
-    let small = with_changed_lines(&lines(60), 2);
-    race(&scratch, &view, |path| view.read(path), |path, _| view.write(path, &small));
-    view.unmount();
+    race_with_a_save(&mounted_scratch!(), |_| ());
 }
 
 /// Which is written in place.
 #[test]
 fn no_byte_written_below_is_lost_to_what_lands_in_a_file_of_two_names() {
-    let scratch = mounted_scratch!();
-    let view = mounted(&scratch);
-    let small = with_changed_lines(&lines(60), 2);
-    let give_a_name = |path: &str| {
-        let below = scratch.lower().join(path);
-        fs::hard_link(&below, below.with_extension("other")).expect("another name");
-        view.read(path)
-    };
-    race(&scratch, &view, give_a_name, |path, _| view.write(path, &small));
-    view.unmount();
+    race_with_a_save(&mounted_scratch!(), |below| {
+        fs::hard_link(below, below.with_extension("other")).expect("another name");
+    });
 }
 
 #[test]

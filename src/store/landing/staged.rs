@@ -33,8 +33,8 @@ pub(in crate::store) struct Staged {
     /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] or
     /// [`Act::Raise`] the journal tells it.
     pub(super) placed: Option<Stamp>,
-    /// What the new content of a [`Act::Place`] was given the looks of, which somebody may change below meanwhile; none at
-    /// recovery.
+    /// What the new content of a [`Act::Place`] or [`Act::Raise`] was given the looks of, which somebody may change below
+    /// meanwhile; none at recovery.
     pub(super) expect_looks: Option<Meta>,
     /// Whether a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not know,
     /// and goes by what is there.
