@@ -65,7 +65,9 @@ class History:
         self.promises.append((position, path, len(self.versions[path]) - 1, where))
 
     def step_at(self, position):
-        return [step for begin, step in self.steps if begin < position][-1]
+        begun = [step for begin, step in self.steps if begin < position]
+        # Of the first step something is promised before anything is written to the disk.
+        return begun[-1] if begun else self.steps[0][1]
 
     def end_of_step(self, position):
         return min((begin for begin, _step in self.steps if begin >= position), default=position)

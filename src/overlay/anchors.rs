@@ -79,14 +79,6 @@ impl State {
         Some(left)
     }
 
-    /// The same of a directory.
-    pub(super) fn dir_left(&mut self, path: &RelPath) -> Vec<Anchor> {
-        self.forget_recent(path);
-        let left = self.past.left_dir(path);
-        self.know(left.clone());
-        left
-    }
-
     /// What was at `source` was renamed over `to`, which is `meta` now.
     pub(super) fn carried(&mut self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.forget_recent(source);

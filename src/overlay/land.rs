@@ -67,6 +67,7 @@ impl Overlay {
                 if comparison.present.exists()
                     && is_unreadable(&err)
                     && !job.takes_place
+                    && !self.store.is_halted()
                     && !self.is_disturbed(job) =>
             {
                 comparison.add(Reason::Backup);

@@ -76,6 +76,8 @@ impl Overlay {
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed.
             Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
+            // Nothing is written any more: what has stopped it is what there is to tell.
+            Err(err) if self.store.is_halted() => return Err(err),
             // What was there is this entry's already: it waits for review, and the source with it.
             Err(_) => self.hold_moved(upper, &by)?,
         };
@@ -287,7 +289,7 @@ impl Overlay {
     pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         match self.settle(id, actor) {
             // The journal tells: the next start finishes it.
-            Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
+            Err(err) if self.store.is_halted() => Err(err),
             Err(_) => self.hold_moved(id, actor),
             settled => settled,
         }

@@ -11,7 +11,9 @@ use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::EventName;
 use crate::store::{DirLooks, Effect, Epilogue, Fate, PathEffect, UpperId, What, Writer};
-use crate::sys::file::FileKind;
+use crate::sys::Mode;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::Place;
 
 impl Overlay {
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
@@ -42,35 +44,59 @@ impl Overlay {
                 self.hide_dir(&path, reason, &self.doer(caller))?;
                 None
             }
-            None => {
-                let place = self.lower.place(&path)?;
-                let looks = DirLooks::of_going(&place, &was)?;
-                // What was renamed out of it would be looked for there.
-                self.store.record_waiting()?;
-                place.remove_dir()?;
-                Some(PathEffect::new(&path, Effect::DirRemoved(looks)))
-            }
+            None => Some(self.remove_dir_below(&path, &was)?),
         };
         if self.action(&path, FileKind::Directory) != Action::Pass {
-            let gone = match removed {
-                Some(_) => self.state.lock().dir_left(&path),
-                None => self.state.lock().left(&path).into_iter().collect(),
-            };
-            let by = self.doer(caller);
-            let doing = if removed.is_some() { Doing::RemoveDir } else { Doing::Hold };
-            let part = self.part_of(&path, &by, doing);
-            let event = self.structure_event(&path, "[directory removed]".to_owned(), &by).doing(removed);
-            let event = event.with(|event| {
-                event.operation = part.operation_told();
-                if waits.is_some() {
-                    (event.event, event.reason) = (EventName::WriteHeld, waits);
-                    event.id = self.state.lock().uppers.held_at(&path).map(|held| held.id.to_string());
-                }
-            });
-            let became = self.record_done(event, gone)?;
-            self.recorded(&part, became);
+            let looks = removed.as_ref().map(|(_, looks)| *looks);
+            let noted = self.note_dir_removed(&path, looks, waits, &self.doer(caller));
+            noted.map_err(|err| match &removed {
+                Some((place, looks)) => self.put_dir_back(place, looks, &path, err),
+                None => err,
+            })?;
         }
         self.state.lock().unnamed(parent, name, &was);
+        Ok(())
+    }
+
+    /// Gives where it was, and what it looked like.
+    fn remove_dir_below(&self, path: &RelPath, was: &Meta) -> Result<(Place, DirLooks)> {
+        let place = self.lower.place(path)?;
+        let looks = DirLooks::of_going(&place, was)?;
+        // What was renamed out of it would be looked for there.
+        self.store.record_waiting()?;
+        place.remove_dir()?;
+        Ok((place, looks))
+    }
+
+    /// One with `looks` is gone below, another `waits` for review and is hidden.
+    fn note_dir_removed(
+        &self,
+        path: &RelPath,
+        looks: Option<DirLooks>,
+        waits: Option<Reason>,
+        by: &Writer,
+    ) -> Result<()> {
+        let doing = if looks.is_some() { Doing::RemoveDir } else { Doing::Hold };
+        let part = self.part_of(path, by, doing);
+        let removed = looks.map(|looks| PathEffect::new(path, Effect::DirRemoved(looks)));
+        let event = self.structure_event(path, "[directory removed]".to_owned(), by).doing(removed);
+        let mut state = self.state.lock();
+        let event = event.with(|event| {
+            event.operation = part.operation_told();
+            if waits.is_some() {
+                (event.event, event.reason) = (EventName::WriteHeld, waits);
+                event.id = state.uppers.held_at(path).map(|held| held.id.to_string());
+            }
+        });
+        let gone = match looks {
+            Some(_) => state.past.left_dir(path),
+            None => state.past.left(path).into_iter().collect(),
+        };
+        let became = self.record_done(event, gone.clone())?;
+        state.forget_recent(path);
+        state.know(gone);
+        drop(state);
+        self.recorded(&part, became);
         Ok(())
     }
 
@@ -109,5 +135,16 @@ impl Overlay {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
         self.hold_structure(id, reason, by)
+    }
+
+    /// A directory whose removal could not be recorded, because of `err`.
+    fn put_dir_back(&self, place: &Place, looks: &DirLooks, path: &RelPath, err: Error) -> Error {
+        match (place.make_dir(Mode::RWXU).and_then(|()| looks.give(place)), err) {
+            (Err(second), Error::Store(err)) => {
+                log::error!("put {path} back: {second}");
+                self.store.unrecorded(err).into()
+            }
+            (_, err) => err,
+        }
     }
 }

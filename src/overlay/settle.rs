@@ -129,7 +129,8 @@ impl Overlay {
             if let (true, Some(upper)) = (is_left, self.state.lock().uppers.get_mut(id)) {
                 upper.left = true;
             }
-            if !is_crossed && settled.as_ref().is_err_and(|err| is_to_be_judged_again(&job, err)) {
+            let may_try_again = !is_crossed && !self.store.is_halted();
+            if may_try_again && settled.as_ref().is_err_and(|err| is_to_be_judged_again(&job, err)) {
                 // By what is there now.
                 is_crossed = true;
                 if settled.as_ref().is_err_and(is_elsewhere) {

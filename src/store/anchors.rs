@@ -90,7 +90,7 @@ pub struct MovedDir {
 
 impl Store {
     pub fn load_anchors(&self) -> Result<Vec<Anchor>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare("SELECT row FROM anchor")?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
@@ -101,7 +101,7 @@ impl Store {
     }
 
     pub fn load_moved_dirs(&self) -> Result<Vec<MovedDir>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare("SELECT row FROM moved_dir")?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()

@@ -104,7 +104,7 @@ impl Store {
         let (mut all, mut last) = (Vec::new(), after);
         loop {
             let piece: Vec<(K, V)> = {
-                let mut database = self.database.lock();
+                let database = self.reading()?;
                 let mut statement = database.reader().prepare_cached(query)?;
                 let piece = statement.query_map((&last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
                 let piece = piece.collect::<rusqlite::Result<_>>()?;
@@ -123,7 +123,7 @@ impl Store {
     }
 
     pub fn backup(&self, name: &str) -> Result<Option<Backup>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare_cached("SELECT row FROM backup WHERE name = ?1")?;
         let row: Option<String> = statement.query_row([name], |row| row.get(0)).optional()?;
         row.map(|row| parse_row(&row, self.dirs.describe())).transpose()

@@ -98,7 +98,7 @@ impl Store {
         if !self.has_had_runs()? {
             return Ok(Vec::new());
         }
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut found = database.reader().prepare("SELECT key, value FROM setting WHERE key GLOB ?1")?;
         let rows =
             found.query_map([format!("{RUNNER}*")], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
@@ -176,7 +176,7 @@ impl Store {
     }
 
     pub(super) fn setting(&self, key: &str) -> Result<Option<String>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [key], |row| row.get(0));
         Ok(row.optional()?)
     }

@@ -126,7 +126,7 @@ impl Store {
     }
 
     fn check_database(&self, found: &mut Findings) -> Result<()> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare("PRAGMA quick_check")?;
         let told = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
         found.checked += 1;
@@ -143,7 +143,7 @@ impl Store {
         table: &str,
         query: &str,
     ) -> Result<Vec<(String, T)>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare(query)?;
         let pairs = statement
             .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?
@@ -162,7 +162,7 @@ impl Store {
     /// Every kept content against its hash. Gives the hashes there are.
     fn check_contents(&self, found: &mut Findings) -> Result<HashSet<Digest>> {
         let keys = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT sha256, size FROM content")?;
             let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -323,7 +323,7 @@ impl Store {
     }
 
     fn pending(&self) -> Result<i64> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         Ok(database.reader().query_row("SELECT COUNT(*) FROM intent", [], |row| row.get(0))?)
     }
 
@@ -355,7 +355,7 @@ impl Store {
     /// Whoever asks for a superseded id is led to one that answers.
     fn check_verdicts(&self, found: &mut Findings, rows: &[(String, UpperRow)]) -> Result<()> {
         let verdicts = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT id, successor FROM verdict")?;
             let rows =
                 statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?)))?;

@@ -220,7 +220,7 @@ impl super::Store {
     fn large_without_backup(&self) -> Result<Vec<(Digest, u64)>> {
         let query = "SELECT sha256, size FROM content
                      WHERE bytes IS NULL AND sha256 NOT IN (SELECT sha256 FROM backup)";
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare(query)?;
         let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64)))?;
         let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -246,7 +246,7 @@ enum Found {
 
 /// None: no such content. Some(None): it is in a file.
 fn inline_bytes(database: &Database, digest: Digest) -> Result<Option<Option<Vec<u8>>>> {
-    let mut statement = database.content_reader().prepare_cached("SELECT bytes FROM content WHERE sha256 = ?1")?;
+    let mut statement = database.reader().prepare_cached("SELECT bytes FROM content WHERE sha256 = ?1")?;
     Ok(statement.query_row([digest.to_string()], |row| row.get(0)).optional()?)
 }
 

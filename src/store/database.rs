@@ -207,20 +207,8 @@ impl Database {
         id
     }
 
-    /// For reading what there is now: what waits to be recorded is written before.
-    pub fn reader(&mut self) -> &Connection {
-        if let Err(err) = self.record_waiting() {
-            match err.is_full() {
-                // Whoever records next does so in the room that is kept for it.
-                true => log::warn!("record a landing: {err}"),
-                false => drop(self.halt.unrecorded(err)),
-            }
-        }
-        &self.connection
-    }
-
-    /// For reading kept content, which no record of a landing changes.
-    pub fn content_reader(&self) -> &Connection {
+    /// For reading what is recorded, which is not all that is done: see [`Store::reading`](super::Store::reading).
+    pub fn reader(&self) -> &Connection {
         &self.connection
     }
 

@@ -115,16 +115,16 @@ impl Store {
 
     /// Events with a number above `after`, oldest first.
     pub fn events_since(&self, after: u64) -> Result<Vec<Event>> {
-        self.read_events(&mut self.database.lock(), "seq > ?1 ORDER BY seq", [number_of(after)])
+        self.read_events("seq > ?1 ORDER BY seq", [number_of(after)])
     }
 
     /// At most `limit` of them, and no more than an answer has room for: only where there are none, there are no more. Where there is none yet, waits for one: None when none will come, for the mount goes.
     pub fn events_after(&self, after: u64, limit: u64, wait: Duration) -> Result<Option<Vec<Event>>> {
         let until = Instant::now() + wait;
-        let mut database = self.database.lock();
-        let committed = database.committed();
+        let committed = self.database.lock().committed();
         loop {
-            let events = self.read_page(&mut database, after, limit)?;
+            let mut database = self.reading()?;
+            let events = self.read_page(&database, after, limit)?;
             if events.is_empty() && database.is_ending() {
                 return Ok(None);
             }
@@ -144,7 +144,7 @@ impl Store {
         self.database.lock().end_waits();
     }
 
-    fn read_page(&self, database: &mut Database, after: u64, limit: u64) -> Result<Vec<Event>> {
+    fn read_page(&self, database: &Database, after: u64, limit: u64) -> Result<Vec<Event>> {
         let mut statement = database
             .reader()
             .prepare_cached("SELECT row FROM event WHERE row != '' AND seq > ?1 ORDER BY seq LIMIT ?2")?;
@@ -161,7 +161,8 @@ impl Store {
         Ok(page)
     }
 
-    fn read_events(&self, database: &mut Database, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
+    fn read_events(&self, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
+        let database = self.reading()?;
         let mut statement =
             database.reader().prepare_cached(&format!("SELECT row FROM event WHERE row != '' AND {which}"))?;
         let rows = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
@@ -171,7 +172,7 @@ impl Store {
     /// Every event with what it did, the latest first. Reads the whole log.
     pub fn history(&self) -> Result<Vec<(Event, Vec<PathEffect>)>> {
         let rows = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
             let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -183,7 +184,7 @@ impl Store {
     /// The hash of what was last put at each of some paths, as far as events tell. Reads the whole log.
     pub fn last_landed(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, Digest>> {
         let last = self.last_landings(paths)?;
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare_cached("SELECT sha256 FROM event WHERE seq = ?1")?;
         let mut landed = HashMap::new();
         for (path, seq) in last {
@@ -212,7 +213,7 @@ impl Store {
     /// its content; none: it was gone. Reads the whole log.
     pub fn told_external(&self) -> Result<HashMap<RelPath, Option<Digest>>> {
         let which = "instr(row, '\"external_modified\"') > 0 ORDER BY seq";
-        let told = self.read_events(&mut self.database.lock(), which, [])?;
+        let told = self.read_events(which, [])?;
         let told = told.into_iter().filter(|event| event.event == EventName::ExternalModified);
         let told: Vec<_> = told.filter_map(|event| Some((event.path?, event.seq, event.sha256))).collect();
         let landed = self.last_landings(&told.iter().map(|(path, ..)| path.clone()).collect())?;
@@ -224,7 +225,7 @@ impl Store {
     /// it since. Of a temporary file that was renamed over another, no event tells that it went. Reads the whole log.
     pub fn last_put(&self) -> Result<HashMap<RelPath, Digest>> {
         let rows = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq")?;
             let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -243,14 +244,14 @@ impl Store {
     /// When the latest such event of each change was, in milliseconds, by its id. Reads the whole log.
     pub fn latest_of_changes(&self, name: EventName) -> Result<HashMap<String, i64>> {
         let named = format!("\"event\":{}", to_row(&name)?);
-        let told = self.read_events(&mut self.database.lock(), "instr(row, ?1) > 0 ORDER BY seq", [named])?;
+        let told = self.read_events("instr(row, ?1) > 0 ORDER BY seq", [named])?;
         let told = told.into_iter().filter(|event| event.event == name);
         Ok(told.filter_map(|event| Some((event.id?, event.time.as_millisecond()))).collect())
     }
 
     /// The number of the latest event.
     pub fn last_seq(&self) -> Result<u64> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let seq: i64 = database.reader().query_row("SELECT COALESCE(MAX(seq), 0) FROM event", [], |row| row.get(0))?;
         Ok(seq as u64)
     }
@@ -369,7 +370,7 @@ impl Store {
     pub fn gather(&self, paths: &[(RelPath, i64)], going_on: &[OperationId]) -> Result<Option<Gathered>> {
         // Others have their events between these.
         let looked_at = (paths.len() * EVENTS_BETWEEN).max(EVENTS_LOOKED_AT) as i64;
-        let recent = self.read_events(&mut self.database.lock(), "TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
+        let recent = self.read_events("TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
         let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
         let is_of = |event: &&Event| {
             let since = event.path.as_ref().and_then(|path| since.get(path));

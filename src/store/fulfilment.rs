@@ -4,7 +4,7 @@
 //!   promise: one transaction ──► lower is new ──► waits here ──► one transaction for all that wait
 //! ```
 //! Nobody can tell that it waits: the database writes what waits before it writes or reads anything else
-//! ([`Database::write`], [`Database::reader`]), but for the next promise. That says of what waits that it is done
+//! ([`Database::write`], [`Store::reading`]), but for the next promise. That says of what waits that it is done
 //! ([`Intent::done`]): recorded together they cost the log a page or two each, and one by one five. What is done and not said
 //! to be looks after a death like a death right after the last rename, an intent of which all is done, and recovery records
 //! both. So the upper file that the record lets go stays until then: should somebody change the path below in that moment,
@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Condvar;
+use parking_lot::{Condvar, MutexGuard};
 
 use super::content::StagedContent;
 use super::database::Database;
@@ -180,6 +180,22 @@ impl Store {
         let unneeded = self.database.lock().waiting.take_unneeded();
         unneeded.into_iter().for_each(|id| self.remove_upper_file(id));
         Ok(())
+    }
+
+    /// For reading what there is now: what waits is recorded. [`super::Error::Unrecorded`] when that fails; nothing is written
+    /// any more then, and whoever reads after that is told what there was before.
+    pub(super) fn reading(&self) -> Result<MutexGuard<'_, Database>> {
+        loop {
+            let mut database = self.database.lock();
+            match database.record_waiting() {
+                Ok(()) => return Ok(database),
+                // There is room that is kept for it.
+                Err(err) if err.is_full() => {}
+                Err(err) => return Err(self.halt.unrecorded(err)),
+            }
+            drop(database);
+            self.record_waiting()?;
+        }
     }
 
     /// The row of an entry that is made or emptied and has nothing written to it: it goes with what is written next. On a

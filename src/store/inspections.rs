@@ -28,7 +28,7 @@ pub struct Inspection {
 
 impl Store {
     pub fn load_inspections(&self) -> Result<Vec<(OperationId, Inspection)>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare("SELECT operation, row FROM inspection")?;
         let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
         rows.map(|row| {

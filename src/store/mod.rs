@@ -270,6 +270,11 @@ impl Store {
         self.sync()
     }
 
+    /// Lower has changed, and the database cannot be told because of `cause`: nothing is written any more.
+    pub fn unrecorded(&self, cause: Error) -> Error {
+        self.halt.unrecorded(cause)
+    }
+
     /// Why nothing may be written any more, when nothing may.
     pub fn halted(&self) -> Option<String> {
         self.halt.why()

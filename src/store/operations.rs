@@ -60,7 +60,7 @@ impl DirLooks {
     }
 
     /// To a directory made a moment ago, of which the umask has had its share.
-    pub(super) fn give(&self, dir: &Place) -> std::io::Result<()> {
+    pub fn give(&self, dir: &Place) -> std::io::Result<()> {
         // The mode last: an owner takes set-id bits away.
         dir.give_owner(self.uid, self.gid).and_then(|()| dir.set_mode(self.mode))
     }
@@ -216,7 +216,7 @@ impl Store {
     /// None where no operation has this id, or its events are gone. One that only had something held has no effects.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let rows = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database
                 .reader()
                 .prepare_cached("SELECT row FROM event WHERE seq >= ?1 AND instr(row, ?2) > 0 ORDER BY seq")?;

@@ -192,7 +192,8 @@ impl Store {
 
     /// What landings under way need.
     fn promised(&self) -> Result<HashSet<Digest>> {
-        promised_in(&mut self.database.lock(), self.dirs.describe())
+        let database = self.reading()?;
+        promised_in(&database, self.dirs.describe())
     }
 
     /// Deletes content that no backup named when a purge had `begun`, as far as nobody has asked for it since: whoever
@@ -207,8 +208,8 @@ impl Store {
     /// Gives the names under which files wait for their removal.
     fn take_away(&self, orphans: &[Digest], begun: Instant) -> Result<Vec<String>> {
         let used = self.purging.used.lock();
-        let mut database = self.database.lock();
-        let promised = promised_in(&mut database, self.dirs.describe())?;
+        let mut database = self.reading()?;
+        let promised = promised_in(&database, self.dirs.describe())?;
         let is_used =
             |digest: &Digest| used.get(digest).is_some_and(|at| begun.saturating_duration_since(*at) < USE_MAX);
         let is_free = |digest: &&Digest| !promised.contains(digest) && !is_used(digest);
@@ -234,8 +235,8 @@ impl Store {
     }
 }
 
-/// What intents in the database need; what waits to be recorded is, before.
-fn promised_in(database: &mut Database, state: &str) -> Result<HashSet<Digest>> {
+/// What intents in the database need.
+fn promised_in(database: &Database, state: &str) -> Result<HashSet<Digest>> {
     let mut statement = database.reader().prepare_cached("SELECT row FROM intent")?;
     let rows = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut promised = HashSet::new();

@@ -53,7 +53,7 @@ pub struct MeterRow {
 
 impl Store {
     pub fn baseline(&self, reader: &Reader, path: &RelPath) -> Result<Option<Baseline>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database
             .reader()
             .prepare_cached("SELECT sha256, own FROM reading WHERE uid = ?1 AND session = ?2 AND path = ?3")?;
@@ -70,7 +70,7 @@ impl Store {
 
     /// The text of a baseline. None where the session has received another, or was forgotten, since.
     pub fn received_text(&self, reader: &Reader, path: &RelPath, baseline: &Baseline) -> Result<Option<Vec<u8>>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
             "SELECT bytes FROM reading WHERE uid = ?1 AND session = ?2 AND path = ?3 AND sha256 = ?4",
         )?;
@@ -119,7 +119,7 @@ impl Store {
 
     /// The latest reader first. Of one user, or of all.
     pub fn meters(&self, uid: Option<u32>, session: Option<&str>) -> Result<Vec<MeterRow>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
             "SELECT uid, session, reads, asked, returned FROM reader
              WHERE (?1 IS NULL OR uid = ?1) AND (?2 IS NULL OR session = ?2) AND reads > 0 ORDER BY used DESC",

@@ -123,7 +123,7 @@ impl Store {
     }
 
     pub(super) fn load_intents(&self) -> Result<Vec<(i64, Intent)>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare("SELECT id, row FROM intent ORDER BY id")?;
         let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
         rows.map(|row| {
@@ -205,7 +205,7 @@ impl Store {
     /// Removes the temporary names that finished landings had no time to remove.
     fn sweep_noted(&self, lower: &Tree) -> Result<usize> {
         let noted = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT path FROM sweep")?;
             let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
@@ -256,7 +256,7 @@ impl Store {
     /// come to pass; deepest first.
     fn remove_doomed(&self, lower: &Tree) -> Result<()> {
         let mut doomed = {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT path FROM doomed_dir")?;
             let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?

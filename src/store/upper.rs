@@ -340,7 +340,7 @@ impl Store {
     }
 
     pub fn load_upper(&self) -> Result<Vec<UpperRow>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare("SELECT row FROM upper ORDER BY id")?;
         let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()

@@ -19,7 +19,7 @@ pub struct Verdict {
 impl Store {
     /// The latest fate of an id, whatever the clock did meanwhile; `prefix` may be shortened. None where no id ever began so.
     pub fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
-        let mut database = self.database.lock();
+        let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
             "SELECT id, path, fate, successor, at FROM verdict WHERE id >= ?1 AND id < ?1 || 'g'
              ORDER BY rowid DESC LIMIT 1",

@@ -86,7 +86,7 @@ impl Store {
     pub fn recent_landings(&self, age_max: Duration) -> Result<Vec<RecentLanding>> {
         let mut recent = Vec::new();
         {
-            let mut database = self.database.lock();
+            let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
             let mut rows = statement.query([])?;
             let mut decided = HashSet::new();

@@ -65,6 +65,8 @@ struct Project {
     first: BTreeMap<Name, Vec<String>>,
     /// Where what a path had went to: it may come back as it was reviewed there.
     went: BTreeMap<Name, Name>,
+    /// Further names that came where nothing had been, and still are where they came.
+    further: BTreeSet<Name>,
     /// What the project had when the session began.
     had: Vec<String>,
     /// The same as small edits have left it, without what a person has let go.
@@ -90,7 +92,7 @@ impl Project {
         }
         let had = vec![ten_lines("shared"), ten_lines("own")];
         let first = ["a", "b", "c", "f"].map(|name| (name, vec![bench.lower(name).unwrap()])).into();
-        Self { bench, first, went: BTreeMap::new(), stays: had.clone(), had, edits: 0 }
+        Self { bench, first, went: BTreeMap::new(), further: BTreeSet::new(), stays: had.clone(), had, edits: 0 }
     }
 
     fn act(&mut self, op: Op) {
@@ -107,12 +109,17 @@ impl Project {
             Op::Link(from, _) if self.kind(from) == Some(FileKind::Directory) => {}
             Op::Link(from, to) => {
                 let node = self.bench.node(from);
-                self.told(node.and_then(|node| self.bench.view().link(node, ROOT, OsStr::new(to), &ME)).map(|_| ()));
+                let linked = node.and_then(|node| self.bench.view().link(node, ROOT, OsStr::new(to), &ME)).map(|_| ());
+                if linked.is_ok() {
+                    self.further.insert(to);
+                }
+                self.told(linked);
             }
             Op::Rename(from, to) => {
                 // The kernel looks both up.
                 drop((self.bench.node(from), self.bench.node(to)));
                 let renamed = self.bench.try_rename(from, to);
+                self.further.retain(|name| ![from, to].contains(name));
                 if renamed.is_ok() && from != to {
                     self.went.insert(from, to);
                 }
@@ -120,6 +127,7 @@ impl Project {
             }
             Op::Exchange(one, other) => {
                 let known = [one, other].iter().all(|name| self.kind(name).is_some_and(has_content));
+                self.further.retain(|name| ![one, other].contains(name));
                 let (one, other) = (OsStr::new(one), OsStr::new(other));
                 let exchanged = rename(self.bench.view(), (ROOT, one), (ROOT, other), RenameFlags::EXCHANGE);
                 assert!(exchanged.is_ok() || !known, "{exchanged:?}");
@@ -194,14 +202,15 @@ impl Project {
                 }
             }
         }
-        // So is a copy of it, where a new file was; not what else a path had, nor another name of the file.
+        // So is a copy of it, where a new file was, and a further name that came since; not what else a path had, nor another
+        // name of the file.
         let goes = |content: &String| {
             let taken = before.iter().filter(|(name, had)| *had == content && after.get(*name) != Some(content));
             let taken: Vec<u64> = taken.map(|(name, _)| inodes[name]).collect();
             let mut left = after.iter().filter(|(_, below)| *below == content).map(|(name, _)| name);
-            let is_copy =
-                |name| !self.first.contains_key(name) && inodes.get(name).is_none_or(|at| !taken.contains(at));
-            left.all(|name| !taken.is_empty() && is_copy(name))
+            let is_another = |name| inodes.get(name).is_none_or(|at| !taken.contains(at));
+            let is_free = |name| !self.first.contains_key(name) && (is_another(name) || self.further.contains(name));
+            left.all(|name| !taken.is_empty() && is_free(name))
         };
         self.stays.retain(|content| !goes(content));
     }
@@ -387,6 +396,7 @@ fn a_name_that_came_since_is_free_though_its_file_was_reviewed_by_another() {
     check(&reviewed.into_iter().chain([Op::Rename("d", "e"), Op::Link("c", "d")]).collect::<Vec<_>>());
     let reviewed = [Op::Rename("a", "e"), Op::Remount, Op::Rewrite("b", 7), Op::ConfirmAll];
     check(&reviewed.into_iter().chain([Op::Unlink("e"), Op::Line("e", 1), Op::Line("a", 0)]).collect::<Vec<_>>());
+    check(&[Op::Link("c", "d"), Op::Rename("f", "c"), Op::ConfirmAll, Op::Unlink("d")]);
 }
 
 /// The rename claimed such a change by each of its names, and waited for itself.
