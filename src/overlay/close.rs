@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::handles::{Handle, HandleId, OpenFile, Target};
+use super::handles::{Access, Handle, HandleId, OpenFile, Target};
 use super::nodes::NodeId;
 use super::settle::Settled;
 use super::{Caller, Error, Overlay, Result};
@@ -120,13 +120,13 @@ impl Overlay {
             }
             _ => Ok(()),
         };
-        self.closed(open)?;
+        self.closed(open, removed.access)?;
         self.changed.notify_all();
         settled
     }
 
     /// Lets go of what nobody has open any more.
-    fn closed(&self, open: &Arc<OpenFile>) -> Result<()> {
+    fn closed(&self, open: &Arc<OpenFile>, access: Access) -> Result<()> {
         let last = open.part();
         if open.writers() == 0
             && let Some(id) = open.upper()
@@ -138,6 +138,9 @@ impl Overlay {
             if open.is_unused() {
                 state.nodes.let_go(open);
             }
+        } else if access == Access::Write && open.writers() == 0 {
+            let _state = self.state.lock();
+            open.only_read();
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! writer of the same file wrote, as on any file system. What a `pass` rule lets pass is in [`super::passed`].
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -23,6 +24,7 @@ use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath, Stamp};
 use crate::store::{Nameless, UpperId, Writer};
 use crate::sys::OFlags;
+use crate::sys::file::{self, Meta};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HandleId(pub u64);
@@ -192,6 +194,19 @@ impl OpenFile {
         }
     }
 
+    /// Who writes to it from now on writes to a copy. Below a file that somebody has open for writing is not run. To be called
+    /// under the lock of the view's state.
+    pub fn only_read(&self) {
+        let below = match &*self.backing() {
+            Backing::Lower(file) => file.clone(),
+            Backing::Upper(..) | Backing::Orphan(_) => return,
+        };
+        // One that nobody may read goes on as it is.
+        if let Ok(reading) = file::reopen(below.as_fd(), OFlags::RDONLY) {
+            self.set_backing(Backing::Lower(Arc::new(reading)));
+        }
+    }
+
     pub fn upper(&self) -> Option<UpperId> {
         match &*self.backing() {
             Backing::Upper(id, _) => Some(*id),
@@ -292,6 +307,15 @@ impl Handle {
         }
     }
 
+    /// Something of ours may have landed since the look that came before the open: what it has open is what it has opened.
+    fn opened_as(&self, open: &OpenFile) {
+        if let Backing::Lower(file) = &*open.backing()
+            && let Ok(meta) = Meta::of(file.as_fd())
+        {
+            self.opened.lock().iter_mut().for_each(|opened| *opened = meta.stamp());
+        }
+    }
+
     /// The file that it has open is lower's now.
     pub fn raised(&self, landed: Stamp) {
         self.opened.lock().iter_mut().for_each(|opened| *opened = landed);
@@ -371,6 +395,9 @@ impl Overlay {
             has_landed: AtomicBool::new(false),
         };
         let mut state = self.state.lock();
+        if let (true, Target::Judged(open)) = (is_judged, &handle.target) {
+            handle.opened_as(open);
+        }
         state.handle_last += 1;
         let id = HandleId(state.handle_last);
         state.handles.insert(id, Arc::new(handle));

@@ -462,6 +462,8 @@ impl State {
         let open = self.open_of(job.row.id, &job.row.names[0]).cloned();
         self.uppers.remove(job.row.id);
         let Some(open) = open else { return };
+        self.epoch += 1;
+        open.landed(self.epoch);
         let file = open.file();
         // A file that somebody has open for writing is not run.
         let unwritten = (landed.mode & ANY_MAY_RUN != 0).then(|| file::reopen(file.as_fd(), OFlags::RDONLY).ok());

@@ -1,8 +1,11 @@
 //! What was written in upper becomes lower's file itself where it lands, and is not copied.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
+use crate::overlay::handles::Target;
+use crate::sys::file::Meta;
 use crate::sys::lease;
 
 impl Bench {
@@ -102,4 +105,40 @@ fn a_program_that_has_landed_can_be_run_before_its_writer_is_gone() {
     assert_eq!(below.metadata().unwrap().permissions().mode() & 0o777, 0o755);
     assert!(!lease::is_open_for_writing(&below));
     bench.view().release(handle).unwrap();
+}
+
+/// It may be made executable later, below as well.
+#[test]
+fn a_file_that_has_landed_can_be_run_while_others_go_on_reading_it() {
+    let bench = Bench::new();
+    let (handle, _) = bench.written("run", "#!/bin/sh\n");
+    let flags = OpenFlags::from_raw(libc::O_RDONLY);
+    let reader = bench.view().open(bench.node("run").unwrap(), flags, &ME).unwrap().handle;
+    bench.close(handle);
+    bench.view().drop_spent();
+    let below = std::fs::File::open(bench.lower_path("run")).unwrap();
+    assert!(!lease::is_open_for_writing(&below));
+    assert_eq!(bench.view().read(reader, 0, 100).unwrap(), b"#!/bin/sh\n");
+    bench.view().release(reader).unwrap();
+}
+
+#[test]
+fn who_opened_a_file_while_it_landed_has_seen_what_landed() {
+    let bench = Bench::new();
+    bench.put("old", &lines(100));
+    let flags = OpenFlags::from_raw(libc::O_WRONLY);
+    let node = bench.node("old").unwrap();
+    let before = Meta::of(std::fs::File::open(bench.lower_path("old")).unwrap().as_fd()).unwrap().stamp();
+    let (first, _) = bench.written("old", &changed(100, 1));
+    bench.view().flush(first, &ME).unwrap();
+    // The look of an open came before that, and all else of it after.
+    let open = bench.view().state.lock().nodes.open_on(node).unwrap().clone();
+    open.claim(flags.access);
+    let second = bench.view().add_handle(node, Target::Judged(open), flags, &ME, Some(before));
+    bench.view().release(first).unwrap();
+    bench.view().write(second, 0, b"LINE 0").unwrap();
+    bench.close(second);
+    assert_eq!(bench.reasons_if_held(), []);
+    assert!(bench.lower("old").unwrap().starts_with("LINE 0"));
+    bench.check();
 }
