@@ -76,6 +76,9 @@ impl Overlay {
             Err(err) => return Err(err),
         };
         let judged_against = self.keep_judged_against(job, comparison, replaced)?;
+        if let Some(meta) = comparison.present.meta.filter(|meta| meta.links > 1) {
+            self.note_first_by_any_name(&comparison.path, &meta)?;
+        }
         let (mut epilogue, part) = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
         let anchors = epilogue.anchors.clone();
         if let Some((source, _)) = &job.takes_along
@@ -384,6 +387,9 @@ impl Overlay {
         epilogue.events.extend(self.unheralded(&state, &path, &job.row.base, replaced));
         epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));
         epilogue.anchors = state.past.landed(&path, comparison.present.exists(), before, comparison.new.exists());
+        if let (true, Some(kept), Some(meta)) = (job.row.base.is_shared(), before.0, comparison.present.meta) {
+            epilogue.anchors.extend(state.past.moved_to_names_of(meta.stamp().key(), kept));
+        }
         if let Some((source, _)) = &job.takes_along {
             // What came by a rename may be all that is left of something older: then it does not go unreviewed.
             let came_from = state.past.came_from(source).filter(|came_from| *came_from != path);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Past;
-use crate::model::{RelPath, Stamp};
+use crate::model::{InodeKey, RelPath, Stamp};
 use crate::overlay::carry::Move;
 use crate::store::{Anchor, AnchorState, Kept, Known, Went};
 use crate::sys::file::Meta;
@@ -102,6 +102,17 @@ impl Past {
         let with_dir = with_dir.map(|was| self.with_had(&was, AnchorState::Content(kept)));
         let pinned = |was: &RelPath| Some(self.known(was).replaced_at(path, kept)?.as_anchor(was));
         self.anchors.speaking_of(path).filter_map(pinned).chain(with_dir).collect()
+    }
+
+    /// The same where it is written in place, and so under whichever other names the inode has.
+    pub fn moved_to_names_of(&self, inode: InodeKey, kept: Kept) -> Vec<Anchor> {
+        let pinned = |(was, known): (&RelPath, &Known)| match &known.had {
+            Some(AnchorState::Moved { to, stamp }) if stamp.key() == inode => {
+                Some(known.replaced_at(to, kept)?.as_anchor(was))
+            }
+            _ => None,
+        };
+        self.iter().filter_map(pinned).collect()
     }
 
     fn with_had(&self, path: &RelPath, had: AnchorState) -> Anchor {

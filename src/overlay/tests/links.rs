@@ -79,10 +79,16 @@ fn ten_lines(of: &str) -> String {
 }
 
 impl Project {
-    /// Two names of one file, a third that nobody looks up by itself, and a file of its own.
+    /// Two names of one file, a third that nobody looks up by itself, and a file of its own. Judged against the session: then
+    /// nothing comes in small slices.
     fn new() -> Self {
-        let flags =
-            [(Key::Floor, "2"), (Key::Ceil, "8"), (Key::Ratio, "0.4"), (Key::Window, "365d"), (Key::Burst, "1000000")];
+        let flags = [
+            (Key::Floor, "2"),
+            (Key::Ceil, "8"),
+            (Key::Ratio, "0.4"),
+            (Key::Window, "session"),
+            (Key::Burst, "1000000"),
+        ];
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let bench = Bench::within(dir.unwrap(), &flags);
         bench.put("a", &ten_lines("shared"));
@@ -521,4 +527,13 @@ fn a_further_name_that_a_younger_rule_has_reviewed_waits_with_the_bytes_that_wer
     let id = bench.held()[0].held.as_ref().unwrap().id.clone();
     bench.confirm(&[id]).unwrap();
     assert_eq!((bench.held(), bench.lower("further")), (vec![], Some(lines(100))));
+}
+
+/// By however many small edits, and whichever name each is made by: what is judged against is what the name had at first.
+#[test]
+fn small_edits_by_one_name_after_the_other_are_one_change_of_each_in_a_session() {
+    check(&[Op::Unlink("f"), Op::Line("a", 0), Op::Line("a", 1), Op::Link("a", "f"), Op::Line("f", 2)]);
+    check(&[Op::Exchange("f", "c"), Op::Line("a", 2), Op::Line("a", 3), Op::Rename("a", "f"), Op::Line("f", 0)]);
+    let edited = [Op::Rename("a", "e"), Op::Rewrite("c", 0), Op::Remount, Op::Line("e", 4), Op::Rename("e", "a")];
+    check(&edited.into_iter().chain([Op::Line("f", 0), Op::Line("a", 1)]).collect::<Vec<_>>());
 }
