@@ -224,6 +224,8 @@ impl State {
     fn anchor_first(&self, path: &RelPath, present: &Side) -> Option<Option<Kept>> {
         match (self.past.had(path)?, self.past.older_from(path).filter(|_| present.exists())) {
             (AnchorState::Content(kept), _) => Some(Some(*kept)),
+            // What came with a directory, or from somebody else, is no change of the nothing that was here.
+            (AnchorState::Nothing, None) if present.exists() && !self.past.is_fresh(path) => None,
             (AnchorState::Nothing, None) => Some(None),
             // Older than its name: against what it was under the other.
             (AnchorState::Nothing, Some(from)) => match self.past.had(&from)? {

@@ -275,3 +275,10 @@ fn a_window_goes_back_with_its_file_also_over_a_kill() {
     let copied = [Symlink("c", "a"), Rename("c", "a"), Discard(0), Remount, Save("a", Line(2)), Save("a", Line(3))];
     check(LONG, &[&opened[..], &copied].concat());
 }
+
+/// It came with a directory to where something new had been.
+#[test]
+fn what_somebody_else_has_made_is_judged_in_a_session_by_what_it_is() {
+    let made = [Save("e/a", Line(0)), Rename("d/a", "a"), OutsideWrite("d/a", Many(0)), Exchange("e", "d")];
+    check(SESSION, &[&made[..], &[Truncate("e/a", 0)]].concat());
+}
