@@ -119,8 +119,8 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub node: NodeId,
-    /// The [`State`](super::State)'s epoch in which its content has last landed, or it was opened.
-    landed_in: AtomicU64,
+    /// The [`State`](super::State)'s epoch in which we have last changed it below, be it its times, or it was opened.
+    changed_in: AtomicU64,
     /// Held while the file is copied up, so that it is once.
     pub copying: Mutex<()>,
     backing: RwLock<Backing>,
@@ -155,7 +155,7 @@ impl OpenFile {
     pub fn new(node: NodeId, backing: Backing, epoch: u64) -> Arc<Self> {
         Arc::new(Self {
             node,
-            landed_in: AtomicU64::new(epoch),
+            changed_in: AtomicU64::new(epoch),
             copying: Mutex::new(()),
             backing: RwLock::new(backing),
             begun: AtomicU64::new(0),
@@ -170,13 +170,13 @@ impl OpenFile {
         })
     }
 
-    pub fn landed(&self, epoch: u64) {
-        self.landed_in.store(epoch, Ordering::SeqCst);
+    pub fn changed_below(&self, epoch: u64) {
+        self.changed_in.store(epoch, Ordering::SeqCst);
     }
 
-    /// Whether its content has landed since an epoch. What lower had then may have been replaced more than once.
-    pub fn has_landed_since(&self, epoch: u64) -> bool {
-        self.landed_in.load(Ordering::SeqCst) > epoch
+    /// Whether we have changed it below since an epoch. What lower had then may have been replaced more than once.
+    pub fn has_changed_since(&self, epoch: u64) -> bool {
+        self.changed_in.load(Ordering::SeqCst) > epoch
     }
 
     pub fn backing(&self) -> RwLockReadGuard<'_, Backing> {

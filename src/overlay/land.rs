@@ -469,7 +469,7 @@ impl State {
         self.uppers.remove(job.row.id);
         let Some(open) = open else { return };
         self.epoch += 1;
-        open.landed(self.epoch);
+        open.changed_below(self.epoch);
         let file = open.file();
         // A file that somebody has open for writing is not run.
         let unwritten = (landed.mode & ANY_MAY_RUN != 0).then(|| file::reopen(file.as_fd(), OFlags::RDONLY).ok());

@@ -24,6 +24,10 @@ impl State {
         self.windows.touched(path, before, &stamp);
         self.uppers.touched(path, before, &stamp);
         if let Some(node) = self.nodes.at(path) {
+            self.epoch += 1;
+            // Whoever is about to open it has looked at what it was.
+            let epoch = self.epoch;
+            self.nodes.open_on(node).into_iter().for_each(|open| open.changed_below(epoch));
             self.nodes.note_shown(node, &stamp);
             let handles = self.handles.values().filter(|handle| handle.node == node);
             handles.for_each(|handle| handle.touched(before, &stamp));

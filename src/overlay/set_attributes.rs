@@ -1,9 +1,11 @@
 //! Attributes, changed where the content is.
 
+use std::sync::Arc;
+
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
 
 use super::error::Context;
-use super::handles::HandleId;
+use super::handles::{HandleId, OpenFile};
 use super::inode::Inode;
 use super::looks::looks_of_effects;
 use super::nodes::NodeId;
@@ -57,7 +59,13 @@ impl Overlay {
         if self.set_on_removed(node, set)? {
             return Ok(());
         }
-        let target = self.inode_to_change(node)?;
+        let mut target = self.inode_to_change(node)?;
+        // Else a copy that is made for a writer meanwhile is of a file that looked otherwise, and is taken for stale.
+        let open = self.open_below(node);
+        let nobody_copies = open.as_ref().map(|open| open.copying.lock());
+        if nobody_copies.is_some() {
+            target = self.inode_of(node)?;
+        }
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, &target, mode)?;
         }
@@ -70,6 +78,13 @@ impl Overlay {
         }
         target.each(|inode| set.apply(inode)).doing(|| target.doing("change attributes of"))?;
         self.attributes_settled(&target, set, caller)
+    }
+
+    /// What is open of a file of lower that has no entry. Who has claimed an entry does not wait for its copying.
+    fn open_below(&self, node: NodeId) -> Option<Arc<OpenFile>> {
+        let state = self.state.lock();
+        let path = state.nodes.path(node).ok()?;
+        state.nodes.open_on(node).filter(|open| open.upper().is_none() && state.uppers.at(&path).is_none()).cloned()
     }
 
     /// Whether a node is a directory, FIFO or the like that was removed: of that nothing is left but what is known of it.

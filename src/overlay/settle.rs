@@ -471,7 +471,7 @@ impl State {
     /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
     pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
         self.epoch += 1;
-        job.open.iter().for_each(|open| open.landed(self.epoch));
+        job.open.iter().for_each(|open| open.changed_below(self.epoch));
         let path = job.row.names[0].clone();
         if let Some(node) = self.nodes.at(&path) {
             // A name that goes takes nothing from a file that has others.

@@ -140,9 +140,9 @@ impl State {
         tree: Option<u32>,
     ) {
         let is_there = |stamp: Stamp| self.nodes.is_at(open.node, path) && self.nodes.has_lower(open.node, &stamp);
-        // Else something of ours has landed since, of which is noted who has seen it. The inode alone does not tell: after
-        // two landings a file may have the number that it had.
-        if stamp.is_none_or(|stamp| is_there(stamp) && !open.has_landed_since(epoch)) {
+        // Else we have changed it since, of which is noted who has seen it. The inode alone does not tell: after two landings a
+        // file may have the number that it had.
+        if stamp.is_none_or(|stamp| is_there(stamp) && !open.has_changed_since(epoch)) {
             self.saw(path, stamp, tree);
         }
     }

@@ -386,3 +386,29 @@ fn who_opens_a_file_as_it_lands_is_not_taken_to_have_seen_what_was_before() {
     bench.close(kept_open);
     assert!(bench.held().is_empty(), "{:?}", bench.reasons());
 }
+
+/// The look of another open came before that, and what is noted of it after.
+#[test]
+fn what_is_opened_while_its_times_are_set_is_not_stale() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let (node, path) = (bench.node("a").unwrap(), RelPath::parse(b"a").unwrap());
+    let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
+    let before = bench.view().lower().stat(&path).unwrap().unwrap().stamp();
+    let epoch = bench.view().state.lock().epoch;
+    let (atime, mtime) = (SetTime::Keep, SetTime::At(Timestamp { seconds: 1_000_000, nanoseconds: 0 }));
+    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime, mtime };
+    bench.view().set_attributes(node, None, &set, &ME).unwrap();
+    let tree = bench.view().tree_of(ME.pid);
+    assert!(tree.is_some());
+    {
+        let mut state = bench.view().state.lock();
+        let open = state.nodes.open_on(node).unwrap().clone();
+        state.saw_opened(&path, &open, (Some(before), epoch), tree);
+    }
+    bench.view().write(handle, 0, b"LINE 0").unwrap();
+    bench.close(handle);
+    assert_eq!(bench.reasons_if_held(), []);
+    assert!(bench.lower("a").unwrap().starts_with("LINE 0"));
+    bench.check();
+}
