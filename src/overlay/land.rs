@@ -388,7 +388,7 @@ impl Overlay {
         epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));
         epilogue.anchors = state.past.landed(&path, comparison.present.exists(), before, comparison.new.exists());
         if let (true, Some(kept), Some(meta)) = (job.row.base.is_shared(), before.0, comparison.present.meta) {
-            epilogue.anchors.extend(state.past.moved_to_names_of(meta.stamp().key(), kept));
+            state.past.replaced_by_all_names(meta.stamp().key(), kept, &mut epilogue.anchors);
         }
         if let Some((source, _)) = &job.takes_along {
             // What came by a rename may be all that is left of something older: then it does not go unreviewed.

@@ -104,15 +104,18 @@ impl Past {
         self.anchors.speaking_of(path).filter_map(pinned).chain(with_dir).collect()
     }
 
-    /// The same where it is written in place, and so under whichever other names the inode has.
-    pub fn moved_to_names_of(&self, inode: InodeKey, kept: Kept) -> Vec<Anchor> {
-        let pinned = |(was, known): (&RelPath, &Known)| match &known.had {
-            Some(AnchorState::Moved { to, stamp }) if stamp.key() == inode => {
-                Some(known.replaced_at(to, kept)?.as_anchor(was))
+    /// The same where it is written in place, and so under whichever names the inode has. Joins what is known of these by
+    /// then.
+    pub fn replaced_by_all_names(&self, inode: InodeKey, kept: Kept, known: &mut Vec<Anchor>) {
+        let is_there =
+            |known: &Known| matches!(&known.had, Some(AnchorState::Moved { stamp, .. }) if stamp.key() == inode);
+        for (was, _) in self.iter().filter(|(_, known)| is_there(known)) {
+            let had = AnchorState::Content(kept);
+            match known.iter_mut().find(|anchor| anchor.path == *was) {
+                Some(anchor) => anchor.known.had = Some(had),
+                None => known.push(self.with_had(was, had)),
             }
-            _ => None,
-        };
-        self.iter().filter_map(pinned).collect()
+        }
     }
 
     fn with_had(&self, path: &RelPath, had: AnchorState) -> Anchor {
