@@ -604,8 +604,11 @@ fn a_mount_that_fails_for_want_of_memory_leaves_the_project_bare() {
         mount.arg(format!("--as={bytes}:{bytes}")).arg(scratch.fettlefs().get_program()).arg("mount");
         let output = Output::from(mount.arg(scratch.project()).output().expect("prlimit"));
         if output.status == 0 {
-            // One without memory for another thread cannot be asked to end.
-            detach(&scratch.project());
+            // One without memory for another thread cannot be asked to end. One that dies of it is started again, and mounts.
+            eventually("all of it has ended", || {
+                mounts_below(&scratch.project()).iter().for_each(|point| detach(point));
+                scratch.daemons().is_empty()
+            });
         }
         assert_bare(&scratch);
     }
