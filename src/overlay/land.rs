@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
@@ -22,8 +21,7 @@ use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
     NodeLooks, PathEffect, Promised, StagedContent, UpperId, UpperRow, Version, What, Writer,
 };
-use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{FileKind, Meta};
 
 /// Of a mode.
 const ANY_MAY_RUN: u32 = 0o111;
@@ -76,9 +74,6 @@ impl Overlay {
             Err(err) => return Err(err),
         };
         let judged_against = self.keep_judged_against(job, comparison, replaced)?;
-        if let Some(meta) = comparison.present.meta.filter(|meta| meta.links > 1) {
-            self.note_first_by_any_name(&comparison.path, &meta)?;
-        }
         let (mut epilogue, part) = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
         let anchors = epilogue.anchors.clone();
         if let Some((source, _)) = &job.takes_along
@@ -188,6 +183,9 @@ impl Overlay {
     /// (SPEC §4.3, §4.6).
     fn keep_judged_against(&self, job: &Job, comparison: &Comparison, replaced: Option<Kept>) -> Result<Option<Kept>> {
         let Comparison { path, old, present, .. } = comparison;
+        if let Some(meta) = present.meta.filter(|meta| meta.links > 1) {
+            self.note_first_by_any_name(path, &meta)?;
+        }
         let is_what_lower_had = present.exists() && job.row.held.is_none();
         if is_what_lower_had || !old.exists() {
             return Ok(replaced);
@@ -470,10 +468,10 @@ impl State {
         let Some(open) = open else { return };
         self.epoch += 1;
         open.changed_below(self.epoch);
-        let file = open.file();
-        // A file that somebody has open for writing is not run.
-        let unwritten = (landed.mode & ANY_MAY_RUN != 0).then(|| file::reopen(file.as_fd(), OFlags::RDONLY).ok());
-        open.set_backing(Backing::Lower(unwritten.flatten().map_or(file, Arc::new)));
+        open.set_backing(Backing::Lower(open.file()));
+        if landed.mode & ANY_MAY_RUN != 0 {
+            open.only_read();
+        }
         open.dirty.store(false, Ordering::SeqCst);
         let handles = self.handles.values().filter(|handle| handle.node == open.node);
         handles.for_each(|handle| handle.raised(landed.stamp()));

@@ -184,7 +184,7 @@ impl Overlay {
     }
 
     /// What a file of lower had before it landed by another of its names is what this one had first, too: it is about to go
-    /// elsewhere.
+    /// elsewhere, or to be another file.
     pub(super) fn note_first_by_any_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
         let stamp = meta.stamp();
         let mut state = self.state.lock();
