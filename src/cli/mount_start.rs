@@ -4,6 +4,7 @@
 //! [`watchdog`], its child the daemon ([`daemon`]), whose child is its [`Guard`], and the parent waits for their word. A refusal travels as the JSON of
 //! its error, so that it keeps its code.
 
+mod bystanders;
 mod daemon;
 mod git_exclude;
 mod logger;
@@ -13,20 +14,17 @@ mod watchdog;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
 
-use super::mount::{Audience, Ground, MountArgs};
+use super::mount::{Ground, MountArgs};
 use super::{Failure, sources};
 use crate::client::patiently;
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::Recovered;
 use crate::sys::daemon::{Forked, Output, ReadySignal, fork};
 use crate::sys::guard::Guard;
 use crate::sys::inherited;
 use crate::sys::keeper::Keeper;
-use crate::sys::process::{self, Bystander};
 use crate::sys::signals::Termination;
-use daemon::Daemon;
+use daemon::{Daemon, Found};
 use options::Options;
 pub use options::{is_known as is_known_option, words_of};
 use plan::Plan;
@@ -37,24 +35,18 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let ground = arguments.ground;
     let plan = make_plan(arguments)?;
     sources::unknown_variables().for_each(say);
-    // Looked for before the mount, after which the same names lead into the view; said only if there is a mount.
-    let below = who_stands_below(&plan);
     match ground {
         Ground::Foreground => {
             inherited::survive().map_err(|err| told("lift the limits of the shell", &err))?;
             let guard = guard();
             let termination = Termination::block().map_err(|err| told("block signals", &err))?;
             let daemon = begin(&plan, termination, guard, None)?;
-            below.iter().for_each(say);
             tell_systemd();
             daemon.serve_until_the_end().map_err(Failure::from)
         }
         Ground::Background => match fork().map_err(|err| told("fork", &err))? {
             Forked::Parent(readiness) => match readiness.wait() {
-                Ok(Ok(_watched)) => {
-                    below.iter().for_each(say);
-                    Ok(())
-                }
+                Ok(Ok(_watched)) => Ok(()),
                 Ok(Err(reason)) => Err(refusal(&reason).into()),
                 Err(err) => {
                     plan.take_unwatched_away()?;
@@ -175,8 +167,8 @@ fn begin(
     keeper: Option<&Keeper>,
 ) -> Result<Daemon, Failure> {
     logger::install();
-    let (daemon, recovered) = Daemon::begin(plan, termination, guard, keeper)?;
-    say_what_recovery_did(&recovered);
+    let (daemon, found) = Daemon::begin(plan, termination, guard, keeper)?;
+    say_what_was_found(&found);
     Ok(daemon)
 }
 
@@ -185,33 +177,12 @@ pub(super) fn say(remark: impl std::fmt::Display) {
     if let Err(_nobody) = writeln!(io::stderr(), "fettlefs: {remark}") {}
 }
 
-fn say_what_recovery_did(recovered: &Recovered) {
+fn say_what_was_found(Found { recovered, below }: &Found) {
     recovered.told().for_each(|(path, words)| say(format_args!("recovery: {path}: {words}")));
     if recovered.swept > 0 {
         say(format_args!("leftover files of its own that recovery removed: {}", recovered.swept));
     }
-}
-
-/// Who is in the project before the mount covers it stays below (SPEC §2).
-fn who_stands_below(plan: &Plan) -> Vec<String> {
-    if plan.mountpoint != plan.project || plan.audience == Audience::Runs {
-        return Vec::new();
-    }
-    let caller = process::parent(std::process::id());
-    let is_shell_inside = |pid| Some(pid) == caller && works_in(pid, &plan.project);
-    let remark = |Bystander { pid, name }: Bystander| {
-        let name = name.to_string_lossy().escape_default().to_string();
-        match is_shell_inside(pid) {
-            true => format!("your shell ({name}, pid {pid}) stands below the mount: cd ."),
-            false => format!("{name} (pid {pid}) stays below the mount"),
-        }
-    };
-    process::standing_in(&plan.project).into_iter().map(remark).collect()
-}
-
-/// Whether a process has its working directory in `project`; `cd .` is no advice to one that only has a file open.
-fn works_in(pid: u32, project: &Path) -> bool {
-    std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(project))
+    below.iter().for_each(say);
 }
 
 fn told(what: &str, err: &io::Error) -> Failure {

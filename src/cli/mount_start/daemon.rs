@@ -1,7 +1,8 @@
 //! One mount from its first descriptor to its last.
 //!
 //! ```text
-//!   lower by descriptor ─► lock ─► store, recovery ─► mount ─► serve ─► the view answers ─► ready
+//!   lower by descriptor ─► lock ─► store, recovery ─┬─► mount ─► serve ─► the view answers ─► ready
+//!   who stands in the project ──────────────────────┘
 //!   end (asked, signal, umount) ─► flush ─► detach ─► session over, or its time is up ─► settle ─► lock released
 //! ```
 
@@ -20,9 +21,9 @@ use rustix::io::Errno;
 
 use super::super::Failure;
 use super::super::offline::{failure, store_failure};
-use super::git_exclude;
 use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
 use super::say;
+use super::{bystanders, git_exclude};
 use crate::client::ClientError;
 use crate::control::{Desk, Mounted, Project, Socket};
 use crate::fuse;
@@ -129,6 +130,13 @@ impl Drop for NewMount {
     }
 }
 
+/// What a start has come upon, for people.
+pub struct Found {
+    pub recovered: Recovered,
+    /// Remarks on who stays below the mount.
+    pub below: Vec<String>,
+}
+
 /// A view that answers.
 pub struct Daemon {
     project: Arc<Project>,
@@ -154,7 +162,7 @@ impl Daemon {
         termination: Termination,
         guard: Option<Guard>,
         keeper: Option<&Keeper>,
-    ) -> std::result::Result<(Self, Recovered), Failure> {
+    ) -> std::result::Result<(Self, Found), Failure> {
         Ok(begin(plan, termination, guard, keeper)?)
     }
 
@@ -266,7 +274,8 @@ fn begin(
     termination: Termination,
     mut guard: Option<Guard>,
     keeper: Option<&Keeper>,
-) -> Result<(Daemon, Recovered)> {
+) -> Result<(Daemon, Found)> {
+    let looking = start_looking_for_bystanders(plan)?;
     prepare_process()?;
     let (lock, overlay, recovered) = open_overlay(plan)?;
     if keeper.is_some() {
@@ -275,6 +284,7 @@ fn begin(
     let (end, ends) = channel();
     let project = Arc::new(project(plan, Arc::new(overlay), end.clone(), keeper));
     let socket = Socket::open(project.overlay.store()).map_err(store_failure)?;
+    let below = looking.map(|looking| looking.join().unwrap_or_default()).unwrap_or_default();
     let door = mount(plan, keeper)?;
     let mount = NewMount(Some(Standing::of(plan, door.number, keeper)));
     // Before this process asks anything of the mount: one that dies meanwhile waits for its own answer.
@@ -294,7 +304,16 @@ fn begin(
     let recorder = start("record", move || recording.record_until_the_end())?;
     spawn("signals", move || wait_for_signals(&termination, &end))?;
     let standing = mount.stands();
-    Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, recovered))
+    Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, Found { recovered, below }))
+}
+
+/// Beside what else comes before the mount.
+fn start_looking_for_bystanders(plan: &Plan) -> Result<Option<JoinHandle<Vec<String>>>> {
+    if !bystanders::are_told(plan) {
+        return Ok(None);
+    }
+    let (project, caller) = (plan.project.clone(), plan.caller);
+    start("bystanders", move || bystanders::remarks(&project, caller)).map(Some)
 }
 
 fn prepare_process() -> Result<()> {
@@ -526,7 +545,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     start(name, work).map(|_detached| ())
 }
 
-fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+fn start<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     thread::start(name, work).map_err(|err| failure("start a thread", &err))
 }
 

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use super::super::mount::{Audience, MountArgs};
 use super::super::offline::store_failure;
 use super::super::{Failure, sources};
+use super::bystanders::Caller;
 use super::options::Options;
 use super::say;
 use crate::client::{Client, ClientError, DeadMount, fettle_mounts, patiently};
@@ -29,6 +30,7 @@ pub struct Plan {
     pub location: Location,
     pub source: RuleSource,
     pub is_root: bool,
+    pub caller: Caller,
     /// A dead mount was there.
     was_shut: bool,
     /// The project itself, since before anything covered it: neither the mount to come nor a dead one stands in its way.
@@ -48,6 +50,7 @@ impl Plan {
             options: Options::parse(&arguments.options)?,
             location: sources::location()?,
             is_root: rustix::process::geteuid().is_root(),
+            caller: Caller::this_process(),
             lower: Parcel::empty().map_err(|err| told("open a socket", err))?,
         };
         plan.check_runs_uncover_nothing()?;

@@ -1,0 +1,45 @@
+//! Who stands in the project before a mount covers it, and so stays below (SPEC §2).
+
+use std::path::Path;
+use std::{fs, process};
+
+use super::Plan;
+use crate::cli::mount::Audience;
+use crate::sys::process::{Bystander, parent, standing_in};
+
+/// The process that asks for a mount; what comes of it has other numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pid: u32,
+    parent: Option<u32>,
+}
+
+impl Caller {
+    pub fn this_process() -> Self {
+        let pid = process::id();
+        Self { pid, parent: parent(pid) }
+    }
+}
+
+/// Whether there is anybody to be told. A daemon that comes after another covers nobody.
+pub fn are_told(plan: &Plan) -> bool {
+    plan.is_first_start() && plan.mountpoint == plan.project && plan.audience == Audience::Everyone
+}
+
+/// Remarks. To be looked for before the mount, after which the same names lead into the view. Where much is open that takes
+/// as long as all else of a start: some 4 µs for each file of each program.
+pub fn remarks(project: &Path, caller: Caller) -> Vec<String> {
+    let remark = |Bystander { pid, name }: Bystander| {
+        let name = name.to_string_lossy().escape_default().to_string();
+        match Some(pid) == caller.parent && works_in(pid, project) {
+            true => format!("your shell ({name}, pid {pid}) stands below the mount: cd ."),
+            false => format!("{name} (pid {pid}) stays below the mount"),
+        }
+    };
+    standing_in(project).into_iter().filter(|one| one.pid != caller.pid).map(remark).collect()
+}
+
+/// Whether a process has its working directory in `project`; `cd .` is no advice to one that only has a file open.
+fn works_in(pid: u32, project: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(project))
+}
