@@ -557,5 +557,11 @@ impl Caller {
 /// A file of lower, opened for reading whatever it is, without waiting and without following.
 fn open_lower(lower: &Tree, path: &RelPath) -> std::io::Result<File> {
     use crate::sys::OFlags;
-    lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map(File::from)
+    use std::os::fd::AsFd;
+    match lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
+            file::reopen_quietly(lower.open_at(path, OFlags::PATH)?.as_fd())
+        }
+        opened => opened.map(File::from),
+    }
 }

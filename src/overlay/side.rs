@@ -262,7 +262,9 @@ impl Overlay {
         let meta = Meta::of(found.as_fd()).doing(doing)?;
         match meta.kind {
             FileKind::Regular => {
-                file::reopen_quietly(found.as_fd()).and_then(|file| Side::of_open(Arc::new(file), meta)).doing(doing)
+                let file = file::reopen_quietly(found.as_fd()).doing(doing)?;
+                // Looked at when it is open: that may have given it another `ctime`.
+                Meta::of(file.as_fd()).and_then(|meta| Side::of_open(Arc::new(file), meta)).doing(doing)
             }
             FileKind::Symlink => {
                 let target = self.lower.place(path)?.read_symlink().doing(doing)?;

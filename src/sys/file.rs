@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use parking_lot::Mutex;
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 pub use content::{
@@ -204,13 +205,37 @@ pub fn births(fd: BorrowedFd<'_>) -> io::Result<Births> {
     Ok(if is_stacked(fd)? { Births::Move } else { Births::Stay })
 }
 
-/// Opens the file behind a descriptor for reading. That leaves the access time as it is, as [`keep_access_time`] does.
+/// Opens the file behind a descriptor for reading, also where its mode keeps this process, its owner, from that. That leaves
+/// the access time as it is, as [`keep_access_time`] does.
 pub fn reopen_quietly(fd: BorrowedFd<'_>) -> io::Result<File> {
+    match reopen_to_read(fd) {
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => reopen_unreadable(fd),
+        opened => opened,
+    }
+}
+
+fn reopen_to_read(fd: BorrowedFd<'_>) -> io::Result<File> {
     let flags = fs::OFlags::RDONLY | fs::OFlags::NONBLOCK | fs::OFlags::NOCTTY;
     match reopen(fd, flags | fs::OFlags::NOATIME) {
         Err(err) if err.raw_os_error() == Some(libc::EPERM) => reopen(fd, flags),
         opened => opened,
     }
+}
+
+/// Its owner may change the mode, and does for as long as it takes to open it. The `ctime` is another afterwards.
+fn reopen_unreadable(fd: BorrowedFd<'_>) -> io::Result<File> {
+    /// Two at a time would take each other's mode for the file's own.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    const READ_BY_OWNER: u32 = 0o400;
+    let _alone = ONE_AT_A_TIME.lock();
+    let meta = Meta::of(fd)?;
+    if !meta.is_file() || meta.uid != rustix::process::geteuid().as_raw() || meta.mode & READ_BY_OWNER != 0 {
+        return reopen_to_read(fd);
+    }
+    set_mode(fd, meta.mode | READ_BY_OWNER)?;
+    let opened = reopen_to_read(fd);
+    set_mode(fd, meta.mode)?;
+    opened
 }
 
 /// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.

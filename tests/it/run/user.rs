@@ -52,6 +52,30 @@ fn an_ordinary_user_runs_in_a_user_namespace() {
     assert_eq!(scratch.read("a"), rewritten());
 }
 
+/// Root may read everything; an owner may not what he has forbidden himself, and may delete, replace and append to it.
+#[test]
+fn what_its_owner_may_not_read_is_reviewed_and_kept_like_anything_else() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let script = "umask 022; for f in gone over; do echo old > $f; chmod 000 $f; done; rm -f gone; echo $?
+        echo new > n; mv -f n over; echo $?; echo old > more; chmod 200 more; echo line >> more; echo $?
+        chmod 000 a; rm -f a; echo $?; mkdir d; touch d/f; chmod 000 d/f; rm -rf d; echo $?";
+    let output = as_user(&scratch, OPEN_DEVICE, &["run", "--", "bash", "-c", script]);
+    assert_eq!((output.status, output.stdout.as_str()), (0, "0\n0\n0\n0\n0\n"), "{}", output.stderr);
+    assert!(!scratch.has("gone") && !scratch.has("d"));
+    assert_eq!((scratch.read("over"), scratch.read("more")), ("new\n".to_owned(), "old\nline\n".to_owned()));
+    let mode =
+        |path: &str| fs::metadata(scratch.project().join(path)).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((held(&scratch).len(), scratch.read("a"), mode("a"), mode("more")), (1, lines(100), 0, 0o200));
+    as_user(&scratch, "true", &["confirm", "a"]).ok();
+    assert!(!scratch.has("a"));
+    for path in ["a", "gone"] {
+        as_user(&scratch, "true", &["rollback", path]).ok();
+    }
+    assert_eq!((scratch.read("a"), scratch.read("gone")), (lines(100), "old\n".to_owned()));
+    assert_eq!((mode("a"), mode("gone")), (0, 0));
+}
+
 #[test]
 fn an_ordinary_users_command_is_isolated_as_well() {
     let scratch = mounted_scratch!();
