@@ -363,8 +363,8 @@ impl<'a> Landing<'a> {
     pub fn open_new(&self, path: &RelPath) -> Result<Option<File>> {
         let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
         let opened = match (&staged.nameless, &staged.waiting) {
-            (Some(file), _) => file::reopen(file.as_fd(), OFlags::RDONLY),
-            (None, Some(waiting)) => waiting.open(OFlags::RDONLY).map(File::from),
+            (Some(file), _) => file::reopen_quietly(file.as_fd()),
+            (None, Some(waiting)) => waiting.open(OFlags::PATH).and_then(|inode| file::reopen_quietly(inode.as_fd())),
             (None, None) => return Ok(None),
         };
         opened.map(Some).doing(|| staged.doing("open"))

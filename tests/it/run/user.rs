@@ -57,16 +57,21 @@ fn an_ordinary_user_runs_in_a_user_namespace() {
 fn what_its_owner_may_not_read_is_reviewed_and_kept_like_anything_else() {
     let scratch = mounted_scratch!();
     project(&scratch);
+    scratch.write("b", lines(20));
+    std::os::unix::fs::chown(scratch.project().join("b"), Some(AGENT), Some(AGENT)).expect("root may");
     let script = "umask 022; for f in gone over; do echo old > $f; chmod 000 $f; done; rm -f gone; echo $?
         echo new > n; mv -f n over; echo $?; echo old > more; chmod 200 more; echo line >> more; echo $?
-        chmod 000 a; rm -f a; echo $?; mkdir d; touch d/f; chmod 000 d/f; rm -rf d; echo $?";
+        chmod 000 a; rm -f a; echo $?; mkdir d; touch d/f; chmod 000 d/f; rm -rf d; echo $?
+        chmod 000 b; mv b moved; echo new > b; echo $?";
     let output = as_user(&scratch, OPEN_DEVICE, &["run", "--", "bash", "-c", script]);
-    assert_eq!((output.status, output.stdout.as_str()), (0, "0\n0\n0\n0\n0\n"), "{}", output.stderr);
+    assert_eq!((output.status, output.stdout.as_str()), (0, "0\n0\n0\n0\n0\n0\n"), "{}", output.stderr);
     assert!(!scratch.has("gone") && !scratch.has("d"));
     assert_eq!((scratch.read("over"), scratch.read("more")), ("new\n".to_owned(), "old\nline\n".to_owned()));
     let mode =
         |path: &str| fs::metadata(scratch.project().join(path)).expect("it is there").permissions().mode() & 0o777;
-    assert_eq!((held(&scratch).len(), scratch.read("a"), mode("a"), mode("more")), (1, lines(100), 0, 0o200));
+    assert_eq!((held(&scratch).len(), scratch.read("a"), mode("a"), mode("more")), (2, lines(100), 0, 0o200));
+    assert_eq!((scratch.read("b"), scratch.read("moved")), (lines(20), lines(20)));
+    assert_eq!((mode("b"), mode("moved")), (0, 0));
     as_user(&scratch, "true", &["confirm", "a"]).ok();
     assert!(!scratch.has("a"));
     for path in ["a", "gone"] {
