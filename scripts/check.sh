@@ -164,6 +164,11 @@ say "scripts/selfhost"
 scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/kill9"
 scripts/kill9 --rounds 12 --bin "$target/debug/fettlefs"
+say "scripts/alike"
+scripts/alike --rounds 25 --bin "$target/debug/fettlefs"
+if ((EUID == 0)); then
+    scripts/alike --rounds 25 --as-user --bin "$target/debug/fettlefs"
+fi
 say "scripts/realworld --quick"
 # Not cargo and npm, which take minutes.
 scripts/realworld --quick --only git --only trees --only sqlite --only traffic --bin "$target/debug/fettlefs"
