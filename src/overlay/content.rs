@@ -12,7 +12,7 @@ use super::error::Context;
 use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
 use super::limits::Extent;
 use super::nodes::NodeId;
-use super::{Caller, Error, Overlay, Result, open_lower};
+use super::{Caller, Error, Overlay, Result};
 use crate::model::RelPath;
 use crate::policy::rules::Action;
 use crate::sys::file::{self, FileKind, SET_GID, SET_UID};
@@ -217,7 +217,7 @@ impl Overlay {
             Target::Judged(open) => open,
         };
         if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
-            match open_lower(&self.lower, &landed) {
+            match self.lower.open_to_read(&landed) {
                 Err(err) if tree::is_absent(&err) => {}
                 below => sync(&below?).doing(|| format!("fsync {landed}"))?,
             }

@@ -128,7 +128,7 @@ impl Overlay {
             let (new, what) = self.copy_to_upper(path)?;
             (new, what, meta, None)
         } else {
-            let lower = match super::open_lower(&self.lower, path) {
+            let lower = match self.lower.open_to_read(path) {
                 Err(err) if is_absent(&err) => return Ok(None),
                 opened => opened.doing(|| format!("open {path}"))?,
             };
@@ -300,7 +300,7 @@ impl Overlay {
     }
 
     fn read_on_from_lower(&self, open: &OpenFile, path: &RelPath) {
-        match super::open_lower(&self.lower, path) {
+        match self.lower.open_to_read(path) {
             Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
             // Removed below meanwhile: who has it open keeps the content.
             Err(_) => open.set_backing(Backing::Orphan(open.file())),

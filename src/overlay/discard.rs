@@ -12,7 +12,7 @@ use super::land::backup_of;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, not_landed, reviewed};
 use super::side::Side;
 use super::uppers::Upper;
-use super::{Error, Overlay, Result, State, open_lower};
+use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
@@ -279,7 +279,7 @@ impl Overlay {
     pub(super) fn what_lower_shows(&self, path: &RelPath, open: Option<&Arc<OpenFile>>) -> Result<Shown> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let needs_file = open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
-        let file = needs_file.then(|| open_lower(&self.lower, path)).transpose().doing(|| format!("open {path}"))?;
+        let file = needs_file.then(|| self.lower.open_to_read(path)).transpose().doing(|| format!("open {path}"))?;
         Ok(Shown { meta, file: file.map(Arc::new) })
     }
 
@@ -320,7 +320,7 @@ impl Overlay {
         }
         if let Some(open) = state.open_of(row.id, path) {
             // Opened since, to be read: it can be opened now as well.
-            let now = || open_lower(&self.lower, path).ok().map(Arc::new);
+            let now = || self.lower.open_to_read(path).ok().map(Arc::new);
             let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
             open.set_backing(match lower {
                 Some(file) => Backing::Lower(file),

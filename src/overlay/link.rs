@@ -159,7 +159,7 @@ impl Overlay {
             let target = self.lower.place(source)?.read_symlink().doing(doing)?;
             return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
         }
-        let file = super::open_lower(&self.lower, source).doing(doing)?;
+        let file = self.lower.open_to_read(source).doing(doing)?;
         let upper = self.store.create_upper(meta.mode)?;
         crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
         // As with a copy-up: privileges do not travel with content.

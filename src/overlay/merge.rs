@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use super::error::Context;
 use super::review::{Reviewed, Taken, failed};
 use super::side::Side;
-use super::{Error, Overlay, Result, open_lower};
+use super::{Error, Overlay, Result};
 use crate::diff::{self, Merge};
 use crate::model::RelPath;
 use crate::protocol::{ErrorBody, ErrorCode};
@@ -83,7 +83,7 @@ impl Overlay {
         let fault = |err: Error| failed(path, &err);
         let upper = self.store.create_upper(0o600).map_err(|err| fault(err.into()))?;
         let write = || -> Result<Side> {
-            let lower = open_lower(&self.lower, path)?;
+            let lower = self.lower.open_to_read(path)?;
             let meta = Meta::of(lower.as_fd())?;
             (&upper.file).write_all(merged)?;
             file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;

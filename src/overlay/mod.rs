@@ -100,7 +100,6 @@ mod witness;
 mod xattrs;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -551,17 +550,5 @@ impl Caller {
             exe: program.exe.map(|exe| exe.to_string_lossy().into_owned()),
             cmdline: program.cmdline.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
         })
-    }
-}
-
-/// A file of lower, opened for reading whatever it is, without waiting and without following.
-fn open_lower(lower: &Tree, path: &RelPath) -> std::io::Result<File> {
-    use crate::sys::OFlags;
-    use std::os::fd::AsFd;
-    match lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
-        Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
-            file::reopen_quietly(lower.open_at(path, OFlags::PATH)?.as_fd())
-        }
-        opened => opened.map(File::from),
     }
 }

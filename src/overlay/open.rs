@@ -13,7 +13,7 @@ use super::heritage::Heritage;
 use super::lookup::Origin;
 use super::nodes::{NodeId, PartedOpen};
 use super::passed::{Claimed, Passed, PassedHandle};
-use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, State, open_lower};
+use super::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::sys::OFlags;
@@ -232,7 +232,7 @@ impl Overlay {
             let state = self.state.lock();
             state.is_taken_from_lower(path) && !state.nodes.is_open(node)
         };
-        is_wanted.then(|| open_lower(&self.lower, path).ok()).flatten()
+        is_wanted.then(|| self.lower.open_to_read(path).ok()).flatten()
     }
 
     /// Whether what the kernel cached at the last open is still the content. When its idea of the size is stale, a read
@@ -292,10 +292,10 @@ impl Overlay {
     pub(super) fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
         match origin {
             Origin::Upper(id, _) => match self.store.open_upper(*id) {
-                Err(_) if self.is_let_go(*id) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
+                Err(_) if self.is_let_go(*id) => Ok(Backing::Lower(Arc::new(self.lower.open_to_read(path)?))),
                 file => Ok(Backing::Upper(*id, Arc::new(file?))),
             },
-            Origin::Lower(_) => Ok(Backing::Lower(Arc::new(open_lower(&self.lower, path)?))),
+            Origin::Lower(_) => Ok(Backing::Lower(Arc::new(self.lower.open_to_read(path)?))),
             Origin::Nothing | Origin::Hidden(_) => Err(Error::Errno(libc::ENOENT)),
         }
     }

@@ -332,7 +332,7 @@ impl Overlay {
 
     /// For reading; where the mode forbids that to an ordinary user's daemon, as a mere name of the inode.
     fn open_to_pass(&self, path: &RelPath) -> std::io::Result<File> {
-        match super::open_lower(&self.lower, path) {
+        match self.lower.open_to_read(path) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
                 self.lower.open_at(path, OFlags::PATH).map(File::from)
             }
@@ -447,7 +447,7 @@ impl Overlay {
         };
         let doing = || format!("copy {path}");
         let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(()) };
-        let file = super::open_lower(&self.lower, path).doing(doing)?;
+        let file = self.lower.open_to_read(path).doing(doing)?;
         let mut landing = Landing::new(&self.store, Durability::Cached);
         let copy = NewContent::File { file: &file, like: &file, meta };
         let copy = landing.place(&self.lower, path, Some(&meta), &copy)?;
@@ -469,7 +469,7 @@ impl Overlay {
 
     /// Whether somebody has the file of lower at `path` open for writing, or mapped so. True where nobody can tell.
     pub(super) fn is_written_below(&self, path: &RelPath) -> Result<bool> {
-        match super::open_lower(&self.lower, path) {
+        match self.lower.open_to_read(path) {
             Err(err) if crate::sys::tree::is_absent(&err) => Ok(false),
             Err(_) => Ok(true),
             Ok(file) => Ok(lease::is_open_for_writing(&file)),

@@ -83,7 +83,7 @@ impl Overlay {
             landing.place(&self.lower, to, None, &copy)?;
             return Ok(None);
         }
-        let file = super::open_lower(&self.lower, to).doing(|| format!("read {to}"))?;
+        let file = self.lower.open_to_read(to).doing(|| format!("read {to}"))?;
         landing.place(&self.lower, to, None, &NewContent::File { file: &file, like: &file, meta })?;
         Ok(landing.open_new(to)?)
     }

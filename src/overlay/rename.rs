@@ -311,7 +311,7 @@ impl Overlay {
         let left = match &to.origin {
             _ if !meta.is_file() => None,
             Origin::Upper(id, _) => self.store.open_upper(*id).ok().map(|file| Left::Judged(Arc::new(file))),
-            _ => super::open_lower(&self.lower, &to.path).ok().map(|file| match to.action {
+            _ => self.lower.open_to_read(&to.path).ok().map(|file| match to.action {
                 Action::Pass => Left::Passed(Arc::new(file), meta.key()),
                 _ => Left::Judged(Arc::new(file)),
             }),

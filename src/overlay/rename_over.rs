@@ -218,7 +218,7 @@ impl Overlay {
         if meta.kind != FileKind::Regular {
             return Ok(false);
         }
-        let file = super::open_lower(&self.lower, path).doing(|| format!("open {path}"))?;
+        let file = self.lower.open_to_read(path).doing(|| format!("open {path}"))?;
         Ok(is_on_disk(file.as_fd()))
     }
 

@@ -8,7 +8,7 @@ use super::handles::Backing;
 use super::land::{Replacement, content_effect};
 use super::review::{Review, Reviewed, check_not_ours, failed, not_landed, refused_at};
 use super::side::Side;
-use super::{Error, Overlay, Result, State, open_lower};
+use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, Digest, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
 use crate::store::{
@@ -214,7 +214,7 @@ impl Overlay {
     pub(super) fn read_on(&self, state: &State, path: &RelPath) {
         let open = state.nodes.open_at(path).cloned();
         let Some(open) = open.filter(|open| matches!(*open.backing(), Backing::Lower(_))) else { return };
-        if let Ok(lower) = open_lower(&self.lower, path) {
+        if let Ok(lower) = self.lower.open_to_read(path) {
             open.set_backing(Backing::Lower(Arc::new(lower)));
         }
     }

@@ -26,11 +26,11 @@ use super::journal::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
 use super::operations::DirLooks;
 use super::{Context, Error, Result, Store, TEMP_PREFIX, UpperId};
 use crate::model::{OperationId, RelPath, Stamp};
+use crate::sys::Mode;
 use crate::sys::cache;
 use crate::sys::file::{self, Meta};
 use crate::sys::sqlite::Transaction;
 use crate::sys::tree::{Dirs, Place, Tree, is_absent};
-use crate::sys::{Mode, OFlags};
 
 use foreign::foreign_in;
 pub(super) use foreign::{keep_within, remove_if_empty};
@@ -364,7 +364,7 @@ impl<'a> Landing<'a> {
         let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
         let opened = match (&staged.nameless, &staged.waiting) {
             (Some(file), _) => file::reopen_quietly(file.as_fd()),
-            (None, Some(waiting)) => waiting.open(OFlags::PATH).and_then(|inode| file::reopen_quietly(inode.as_fd())),
+            (None, Some(waiting)) => waiting.open_to_read(),
             (None, None) => return Ok(None),
         };
         opened.map(Some).doing(|| staged.doing("open"))

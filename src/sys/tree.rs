@@ -94,6 +94,11 @@ impl Tree {
         self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOATIME).map(File::from)
     }
 
+    /// Opens a file for reading, whatever it is, as [`Place::open_to_read`] does.
+    pub fn open_to_read(&self, path: &RelPath) -> io::Result<File> {
+        open_to_read(|flags| self.open_at(path, flags))
+    }
+
     /// The parent directory of `path`, as a descriptor that can only be used to reach names in it.
     pub fn place(&self, path: &RelPath) -> io::Result<Place> {
         let name = path.name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
@@ -234,6 +239,11 @@ impl Place {
         open_beneath(self.dir.as_fd(), self.name.as_bytes(), flags)
     }
 
+    /// Opens it for reading without following and without waiting, also where its mode keeps this process, its owner, from that.
+    pub fn open_to_read(&self) -> io::Result<File> {
+        open_to_read(|flags| self.open(flags))
+    }
+
     /// Makes a file that did not exist.
     pub fn create(&self, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -330,6 +340,15 @@ impl Place {
     /// Makes the directory's entries durable.
     pub fn sync_dir(&self) -> io::Result<()> {
         sync_dir(self.dir.as_fd())
+    }
+}
+
+fn open_to_read(open: impl Fn(OFlags) -> io::Result<OwnedFd>) -> io::Result<File> {
+    match open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
+            super::file::reopen_quietly(open(OFlags::PATH)?.as_fd())
+        }
+        opened => opened.map(File::from),
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &
     let doing = || format!("keep what somebody wrote at {path}");
     match meta.kind {
         FileKind::Regular => {
-            let file = place.open(OFlags::PATH).and_then(|inode| file::reopen_quietly(inode.as_fd())).doing(doing)?;
+            let file = place.open_to_read().doing(doing)?;
             keep_foreign_file(store, path, &file, meta)
         }
         FileKind::Symlink => keep_foreign_content(
