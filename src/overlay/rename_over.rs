@@ -8,14 +8,15 @@ use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
 use super::rename::End;
+use super::renamed::Renamed;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{ChangeId, Reason, RelPath};
+use crate::model::{ChangeId, Reason, RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Backup, Base, Below, Durability, Epilogue, Fate, Landing, NewUpper, StagedContent, UpperId, UpperRow, What,
-    Writer,
+    self, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, NewUpper, StagedContent, UpperId, UpperRow,
+    What, Writer,
 };
 use crate::sys::cache;
 use crate::sys::file::{FileKind, Meta};
@@ -31,6 +32,18 @@ pub(super) struct Taken {
     pub replaced: Option<UpperId>,
     /// What stood there and goes on under its other names.
     pub parted: Option<UpperId>,
+}
+
+/// An upper entry that is to take the place of something.
+struct Coming<'a> {
+    /// As it is going to be at its new path.
+    row: UpperRow,
+    /// Hides what lower has at the path that it comes from.
+    hiding: Option<Upper>,
+    /// That path, where it goes with what lands at the new one.
+    takes_along: Option<(RelPath, Stamp)>,
+    /// What it was held as before.
+    ended: Option<&'a Held>,
 }
 
 impl Overlay {
@@ -123,10 +136,7 @@ impl Overlay {
     pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
         self.set_source_apart(from)?;
         let by = self.doer(caller);
-        // In one order, so that two who need the same entries never wait for each other.
-        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
-        let (row, claimed) = self.claim(id)?;
-        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
+        let (row, claimed) = self.claim_with_target(id, to)?;
         let (copy, _) = self.copy_of_upper(id)?;
         if row.names.contains(&from.path) && !self.part_with_name(&from.path, id, &row)? {
             // The others went meanwhile.
@@ -151,7 +161,7 @@ impl Overlay {
             }
             (copy.keep(), state.renamed_as_copy(from, to))
         };
-        drop((first, claimed, second));
+        drop(claimed);
         self.drop_replaced(taken.replaced);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, copy);
@@ -228,6 +238,15 @@ impl Overlay {
             Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
             None => Ok(None),
         }
+    }
+
+    /// The same, and an entry that is to stand there: in one order, so that two who need the same entries never wait for each
+    /// other.
+    fn claim_with_target(&self, id: UpperId, to: &End) -> Result<(UpperRow, [Option<Claim<'_>>; 3])> {
+        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
+        let (row, claimed) = self.claim(id)?;
+        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
+        Ok((row, [first, Some(claimed), second]))
     }
 
     /// The entry that is to stand at the target, which the caller has claimed, with the base of whatever stands there.
@@ -446,69 +465,76 @@ impl Overlay {
     /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
     pub(super) fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
-        // In one order, so that two who need the same entries never wait for each other.
-        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
-        let (row, claimed) = self.claim(id)?;
-        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
-        let kind = from.kind().unwrap_or(FileKind::Regular);
-        let taken = self.take_target(to, id, kind)?;
-        let kept = self.keep_replaced_content(taken.replaced, &by)?;
-        let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
-        let why = format!("[renamed to {}]", to.path);
-        let told = ended.map(|held| self.hold_ended(&from.path, held, &why, &by));
+        let (row, claimed) = self.claim_with_target(id, to)?;
+        let taken = self.take_target(to, id, from.kind().unwrap_or(FileKind::Regular))?;
+        let (replaced, parted) = (taken.replaced, taken.parted);
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
         let goes_along = below.filter(|meta| self.leaves_no_trace(from, &row, meta));
-        let renamed = {
-            let mut state = self.state.lock();
-            let source = state.uppers.get(id);
-            let (synced, because) = source.map(|source| (source.synced, source.because.clone())).unwrap_or_default();
-            let target = UpperRow { what: row.what.clone(), ..taken.row };
-            // Still claimed, until the claim is dropped.
-            let takes_along = goes_along.map(|meta| (from.path.clone(), meta.stamp()));
-            let entry = Upper { busy: true, synced, because, takes_along, ..Upper::written(target) };
-            if state.uppers.at(&to.path) != taken.replaced {
-                return Err(Error::Errno(libc::ESTALE));
-            }
-            // Both names at once: a death right after this leaves all of it in the view.
-            let saved = std::iter::once(&entry).chain(&hiding).map(|upper| upper.row.clone());
-            let epilogue = Epilogue {
-                drop: taken.replaced.into_iter().collect(),
-                save: saved.collect(),
-                verdicts: ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended)).into_iter().collect(),
-                events: told.into_iter().collect(),
-                ..Epilogue::default()
-            };
-            self.store.record_keeping(&epilogue, kept.as_slice())?;
-            state.uppers.remove(id);
-            state.enter_over(&to.path, entry, taken.replaced);
-            if let Some(hiding) = hiding {
-                state.uppers.insert(Upper { saved: true, ..hiding });
-            }
-            let renamed = state.renamed(from, to);
-            // What it was copied up from stays behind, and is another file from now on.
-            if let Some(node) = state.nodes.at(&to.path) {
-                state.nodes.set_lower(node, None);
-            }
-            renamed
-        };
-        drop((first, claimed, second));
-        self.drop_replaced(taken.replaced);
+        let takes_along = goes_along.map(|meta| (from.path.clone(), meta.stamp()));
+        let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
+        let coming = Coming { row: UpperRow { what: row.what.clone(), ..taken.row }, hiding, takes_along, ended };
+        let renamed = self.enter_coming(from, to, coming, replaced, &by)?;
+        drop(claimed);
+        self.drop_replaced(replaced);
         self.tell_renamed(to, renamed);
-        self.settle_parted(taken.parted, &by)?;
+        self.settle_parted(parted, &by)?;
         // Before its old name, under which may be what the target had.
         let settled = self.settle_moved(id, &by)?;
-        if let (Some((_, whiteout)), None) = (left, &goes_along) {
-            self.settle_moved(whiteout, &by)?;
-        }
         if let (Some(held), Settled::Held(now)) = (ended, &settled) {
             self.note_successor(&held.id, &from.path, now);
         }
-        match left.filter(|_| goes_along.is_some()) {
-            Some((meta, whiteout)) => self.let_source_go(from, whiteout, &meta, (id, settled), &by),
+        match left {
+            Some((meta, whiteout)) if goes_along.is_some() => {
+                self.let_source_go(from, whiteout, &meta, (id, settled), &by)
+            }
+            Some((_, whiteout)) => self.settle_moved(whiteout, &by).map(|_| ()),
             None => Ok(()),
         }
+    }
+
+    /// The view and the database have an upper entry at its new path, in the place of what it replaces. Both names at once:
+    /// a death right after this leaves all of it in the view.
+    fn enter_coming(
+        &self,
+        from: &End,
+        to: &End,
+        coming: Coming<'_>,
+        replaced: Option<UpperId>,
+        by: &Writer,
+    ) -> Result<Renamed> {
+        let Coming { row, hiding, takes_along, ended } = coming;
+        let id = row.id;
+        let kept = self.keep_replaced_content(replaced, by)?;
+        let why = format!("[renamed to {}]", to.path);
+        let told = ended.map(|held| self.hold_ended(&from.path, held, &why, by));
+        let mut state = self.state.lock();
+        if state.uppers.at(&to.path) != replaced {
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        let epilogue = Epilogue {
+            drop: replaced.into_iter().collect(),
+            save: std::iter::once(&row).chain(hiding.as_ref().map(|hiding| &hiding.row)).cloned().collect(),
+            verdicts: ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended)).into_iter().collect(),
+            events: told.into_iter().collect(),
+            ..Epilogue::default()
+        };
+        self.store.record_keeping(&epilogue, kept.as_slice())?;
+        let source = state.uppers.remove(id);
+        let (synced, because) = source.map(|source| (source.synced, source.because)).unwrap_or_default();
+        // Still claimed, until the claim is dropped.
+        let entry = Upper { busy: true, synced, because, takes_along, ..Upper::written(row) };
+        state.enter_over(&to.path, entry, replaced);
+        if let Some(hiding) = hiding {
+            state.uppers.insert(Upper { saved: true, ..hiding });
+        }
+        let renamed = state.renamed(from, to);
+        // What it was copied up from stays behind, and is another file from now on.
+        if let Some(node) = state.nodes.at(&to.path) {
+            state.nodes.set_lower(node, None);
+        }
+        Ok(renamed)
     }
 
     /// What was renamed over something is judged by then, and what it waits as is known. The rename is done whether or not
