@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
-use super::nodes::NodeId;
+use super::nodes::{Asked, NodeId};
 use super::uppers::Upper;
 use super::watch::Holds;
 use super::{Error, Overlay, ROOT, Result};
@@ -22,11 +22,15 @@ pub struct Attributes {
 
 impl Overlay {
     pub fn attributes(&self, node: NodeId) -> Result<Attributes> {
+        self.attributes_asked(node, Asked::ToLook)
+    }
+
+    pub(super) fn attributes_asked(&self, node: NodeId, asked: Asked) -> Result<Attributes> {
         self.wait_for_release(|_| Some(node));
         let watched = self.watch_for(node);
         let meta = self.meta_of(node)?;
         let mut state = self.state.lock();
-        state.nodes.note_told(node, &meta.stamp());
+        state.nodes.note_told(node, &meta.stamp(), asked);
         let holds = state.holds(node, &meta, watched);
         Ok(state.nodes.attributes(node, meta, holds))
     }

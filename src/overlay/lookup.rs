@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use parking_lot::MutexGuard;
 
 use super::error::Context;
-use super::nodes::NodeId;
+use super::nodes::{Asked, NodeId};
 use super::uppers::DirsIn;
 use super::watch::{Holds, Watched};
 use super::{Attributes, Error, Overlay, ROOT, Result, State};
@@ -118,18 +118,18 @@ impl Overlay {
     /// The same, with for how long a name is missing.
     pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
         self.wait_for_release(|state| state.nodes.child(parent, name));
-        self.find_now(parent, name)
+        self.find_now(parent, name, Asked::ToLook)
     }
 
-    /// The same for who may have an entry claimed that a release waits for.
+    /// What has just been made, or given the name: the same for who may have an entry claimed that a release waits for.
     pub(super) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
-        match self.find_now(parent, name)? {
+        match self.find_now(parent, name, Asked::ToChange)? {
             Found::Entry(entry) => Ok(entry),
             Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
         }
     }
 
-    fn find_now(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
+    fn find_now(&self, parent: NodeId, name: &OsStr, asked: Asked) -> Result<Found> {
         let watched = self.watch(parent);
         loop {
             let (path, epoch, known, itself) = {
@@ -147,7 +147,7 @@ impl Overlay {
             let found = match entered {
                 Some((node, meta)) => {
                     state.nodes.looked_up(node);
-                    state.nodes.note_told(node, &meta.stamp());
+                    state.nodes.note_told(node, &meta.stamp(), asked);
                     let holds = state.holds(node, &meta, Watched { parent: watched, itself });
                     Found::Entry(Entry { node, attributes: state.nodes.attributes(node, meta, holds) })
                 }

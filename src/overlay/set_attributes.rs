@@ -8,7 +8,7 @@ use super::error::Context;
 use super::handles::{HandleId, OpenFile};
 use super::inode::Inode;
 use super::looks::looks_of_effects;
-use super::nodes::NodeId;
+use super::nodes::{Asked, NodeId};
 use super::watch::Holds;
 use super::{Attributes, Caller, Error, Overlay, Result};
 use crate::model::{RelPath, Timestamp};
@@ -50,8 +50,7 @@ impl Overlay {
             if set.changes_inode() {
                 self.change_looks(node, &set.looks(), caller, || self.set_inode_attributes(node, set, caller))?;
             }
-            // The kernel takes this answer whatever it was told to forget while it was on its way.
-            Ok(Attributes { holds: Holds::Briefly, ..self.attributes(node)? })
+            Ok(Attributes { holds: Holds::Briefly, ..self.attributes_asked(node, Asked::ToChange)? })
         })
     }
 

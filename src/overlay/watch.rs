@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::lookup::Origin;
-use super::nodes::{ContentPrint, NameLeft, NodeId, Told};
+use super::nodes::{Again, ContentPrint, NameLeft, NodeId, Told};
 use super::{Overlay, Result, State};
 use crate::store::is_temp_name;
 use crate::sys::file::Meta;
@@ -129,7 +129,7 @@ impl Overlay {
             let all = self.state.lock().nodes.all();
             all.into_iter().for_each(|node| {
                 self.tell(|observer| observer.names_changed(node));
-                self.forget_attributes(node);
+                self.forget_meanwhile(node);
             });
         }
         // Whoever lists one of them from here on is shown what there is.
@@ -144,10 +144,13 @@ impl Overlay {
             (left, concerned)
         };
         // Who looks for such a directory by its new name makes the kernel move it; by the old one it would go on.
-        left.iter().for_each(|left| self.tell_difference(left.parent, &left.name, &Differs::Unknown));
+        for left in left {
+            self.tell_difference(left.parent, &left.name, &Differs::Unknown);
+        }
         self.look_again_at(concerned, &mut later.changed, &mut changed_in);
         let moved = dirs.into_iter().filter(|dir| !changed_in.contains(dir) && !self.is_as_told(*dir));
-        changed_in.iter().copied().chain(moved).for_each(|dir| self.forget_attributes(dir));
+        let changed = changed_in.iter().copied().chain(moved);
+        later.dirs.extend(changed.filter(|dir| self.forget_meanwhile(*dir) == Again::Soon));
         later
     }
 
@@ -165,7 +168,9 @@ impl Overlay {
                 }
                 Ok(differs) => {
                     changed_in.insert(parent);
-                    self.tell_difference(parent, &name, &differs);
+                    if self.tell_difference(parent, &name, &differs) == Again::Soon {
+                        later.insert((parent, name));
+                    }
                 }
                 // The directory is gone, or nobody can look into it: who asks next is told that.
                 Err(err) => log::debug!("look again at a name below: {err}"),
@@ -234,25 +239,29 @@ impl Overlay {
         }
     }
 
-    fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) {
+    /// Gives whether the kernel must be told once more.
+    fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) -> Again {
         match differs {
-            Differs::Nowhere | Differs::Absent | Differs::Later => {}
+            Differs::Nowhere | Differs::Absent | Differs::Later => Again::Never,
             Differs::Entry(node) => {
                 self.tell(|observer| observer.entry_changed(parent, name));
-                self.forget_attributes(*node);
+                let again = self.forget_meanwhile(*node);
                 self.tell_watchers(parent, name);
+                again
             }
             Differs::Unknown => {
                 self.tell(|observer| observer.entry_doubted(parent, name));
                 self.tell_watchers(parent, name);
+                Again::Never
             }
-            Differs::Attributes(node) => self.forget_attributes(*node),
+            Differs::Attributes(node) => self.forget_meanwhile(*node),
             Differs::Content(node, cached) => {
-                self.forget_attributes(*node);
+                let again = self.forget_meanwhile(*node);
                 if *cached == Cached::Some {
                     self.tell(|observer| observer.content_changed(*node));
                 }
                 self.tell_watchers(parent, name);
+                again
             }
         }
     }
@@ -271,16 +280,25 @@ impl Overlay {
         }
     }
 
-    /// Has the kernel forget what it was told of a node, if it was told anything.
+    /// Has the kernel forget what it was told of a node, if it was told anything, for something that a program does, which
+    /// has had all answers of before.
     pub(super) fn forget_attributes(&self, node: NodeId) {
-        let names = {
-            let mut state = self.state.lock();
-            if state.nodes.told(node) == Told::Nothing {
-                return;
-            }
-            state.nodes.untold(node);
-            state.nodes.names(node)
-        };
+        let told = self.state.lock().nodes.untold(node);
+        self.have_forgotten(node, told);
+    }
+
+    /// The same at any other moment. Gives whether it must be done once more.
+    fn forget_meanwhile(&self, node: NodeId) -> Again {
+        let (told, again) = self.state.lock().nodes.untold_meanwhile(node);
+        self.have_forgotten(node, told);
+        again
+    }
+
+    fn have_forgotten(&self, node: NodeId, told: Told) {
+        if told == Told::Nothing {
+            return;
+        }
+        let names = self.state.lock().nodes.names(node);
         self.tell(|observer| {
             if !observer.attributes_changed(node) {
                 // An answer with the old ones may be on its way, for a node that the kernel has yet to make.

@@ -4,6 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -440,6 +441,8 @@ fn a_write_right_after_a_rename_or_exchange_goes_to_the_file_of_that_name() {
             let [o, t, q] = ["o", "t", "q"].map(|name| view.path(format!("{round}/{name}")));
             fs::write(&o, "file\n").and_then(|()| fs::hard_link(&o, &t)).expect("a file with two names");
             renameat_with(CWD, &t, CWD, &q, flags).expect("renamed");
+            let links = fs::metadata(&o).map(|meta| meta.nlink()).expect("it is there");
+            assert_eq!(links, 1, "{rules}{flags:?} in round {round}");
             let opened = OpenOptions::new().append(true).open(&q);
             opened.and_then(|mut file| file.write_all(b"more\n")).expect("written");
             let shown = [&q, &o].map(|path| fs::read_to_string(path).expect("read"));

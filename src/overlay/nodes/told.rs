@@ -1,5 +1,8 @@
 //! What the kernel was told of nodes, and what it has cached of them.
 
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
 use super::node::{FileInUse, LandedCtime};
 use super::print::{ContentPrint, Print};
 use super::{NodeId, Nodes};
@@ -32,12 +35,50 @@ impl Told {
     }
 }
 
+/// What attributes are an answer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::overlay) enum Asked {
+    /// The kernel takes none that it was made to forget before they came.
+    ToLook,
+    /// It takes them for the newest, whenever they come.
+    ToChange,
+}
+
+/// Whether the kernel is to be made to forget something once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::overlay) enum Again {
+    Never,
+    Soon,
+}
+
+/// Nodes of which attributes were an answer to who asked for a change, which may not have come yet.
+#[derive(Default)]
+pub(super) struct Changed(VecDeque<(Instant, NodeId)>);
+
+/// So long after it was made an answer has come.
+const UNDER_WAY: Duration = Duration::from_millis(20);
+
+impl Changed {
+    fn note(&mut self, id: NodeId, now: Instant) {
+        let have_come = self.0.iter().take_while(|(at, _)| now - *at > UNDER_WAY).count();
+        self.0.drain(..have_come);
+        self.0.push_back((now, id));
+    }
+
+    fn is_under_way(&self, id: NodeId, now: Instant) -> bool {
+        self.0.iter().rev().take_while(|(at, _)| now - *at <= UNDER_WAY).any(|(_, of)| *of == id)
+    }
+}
+
 impl Nodes {
     /// Attributes that are on their way to the kernel.
-    pub fn note_told(&mut self, id: NodeId, stamp: &Stamp) {
+    pub fn note_told(&mut self, id: NodeId, stamp: &Stamp, asked: Asked) {
         if let Some(node) = self.nodes.get_mut(id) {
             let now = Told::These(Print::of(stamp));
             node.told = if node.told == Told::Nothing || node.told == now { now } else { Told::Several };
+        }
+        if asked == Asked::ToChange {
+            self.changed.note(id, Instant::now());
         }
     }
 
@@ -60,10 +101,18 @@ impl Nodes {
         self.nodes.get(id).map(|node| node.told).unwrap_or_default()
     }
 
-    /// The kernel is about to be made to forget a node's attributes.
-    pub fn untold(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.told = Told::Nothing;
+    /// The kernel is about to be made to forget a node's attributes, by whom no answer can come any more. Gives what it was
+    /// told of them.
+    pub fn untold(&mut self, id: NodeId) -> Told {
+        self.nodes.get_mut(id).map(|node| std::mem::take(&mut node.told)).unwrap_or_default()
+    }
+
+    /// The same where one may: then it is to be made to forget them once more.
+    pub fn untold_meanwhile(&mut self, id: NodeId) -> (Told, Again) {
+        let is_under_way = self.changed.is_under_way(id, Instant::now());
+        match self.nodes.get_mut(id).filter(|node| is_under_way && node.told != Told::Nothing) {
+            Some(node) => (std::mem::replace(&mut node.told, Told::Several), Again::Soon),
+            None => (self.untold(id), Again::Never),
         }
     }
 
@@ -128,5 +177,50 @@ impl Nodes {
         if let Some(node) = self.nodes.get_mut(id) {
             node.written_past = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::ROOT;
+    use crate::sys::tree::Tree;
+
+    fn nodes() -> Nodes {
+        let dir = tempfile::tempdir().unwrap();
+        Nodes::new(&Tree::open(dir.path()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_may_be_told_after_the_kernel_was_made_to_forget_is_to_be_forgotten_again_until_it_has_come() {
+        let (mut nodes, stamp) = (nodes(), Stamp::default());
+        nodes.note_told(ROOT, &stamp, Asked::ToChange);
+        // Two names of it were looked at.
+        for told in [Told::These(Print::of(&stamp)), Told::Several] {
+            assert_eq!(nodes.untold_meanwhile(ROOT), (told, Again::Soon));
+        }
+        std::thread::sleep(UNDER_WAY * 2);
+        assert_eq!(nodes.untold_meanwhile(ROOT), (Told::Several, Again::Never));
+        assert_eq!(nodes.told(ROOT), Told::Nothing);
+    }
+
+    #[test]
+    fn what_the_kernel_would_not_take_and_what_a_program_has_gone_on_from_is_forgotten_once() {
+        let (mut nodes, stamp) = (nodes(), Stamp::default());
+        nodes.note_told(ROOT, &stamp, Asked::ToLook);
+        assert_eq!(nodes.untold_meanwhile(ROOT), (Told::These(Print::of(&stamp)), Again::Never));
+        nodes.note_told(ROOT, &stamp, Asked::ToChange);
+        nodes.untold(ROOT);
+        assert_eq!(nodes.untold_meanwhile(ROOT), (Told::Nothing, Again::Never));
+    }
+
+    #[test]
+    fn answers_that_have_come_are_not_kept() {
+        let (mut changed, begin) = (Changed::default(), Instant::now());
+        changed.note(ROOT, begin);
+        changed.note(NodeId(7), begin + UNDER_WAY * 2);
+        assert_eq!(changed.0.len(), 1);
+        assert!(changed.is_under_way(NodeId(7), begin + UNDER_WAY * 3));
+        assert!(!changed.is_under_way(NodeId(7), begin + UNDER_WAY * 4));
     }
 }
