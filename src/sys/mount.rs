@@ -205,9 +205,10 @@ pub fn is_dead(path: &Path) -> bool {
     answer.is_err_and(|err| is_death(&err.into()))
 }
 
-/// Whether this is what a mount answers whose daemon is gone, or died over this very question.
+/// Whether this is what a mount answers whose daemon is gone, or died over this very question; `ECANCELED` for some
+/// milliseconds where its rings are being taken down.
 pub fn is_death(err: &io::Error) -> bool {
-    matches!(err.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(err.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
