@@ -90,14 +90,15 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
     };
     let outcomes = promoted.as_ref().map(|promoted| &promoted.outcomes);
     let value = checked.to_json(json!({"passed": true, "moved": reply.moved, "outcomes": outcomes}));
-    desk.answer_value(value, |text| {
+    let printed = desk.answer_value(value, |text| {
         render_passed(checked, text);
         match &promoted {
             Some(promoted) => render_promoted(promoted, text),
             None if has_moved => render_moved(&reply.moved, text),
             None => render_offer(checked, text),
         }
-    })?;
+    });
+    printed.map_err(|failure| if promoted.is_some() { failure.after_the_act() } else { failure })?;
     // What is held was not tested: nobody may take this for leave to confirm it.
     Ok(if has_moved { Exit::Refused } else { Exit::Done })
 }

@@ -50,14 +50,15 @@ impl Desk {
 
     /// Prints an answer: the reply itself as JSON, or what `render` makes of it.
     pub fn answer(&self, reply: &Reply, length: Length, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
-        match self.format {
+        let printed = match self.format {
             Format::Json => self.print(&reply.to_whole_line(), Length::Short),
             Format::Human => {
                 let mut text = Text::new(&self.stdout);
                 render(&mut text);
                 self.print(&text.into_bytes(), length)
             }
-        }
+        };
+        printed.map_err(|failure| if reply.has_acted() { failure.after_the_act() } else { failure })
     }
 
     /// Prints an answer that is no reply of the protocol.

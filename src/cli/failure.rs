@@ -31,6 +31,17 @@ impl Failure {
         Self::new(ErrorCode::Io, OTHER_ANSWER)
     }
 
+    /// Of an answer that tells what is done by then: who cannot read it must not take it for refused.
+    pub fn after_the_act(self) -> Self {
+        match self {
+            Self::Print(err) => {
+                let message = format!("{err}; what was asked for is done: fettlefs log tells it");
+                Self::Print(io::Error::new(err.kind(), message))
+            }
+            told @ Self::Told(_) => told,
+        }
+    }
+
     /// For another sentence than its own.
     pub fn message(&self) -> String {
         match self {

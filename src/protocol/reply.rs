@@ -128,6 +128,13 @@ pub struct Acted {
     pub dry_run: bool,
 }
 
+impl Acted {
+    /// Nothing has where nothing was held, or it was only to be told what would be done.
+    pub fn has_acted(&self) -> bool {
+        !self.dry_run && !self.outcomes.is_empty()
+    }
+}
+
 /// Unified diffs of held changes. `offset` and `next` count bytes of diff text over all changes in their order, and one for
 /// each change; a change that a page cuts goes on under the same id in the next.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]

@@ -226,6 +226,20 @@ impl Reply {
         Some(short)
     }
 
+    /// Whether it tells of something that is done, and would not be told again.
+    pub fn has_acted(&self) -> bool {
+        match self {
+            Self::Confirm(acted) | Self::Discard(acted) => acted.has_acted(),
+            Self::Rollback(acted) | Self::Undo(acted) => acted.has_acted(),
+            Self::Patch(reply) => !reply.dry_run,
+            Self::Unmount(reply) => !reply.dry_run,
+            Self::Status(_) | Self::Diff(_) | Self::Backups(_) | Self::Log(_) | Self::Blame(_) => false,
+            Self::External(_) | Self::Fsck(_) | Self::Read(_) | Self::Meter(_) | Self::Check(_) => false,
+            Self::Events(_) | Self::Reload(_) | Self::RequestReview(_) | Self::Run(_) | Self::Leave(_) => false,
+            Self::Flush(_) | Self::Version(_) => false,
+        }
+    }
+
     /// Where the next page begins; none when this is the last.
     pub fn next(&self) -> Option<u64> {
         match self {

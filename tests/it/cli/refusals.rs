@@ -188,6 +188,34 @@ fn what_expired_needs_a_look_or_renew_and_all_is_refused_whole() {
     assert!(view.held().is_empty());
 }
 
+/// Else it would be tried again, or taken for refused.
+#[test]
+fn what_is_done_and_cannot_be_printed_is_told_as_done() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let into_full = |arguments: &[&str]| {
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        let mut command = scratch.fettlefs();
+        command.current_dir(view.root()).args(arguments).stdout(full);
+        Output::from(command.output().expect("the built program runs")).exits(1).stderr
+    };
+    let lost = "fettlefs: print the answer: No space left on device (os error 28)";
+    let done = format!("{lost}; what was asked for is done: fettlefs log tells it\n");
+    let nothing = format!("{lost}\n");
+    ["c.txt", "d.txt", "src/a.rs"].iter().for_each(|path| view.write(path, NEW));
+    assert_eq!(into_full(&["confirm", "c.txt", "--dry-run"]), nothing);
+    assert_eq!(into_full(&["confirm", "c.txt"]), done);
+    view.assert_landed("c.txt", NEW);
+    assert_eq!(into_full(&["rollback", "c.txt", "--json"]), done);
+    view.assert_landed("c.txt", OLD);
+    assert_eq!(into_full(&["discard", "d.txt"]), done);
+    view.assert_landed("d.txt", OLD);
+    let confirmed = view.cli(&["confirm", "src/a.rs", "--json"]).ok().json();
+    assert_eq!(into_full(&["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")]), done);
+    view.assert_landed("src/a.rs", OLD);
+    assert_eq!(into_full(&["confirm", "--all", "--yes"]), nothing, "nothing is held");
+}
+
 #[test]
 fn zero_as_time_to_live_means_never() {
     let scratch = mounted_scratch!();
