@@ -4,6 +4,7 @@
 //! constructor that checks. Begin with [`RelPath`].
 
 mod acl;
+mod age;
 mod change;
 mod digest;
 mod looks;
@@ -16,6 +17,7 @@ mod stamp;
 mod tests;
 
 pub use acl::{Acl, Inherited};
+pub use age::age;
 pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
 pub use digest::{ContentHasher, Digest, Hasher, ZERO_BLOCK_BYTES};
 pub use looks::{Looks, Xattr};

@@ -16,7 +16,7 @@ use super::handles::OpenFile;
 use super::lookup::is_within_reserved;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
-use crate::model::{ChangeId, Digest, RelPath};
+use crate::model::{self, ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::{self, Below, EventDraft, Held, UpperRow, What, Writer};
@@ -196,14 +196,15 @@ impl Overlay {
         Ok(Side { kind: Some(kind), mode, ..side })
     }
 
-    /// Since when a change needs a fresh look, if it does: `expired 5 minutes ago`, of which the last has begun.
+    /// Since when a change needs a fresh look, if it does: `expired 5 minutes ago`. Of a second that has begun all counts, so
+    /// that it is never none.
     pub fn expired(&self, held: &Held) -> Option<String> {
         let Ttl::After(ttl) = self.policy().settings.ttl else { return None };
         let age = u64::try_from(store::now_millis() - held.renewed).unwrap_or(0);
         let over = age.checked_sub(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))?;
-        let minutes = over.div_ceil(60_000);
-        let plural = if minutes == 1 { "" } else { "s" };
-        (over > 0).then(|| format!("expired {minutes} minute{plural} ago"))
+        let (count, unit) = model::age(over.div_ceil(1000));
+        let plural = if count == 1 { "" } else { "s" };
+        (over > 0).then(|| format!("expired {count} {unit}{plural} ago"))
     }
 
     /// Somebody looked at a change, which may have ended since. One that is being decided or judged at this moment is left

@@ -641,6 +641,28 @@ fn confirms_are_all_or_nothing() {
 }
 
 #[test]
+fn what_expired_tells_how_long_ago_in_the_unit_that_this_fills() {
+    let bench = Bench::with(&[(Key::Ttl, "600")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let held = bench.held()[0].held.clone().unwrap();
+    for (seconds, want) in [
+        (0, None),
+        (1, Some("expired 1 second ago")),
+        (59, Some("expired 59 seconds ago")),
+        (60, Some("expired 1 minute ago")),
+        (300, Some("expired 5 minutes ago")),
+        (7200, Some("expired 2 hours ago")),
+        (86_400, Some("expired 1 day ago")),
+    ] {
+        // Less than a whole second more: a test may take some of it.
+        let renewed = crate::store::now_millis() - (600 + seconds) * 1000 + 900;
+        let held = crate::store::Held { renewed, ..held.clone() };
+        assert_eq!(bench.view().expired(&held).as_deref(), want, "{seconds}");
+    }
+}
+
+#[test]
 fn confirming_a_file_that_is_being_written_is_refused() {
     let bench = Bench::new();
     bench.put("a", &lines(100));

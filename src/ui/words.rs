@@ -1,6 +1,6 @@
 //! Numbers, times and marks as a person reads them, on a line and on the screen.
 
-use crate::model::ChangeKind;
+use crate::model::{self, ChangeKind};
 use crate::protocol::{Counts, Held};
 
 /// `812B`, `2.1KB`, `3.0MB`: units of 1024.
@@ -42,13 +42,9 @@ pub fn counts_with_modified(counts: &Counts) -> String {
 
 /// `5m ago`. A clock that was set back makes no negative ages.
 pub fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
-    let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
-    match seconds {
-        0..60 => format!("{seconds}s ago"),
-        60..3600 => format!("{}m ago", seconds / 60),
-        3600..86_400 => format!("{}h ago", seconds / 3600),
-        _ => format!("{}d ago", seconds / 86_400),
-    }
+    let seconds = now.as_second().saturating_sub(then.as_second());
+    let (count, unit) = model::age(u64::try_from(seconds).unwrap_or(0));
+    format!("{count}{} ago", &unit[..1])
 }
 
 /// `2026-03-12 14:30:22Z`, for lists.
