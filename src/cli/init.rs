@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::mount_start::directory;
+use super::offline::unwritten;
 use super::{Desk, Failure};
 use crate::client::{ClientError, DeadMount};
 use crate::protocol::{ErrorCode, Exit};
@@ -60,7 +61,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let planned = plan(&project)?;
     if !arguments.dry_run {
         for file in &planned {
-            file.write().map_err(|err| told(&file.path, &err))?;
+            file.write().map_err(|err| unwritten(&file.path, &err))?;
         }
     }
     let files: Vec<_> = planned.iter().map(|file| serde_json::json!({"path": file.name, "did": file.did})).collect();

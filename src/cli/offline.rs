@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -142,6 +143,15 @@ pub(super) fn failure(what: &str, err: &io::Error) -> ErrorBody {
         _ => ErrorCode::Io,
     };
     ErrorBody::new(code, format!("{what}: {err}"))
+}
+
+/// A file that could not be made or written. What the kernel has no place for is not something that nobody knows.
+pub(super) fn unwritten(path: &Path, err: &io::Error) -> ErrorBody {
+    let code = match err.kind() {
+        io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
+        _ => ErrorCode::Io,
+    };
+    ErrorBody::new(code, format!("write {}: {err}", path.display()))
 }
 
 fn told(failure: Failure) -> ErrorBody {

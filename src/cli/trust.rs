@@ -72,7 +72,8 @@ fn trust(file: &ProjectFile, arguments: &Arguments, desk: &Desk) -> Result<Did, 
             Answer::No => return Err(Failure::new(ErrorCode::Io, "nothing was done")),
         }
     }
-    rewrite(&list, |text| with_trust(text, &file.project.0, file.sha256)).map_err(|err| told(&list, &err))?;
+    rewrite(&list, |text| with_trust(text, &file.project.0, file.sha256))
+        .map_err(|err| offline::unwritten(&list, &err))?;
     Ok(Did::Trusted)
 }
 
@@ -113,7 +114,7 @@ fn nearest(start: &Path) -> PathBuf {
 
 fn read(project: &Path) -> Result<Option<ProjectFile>, Failure> {
     let source = sources::rule_source(project, None, &SettingFlags::default())?;
-    let lower = Tree::open(project).map_err(|err| told(project, &err))?;
+    let lower = Tree::open(project).map_err(|err| offline::failure(&project.display().to_string(), &err))?;
     let policy = Policy::load(&lower, &source).map_err(|err| Failure::usage(err.to_string()))?;
     Ok(project_file(&policy, &source))
 }
@@ -129,7 +130,7 @@ fn revoke(desk: &Desk) -> Result<Exit, Failure> {
     };
     let list = sources::trusted_file().filter(|list| list.exists());
     if let Some(list) = list {
-        rewrite(&list, |text| without_trust(text, &project)).map_err(|err| told(&list, &err))?;
+        rewrite(&list, |text| without_trust(text, &project)).map_err(|err| offline::unwritten(&list, &err))?;
     }
     let value = serde_json::json!({"v": 1, "ok": true, "trusted": false, "project": project.display().to_string()});
     desk.answer_value(value, |text| {
@@ -156,10 +157,6 @@ fn rewrite(list: &Path, change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()>
     new.as_file().sync_all()?;
     new.persist(&list)?;
     Ok(())
-}
-
-fn told(path: &Path, err: &io::Error) -> Failure {
-    offline::failure(&path.display().to_string(), err).into()
 }
 
 fn print(file: &ProjectFile, did: Did, desk: &Desk) -> Result<(), Failure> {

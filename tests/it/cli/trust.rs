@@ -181,3 +181,19 @@ fn the_users_own_files_are_not_read_from_the_project() {
     assert!(refused.stderr.contains("fettlefs/trusted is in the project, where"), "{}", refused.stderr);
     assert_eq!(notices(&view).len(), 2);
 }
+
+#[test]
+fn a_place_that_cannot_be_written_is_named_and_is_no_unknown_path() {
+    let scratch = Scratch::new();
+    scratch.write(".fettle.toml", LAX);
+    let trust = |more: &[&str]| -> Output {
+        let mut command = scratch.fettlefs();
+        command.env_remove("XDG_CONFIG_HOME").env("HOME", "/proc").current_dir(scratch.project());
+        command.args(["trust", "--yes"]).args(more).output().expect("the built program runs").into()
+    };
+    let want = "fettlefs: write /proc/.config/fettlefs/trusted: No such file or directory (os error 2)\n";
+    assert_eq!(trust(&[]).exits(1).stderr, want);
+    assert_eq!(trust(&["--json"]).exits(1).error_code(), "io");
+    let init = scratch.cli(&["init", "/proc", "--json"]).exits(1);
+    assert!(init.error_code() == "io" && init.stdout.contains("write /proc/.fettle.toml: "), "{}", init.stdout);
+}
