@@ -4,7 +4,7 @@
 //! path that is as it was before is left alone. Contents and what is held go back by one landing
 //! ([`super::undo_contents`]); each of the other acts is one call below, or one landing of its own.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 
@@ -17,8 +17,8 @@ use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
-    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent, NodeLooks,
-    Operation, PathEffect, Writer,
+    self, Anchor, DirLooks, Durability, Effect, Epilogue, Event, EventDraft, Fate, Landed, Landing, NewContent,
+    NodeLooks, Operation, PathEffect, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -81,11 +81,59 @@ impl Overlay {
     fn operation(&self, id: OperationId, held: &[ChangeId]) -> Reviewed<Operation> {
         let found = self.store.operation(id);
         match found.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look up {id}: {err}")))? {
-            Some(operation) if held.is_empty() && operation.effects.is_empty() => Err(waits_no_more(id)),
+            Some(operation) if held.is_empty() && operation.effects.is_empty() => Err(self.waits_no_more(&operation)),
             Some(operation) => Ok(operation),
             None if held.is_empty() => Err(no_such_operation(&id.to_string())),
             None => Ok(Operation { id, events: Vec::new(), effects: Vec::new() }),
         }
+    }
+
+    /// It only had something held, and what became of that others did. A confirm is an operation of its own, and is undone
+    /// as that: it may have landed more than this one had held.
+    fn waits_no_more(&self, operation: &Operation) -> ErrorBody {
+        let id = operation.id;
+        let confirms = match self.confirms_of(operation) {
+            Ok(confirms) => confirms,
+            Err(err) => return ErrorBody::new(ErrorCode::Io, format!("look up what became of {id}: {err}")),
+        };
+        let became = match confirms.as_slice() {
+            [] => "nothing of it had landed: `fettlefs log` tells what became of it".to_owned(),
+            [confirm] => {
+                format!("what was confirmed of it landed as {confirm}: `fettlefs undo {confirm}` takes that back")
+            }
+            all => {
+                let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+                format!(
+                    "what was confirmed of it landed as {}: `fettlefs undo` of each takes that back",
+                    all.join(", ")
+                )
+            }
+        };
+        let message = format!("nothing of {id} waits any more, and {became}");
+        ErrorBody::new(ErrorCode::AlreadyApplied, message).about(id.to_string())
+    }
+
+    /// By which operations what this one had held has landed, under the ids that it had then.
+    fn confirms_of(&self, operation: &Operation) -> store::Result<Vec<OperationId>> {
+        let mut ids = HashSet::new();
+        let held = operation.events.iter().filter(|event| event.event == EventName::WriteHeld);
+        for first in held.filter_map(|event| ChangeId::parse(event.id.as_ref()?)) {
+            let mut last = Some(first);
+            while let Some(id) = last.filter(|id| ids.insert(id.to_string())) {
+                last = match self.store.verdict(&id)?.map(|verdict| verdict.fate) {
+                    Some(Fate::Superseded { by }) => Some(by),
+                    Some(_) | None => None,
+                };
+            }
+        }
+        let events = self.store.events_since(operation.id.first_event())?;
+        let is_of_it = |event: &&Event| {
+            event.event == EventName::Confirmed && event.id.as_ref().is_some_and(|id| ids.contains(id))
+        };
+        let confirms = events.iter().filter(is_of_it);
+        let confirms: BTreeSet<OperationId> =
+            confirms.filter_map(|event| OperationId::parse(event.operation.as_ref()?)).collect();
+        Ok(confirms.into_iter().collect())
     }
 
     /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
@@ -362,13 +410,6 @@ impl State {
 
 pub fn no_such_operation(id: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::UnknownId, format!("{id}: there is no such operation")).about(id)
-}
-
-/// It only had something held, and what became of that others did.
-fn waits_no_more(id: OperationId) -> ErrorBody {
-    let message =
-        format!("nothing of {id} waits any more, and nothing of it had landed: `fettlefs log` tells what became of it");
-    ErrorBody::new(ErrorCode::AlreadyApplied, message).about(id.to_string())
 }
 
 /// Who asks, as a rule for programs sees it.

@@ -99,6 +99,32 @@ fn what_only_had_something_held_is_undone_once() {
     }
 }
 
+/// A confirm is an operation of its own, which also lands what others had held.
+#[test]
+fn of_what_was_held_and_then_confirmed_the_confirm_is_named_to_be_undone() {
+    let bench = eight();
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 30)));
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    let refused = || bench.undo_operation(operation).unwrap_err();
+    let halves = bench.view().held_of(operation);
+    let (first, rest) = halves.split_at(3);
+    let confirm = |ids: &[ChangeId]| bench.view().confirm(ids, &HOW).unwrap()[0].operation.clone().unwrap();
+    let one = confirm(first);
+    // Under another id by then.
+    bench.save("f7", &changed(40, 35));
+    bench.view().discard(&rest[..1], &HOW.review).unwrap();
+    let still: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    let other = confirm(&still);
+    let want = format!(
+        "nothing of {operation} waits any more, and what was confirmed of it landed as {one}, {other}: `fettlefs undo` \
+         of each takes that back"
+    );
+    assert_eq!((refused().code, refused().message), (ErrorCode::AlreadyApplied, want));
+    bench.undo_operation(OperationId::parse(&other).unwrap()).unwrap();
+    bench.undo_operation(OperationId::parse(&one).unwrap()).unwrap();
+    assert_eq!(bench.below(&lines(40)).len(), 8);
+}
+
 /// What landed of it first is what the rest is held over.
 #[test]
 fn a_file_that_is_held_over_what_landed_of_it_goes_back_whole_and_comes_back_whole() {

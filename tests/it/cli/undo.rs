@@ -51,6 +51,24 @@ $ log -n 2
 }
 
 #[test]
+fn the_undo_of_a_write_that_was_confirmed_since_names_the_confirm() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    // Of one process, so that they are one operation.
+    view.sh(&format!("printf '{NEW}' > c.txt; printf '{NEW}' > d.txt")).ok();
+    let written = view.held()[0].json["operation"].as_str().expect("an operation").to_owned();
+    let confirmed = view.cli(&["confirm", "--all", "--yes", "--json"]).ok().json();
+    let confirmed = confirmed["outcomes"][0]["operation"].as_str().expect("an operation").to_owned();
+    let want = format!(
+        "fettlefs: nothing of {written} waits any more, and what was confirmed of it landed as {confirmed}: `fettlefs \
+         undo {confirmed}` takes that back\n"
+    );
+    assert_eq!(view.cli(&["undo", &written]).exits(5).stderr, want);
+    view.cli(&["undo", &confirmed]).ok();
+    view.assert_landed("c.txt", OLD);
+}
+
+#[test]
 fn a_discard_is_undone_by_holding_it_again() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
