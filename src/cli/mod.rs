@@ -36,6 +36,7 @@ mod offline;
 mod outcome;
 mod pager;
 mod patch;
+mod project;
 mod ps;
 mod read;
 mod reload;

@@ -1,6 +1,6 @@
 //! `fettlefs mount`: the arguments, checked.
 
-use super::{Desk, Failure, mount_start};
+use super::{Desk, Failure, mount_start, project};
 use crate::protocol::Exit;
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -9,9 +9,8 @@ use std::time::Duration;
 /// Mount a project's view
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The project's directory
-    #[arg(default_value = ".")]
-    project: PathBuf,
+    /// The project's directory; if not given, the project that the working directory lies in, or that itself
+    project: Option<PathBuf>,
     /// Where the view appears; over the project itself if not given
     mountpoint: Option<PathBuf>,
     /// Stay in the foreground
@@ -112,8 +111,12 @@ pub(super) fn typed(arguments: Arguments, desk: &Desk) -> Result<MountArgs, Fail
     {
         return Err(Failure::usage(format!("--floor {floor} must be less than --ceil {ceil}")));
     }
+    let project = match arguments.project {
+        Some(named) => desk.directory.join(named),
+        None => project::around(desk)?.1,
+    };
     Ok(MountArgs {
-        project: desk.directory.join(arguments.project),
+        project,
         mountpoint: arguments.mountpoint.map(|point| desk.directory.join(point)),
         ground: if arguments.foreground { Ground::Foreground } else { Ground::Background },
         audience: Audience::Everyone,

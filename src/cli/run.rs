@@ -13,13 +13,12 @@ mod summary;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, stderr, stdin};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
 use super::mount::SettingFlags;
-use super::{Desk, Failure, mount_start};
+use super::{Desk, Failure, project};
 use crate::protocol::{ErrorCode, Exit};
 use crate::sys::foreground::{Foreground, Front, Happened};
 use inside::Inside;
@@ -91,8 +90,8 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
     if arguments.on_exit == OnExit::Ask && !(stdin().is_terminal() && stderr().is_terminal()) {
         return Err(Failure::usage("--on-exit ask needs a terminal to ask on"));
     }
-    let directory = mount_start::directory(&desk.directory, "project")?;
-    let mut membership = Membership::join(&directory, &arguments.settings, &named(&arguments.command))?;
+    let (directory, project) = project::around(desk)?;
+    let mut membership = Membership::join(project, &arguments.settings, &named(&arguments.command))?;
     let inside = Inside {
         way: membership.way().clone(),
         is_isolated: arguments.isolate,
@@ -132,16 +131,4 @@ fn named(command: &[OsString]) -> String {
 
 fn told(what: &str, err: &std::io::Error) -> Failure {
     Failure::new(ErrorCode::Io, format!("{what}: {err}"))
-}
-
-/// Where the project is, for a command that begins in `directory`.
-fn project_of(directory: &std::path::Path) -> Result<PathBuf, Failure> {
-    use crate::client::{ClientError, find};
-    match find(directory) {
-        Ok(place) => Ok(place.root),
-        Err(ClientError::NoProject(start)) => Ok(start),
-        // Whoever starts a daemon takes it away first.
-        Err(ClientError::Stale(dead)) => Ok(dead.project),
-        Err(err) => Err(err.into()),
-    }
 }

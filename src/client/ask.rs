@@ -38,7 +38,7 @@ enum Answer {
 /// Why a question got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("no mount and no .fettle here or above {}", .0.display())]
+    #[error("no mount and no state here or above {}", .0.display())]
     NoProject(PathBuf),
     #[error("{}; {}", .0, .0.remedy())]
     Stale(DeadMount),

@@ -1,7 +1,7 @@
 //! Which project a directory belongs to, and where its state is.
 
 use super::{ClientError, DeadMount, fettle_mounts, patiently};
-use crate::protocol::{PROJECT_LINK, STATE_DIRECTORY};
+use crate::protocol::{CONTROL_FILE, INSTANCE_FILE, PROJECT_LINK, STATE_DIRECTORY};
 use crate::sys::mount::{MountEntry, is_death};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Place {
     pub start: PathBuf,
 }
 
-/// The nearest directory from `start` upwards that has a `.fettle` reachable by name.
+/// The nearest directory from `start` upwards that has state, or a view's virtual one.
 pub fn find(start: &Path) -> Result<Place, ClientError> {
     let start = std::path::absolute(start).map_err(|cause| match cause.kind() {
         io::ErrorKind::NotFound => ClientError::Gone,
@@ -62,7 +62,7 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
     for directory in start.ancestors() {
         let state = directory.join(STATE_DIRECTORY);
         match std::fs::metadata(&state) {
-            Ok(metadata) if metadata.is_dir() => return Ok(Some(directory.to_owned())),
+            Ok(metadata) if metadata.is_dir() && has_state(&state) => return Ok(Some(directory.to_owned())),
             Ok(_) => {}
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => check_not_shut(directory)?,
             Err(err) if is_absent(&err) => {}
@@ -70,6 +70,13 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
         }
     }
     Ok(None)
+}
+
+/// A directory of that name that somebody made by hand, or left empty, makes no project of what it stands in. One that may
+/// not be looked into has state, for all that is known.
+fn has_state(directory: &Path) -> bool {
+    let is_missing = |name: &str| std::fs::metadata(directory.join(name)).is_err_and(|err| is_absent(&err));
+    !(is_missing(CONTROL_FILE) && is_missing(INSTANCE_FILE))
 }
 
 fn is_absent(err: &io::Error) -> bool {

@@ -2,7 +2,8 @@ use super::place::find_with;
 use super::*;
 use crate::model::RelPath;
 use crate::protocol::{
-    Acted, ErrorCode, LogReply, Op, PROJECT_LINK, Reply, Request, Response, STATE_DIRECTORY, Target, VersionReply,
+    Acted, ErrorCode, INSTANCE_FILE, LogReply, Op, PROJECT_LINK, Reply, Request, Response, STATE_DIRECTORY, Target,
+    VersionReply,
 };
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -67,9 +68,12 @@ fn a_project_is_found_from_any_directory_below_it() {
     std::fs::create_dir_all(&deep).unwrap();
     assert!(matches!(find_with(deep.clone(), None), Err(ClientError::NoProject(_))));
 
-    let state = root.join(STATE_DIRECTORY);
-    std::fs::create_dir(&state).unwrap();
-    let want = Place { root: root.clone(), state, start: deep.clone() };
+    let state = project(&root);
+    let want = Place { root, state, start: deep.clone() };
+    assert_eq!(find_with(deep.clone(), None).unwrap(), want);
+    // A file of that name is passed over, and so is a directory without state.
+    std::fs::write(deep.join(STATE_DIRECTORY), "").unwrap();
+    std::fs::create_dir(deep.parent().unwrap().join(STATE_DIRECTORY)).unwrap();
     assert_eq!(find_with(deep, None).unwrap(), want);
 }
 
@@ -121,6 +125,7 @@ fn daemon(state: &Path, answers: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<Re
 fn project(scratch: &Path) -> PathBuf {
     let state = scratch.join(STATE_DIRECTORY);
     std::fs::create_dir_all(&state).unwrap();
+    std::fs::write(state.join(INSTANCE_FILE), "a1b2").unwrap();
     state
 }
 

@@ -50,6 +50,8 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 pub const STATE_DIRECTORY: &str = ".fettle";
 pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// What every state directory has, and no other of that name.
+pub const INSTANCE_FILE: &str = "instance";
 /// What shells read by themselves, in the view.
 pub const SHELL_DIRECTORY: &str = "shell";
 pub const BASH_SCRIPT: &str = "effects.bash";

@@ -25,6 +25,7 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use super::upper::UpperId;
 use super::{Context, Error, Result, elsewhere};
 use crate::model::RelPath;
+use crate::protocol::INSTANCE_FILE as INSTANCE;
 use crate::sys::RenameFlags;
 use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
@@ -33,7 +34,6 @@ pub const STATE_DIR_NAME: &str = ".fettle";
 const STAGE: &str = "stage";
 const CONTENT: &str = "content";
 const HOLDER: &str = "holder.json";
-const INSTANCE: &str = "instance";
 
 /// The name pattern of files that are about to take a path in lower. Reserved: hidden in the view, swept at recovery.
 pub const TEMP_PREFIX: &str = ".fettle-tmp-";

@@ -613,7 +613,7 @@ fn nowhere_is_three_and_says_where_it_looked() {
         "unmount",
     ] {
         let arguments: Vec<&str> = command.split(' ').collect();
-        let want = "! fettlefs: no mount and no .fettle here or above [project]\n=> 3\n";
+        let want = "! fettlefs: no mount and no state here or above [project]\n=> 3\n";
         assert_eq!(told(&scratch, &scratch.cli(&arguments)), want, "{command}");
         let json = scratch.cli(&[&arguments[..], &["--json"]].concat()).exits(3);
         assert_eq!(json.error_code(), "not_mounted", "{command}");

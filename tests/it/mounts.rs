@@ -184,6 +184,46 @@ fn a_project_in_a_mounted_project_is_refused() {
     refused(&output.expect("the built program runs").into(), 5, &["inner"]);
 }
 
+/// The nearest upwards that has state. A `.fettle` without is none, whoever left it there.
+#[test]
+fn mount_and_run_take_the_same_project_and_say_which_it_is() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    let (project, inner) = (scratch.project(), scratch.project().join("inner"));
+    let asked = |arguments: &[&str]| -> Output {
+        scratch.fettlefs().current_dir(&inner).args(arguments).output().expect("the built program runs").into()
+    };
+    let unmount = |path: &Path| {
+        let mut command = scratch.fettlefs();
+        command.current_dir(scratch.root()).arg("unmount").arg(path);
+        Output::from(command.output().expect("the built program runs")).ok();
+    };
+    let said = format!("fettlefs: the project is {}, in which {} lies\n", project.display(), inner.display());
+    scratch.write(".fettle/left", "");
+    let ran = asked(&["run", "--", "true"]).ok();
+    assert!(!ran.stderr.contains("the project is") && scratch.has("inner/.fettle/instance"), "{}", ran.stderr);
+    fs::remove_dir_all(inner.join(".fettle")).expect("the state of the run");
+    let mounted = asked(&["mount"]).ok();
+    assert!(!mounted.stderr.contains("the project is") && mounts_below(&project).contains(&inner), "{mounted:?}");
+    unmount(&inner);
+    fs::remove_dir_all(inner.join(".fettle")).expect("the state of the mount");
+
+    fs::remove_dir_all(project.join(".fettle")).expect("what was left");
+    scratch.mount().unmount();
+    assert!(asked(&["run", "--", "true"]).ok().stderr.starts_with(&said));
+    let json = asked(&["run", "--json", "--", "true"]).ok().stderr;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("one line of JSON");
+    assert_eq!(json["project"], project.to_str().expect("UTF-8"));
+    assert!(asked(&["mount"]).ok().stderr.contains(&said));
+    assert_eq!(mounts_below(&project), std::slice::from_ref(&project));
+    unmount(&project);
+    assert!(!scratch.has("inner/.fettle"));
+    // Named, it is the one that was named.
+    assert!(!asked(&["mount", "."]).ok().stderr.contains("the project is"));
+    assert_eq!(mounts_below(&project), std::slice::from_ref(&inner));
+    unmount(&inner);
+}
+
 #[test]
 fn a_project_with_a_mounted_one_in_it_is_refused() {
     let scratch = mounted_scratch!();

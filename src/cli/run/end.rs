@@ -7,7 +7,9 @@ use crate::cli::desk::Answer;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
 use crate::client::Client;
-use crate::protocol::{Acted, ErrorCode, Event, EventName, Held, Op, Outcome, Reply, Request, Status, Target};
+use crate::protocol::{
+    Acted, ErrorCode, Event, EventName, Held, Op, Outcome, ProjectPath, Reply, Request, Status, Target,
+};
 use crate::sys::foreground::{Foreground, Heard};
 
 /// What is to be done once the command has ended.
@@ -83,8 +85,10 @@ impl Ending<'_> {
         // What was confirmed in the run, or promoted by a check, has come to the project as well.
         let mut landed = Touched::all(&events, &[EventName::WriteLanded, EventName::Confirmed]);
         let denied = Touched::all(&events, &[EventName::WriteDenied]);
-        landed.retain(|touched| !touched.has_passed(&client.place().root));
-        Ok(Concluded { summary: Summary { sessions: told, landed, denied, outcomes, held: status.held }, signal })
+        let project = client.place().root.clone();
+        landed.retain(|touched| !touched.has_passed(&project));
+        let (project, sessions, held) = (ProjectPath(project), told, status.held);
+        Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held }, signal })
     }
 
     /// Only of what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,

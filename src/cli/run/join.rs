@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::inside::Way;
-use super::project_of;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
 use crate::cli::{Failure, mount_start, offline, sources};
 use crate::client::{Client, ClientError, Reach};
@@ -46,8 +45,7 @@ pub struct Sessions {
 
 impl Membership {
     /// Starts a daemon where none answers.
-    pub fn join(directory: &Path, settings: &SettingFlags, name: &str) -> Result<Self, Failure> {
-        let project = project_of(directory)?;
+    pub fn join(project: PathBuf, settings: &SettingFlags, name: &str) -> Result<Self, Failure> {
         let (begun, mut strikes) = (Instant::now(), 0);
         loop {
             match join_or_start(&project, settings, name) {

@@ -11,13 +11,15 @@ use crate::cli::text::Text;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, held};
 use crate::model::RelPath;
-use crate::protocol::{Event, EventName, Held, Outcome, last_of_each_path, tells_of_removal};
+use crate::protocol::{Event, EventName, Held, Outcome, ProjectPath, last_of_each_path, tells_of_removal};
 
 /// Paths that are named one by one; `log` has the rest.
 const NAMED_MAX: usize = 20;
 
 #[derive(Serialize)]
 pub struct Summary {
+    #[serde(flatten)]
+    pub project: ProjectPath,
     pub sessions: Vec<String>,
     pub landed: Vec<Touched>,
     pub denied: Vec<Touched>,

@@ -167,7 +167,7 @@ fn what_takes_a_mount_away_uncovers_no_project_to_a_run_beside_it() {
 #[test]
 fn what_lies_in_a_project_that_is_mounted_is_no_project_to_run_in() {
     let scratch = mounted_scratch!();
-    scratch.write("inner/.fettle/x", "");
+    scratch.write("inner/.fettle/instance", "a1b2");
     let view = scratch.mount();
     let mut command = scratch.fettlefs();
     let output = command.current_dir(scratch.project().join("inner")).args(["run", "--", "touch", "b"]).output();
