@@ -95,28 +95,10 @@ pub fn render(body: &ErrorBody, style: &Style) -> Vec<u8> {
     if let Some(detail) = &body.detail {
         render_diff_summary(detail.as_bytes(), &mut text);
     }
-    if let Some(hint) = hint(body) {
-        text.put("  ").name(hint).put("\n");
+    if let Some(remedy) = body.remedy() {
+        text.put("  ").name(remedy).put("\n");
     }
     text.into_bytes()
-}
-
-fn hint(body: &ErrorBody) -> Option<String> {
-    match (body.code, body.id.as_deref(), body.new_id.as_deref()) {
-        (ErrorCode::Superseded, _, Some(new)) => Some(format!("To see what it became: fettlefs diff {new}")),
-        (ErrorCode::Expired, Some(id), _) | (ErrorCode::Superseded, Some(id), None) => {
-            Some(format!("To look again: fettlefs diff {id}"))
-        }
-        (ErrorCode::Expired, None, _) => Some("To look again: fettlefs diff; to go on without: --renew".to_owned()),
-        (ErrorCode::Conflict, Some(_), _) => {
-            Some("To land it anyway, keeping the other as a backup: --force".to_owned())
-        }
-        // One that is about no change is about the whole project.
-        (ErrorCode::Busy, _, _) if body.id.is_some() || body.path.is_some() => {
-            Some("To wait for the writer: fettlefs flush --wait".to_owned())
-        }
-        (_, _, _) => None,
-    }
 }
 
 /// What clap says about a command line: help and version are answers, the rest are errors.

@@ -199,7 +199,8 @@ fn told(error: &ErrorBody) -> String {
     let code = code.as_ref().and_then(Value::as_str).unwrap_or("error");
     let superseded = error.new_id.iter().map(|new| format!("\nIt became {new}."));
     let detail = error.detail.iter().map(|detail| format!("\n{detail}"));
-    format!("{code}: {}{}", error.message, superseded.chain(detail).collect::<String>())
+    let remedy = error.remedy().into_iter().map(|remedy| format!("\n{remedy}"));
+    format!("{code}: {}{}", error.message, superseded.chain(detail).chain(remedy).collect::<String>())
 }
 
 fn other_answer() -> ErrorBody {

@@ -127,6 +127,7 @@ fn held() -> Value {
             "kind": {"enum": ["modify", "create", "delete", "type", "structure"]},
             "reason": {"type": "string", "description": "Why it is held."},
             "detail": {"type": "string"},
+            "remedy": {"type": "string", "description": "What can be done, as words of the command line."},
             "looks": {"type": "array", "items": {"type": "string"}},
             "insertions": {"type": "integer"},
             "deletions": {"type": "integer"},

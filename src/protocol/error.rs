@@ -81,4 +81,23 @@ impl ErrorBody {
     pub fn about(self, id: impl Into<String>) -> Self {
         Self { id: Some(id.into()), ..self }
     }
+
+    /// What can be done about it, where the message does not say so, as words of the command line.
+    pub fn remedy(&self) -> Option<String> {
+        match (self.code, self.id.as_deref(), self.new_id.as_deref()) {
+            (ErrorCode::Superseded, _, Some(new)) => Some(format!("To see what it became: fettlefs diff {new}")),
+            (ErrorCode::Expired, Some(id), _) | (ErrorCode::Superseded, Some(id), None) => {
+                Some(format!("To look again: fettlefs diff {id}"))
+            }
+            (ErrorCode::Expired, None, _) => Some("To look again: fettlefs diff; to go on without: --renew".to_owned()),
+            (ErrorCode::Conflict, Some(_), _) => {
+                Some("To land it anyway, keeping the other as a backup: --force".to_owned())
+            }
+            // One that is about no change is about the whole project.
+            (ErrorCode::Busy, _, _) if self.id.is_some() || self.path.is_some() => {
+                Some("To wait for the writer: fettlefs flush --wait".to_owned())
+            }
+            (_, _, _) => None,
+        }
+    }
 }

@@ -68,7 +68,16 @@ struct Line<'a> {
     #[serde(flatten)]
     reply: Option<&'a Reply>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a ErrorBody>,
+    error: Option<Refusal<'a>>,
+}
+
+/// An error as it is said: who reads it need not know what each code calls for.
+#[derive(Serialize)]
+struct Refusal<'a> {
+    #[serde(flatten)]
+    body: &'a ErrorBody,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
 }
 
 /// What tells how to read the rest.
@@ -110,7 +119,10 @@ impl Response {
     pub fn to_whole_line(&self) -> Vec<u8> {
         match self {
             Self::Done(reply) => reply.to_whole_line(),
-            Self::Failed(error) => Line { v: super::VERSION, ok: false, reply: None, error: Some(error) }.to_bytes(),
+            Self::Failed(body) => {
+                let error = Some(Refusal { body, remedy: body.remedy() });
+                Line { v: super::VERSION, ok: false, reply: None, error }.to_bytes()
+            }
         }
     }
 

@@ -304,8 +304,28 @@ fn errors_look_as_the_contract_shows_them() {
     let response = Response::failed(ErrorBody::new(ErrorCode::Expired, "…").about("a1b2c3d4"));
     assert_eq!(
         String::from_utf8(response.to_line()).unwrap(),
-        "{\"v\":1,\"ok\":false,\"error\":{\"code\":\"expired\",\"message\":\"…\",\"id\":\"a1b2c3d4\"}}\n"
+        "{\"v\":1,\"ok\":false,\"error\":{\"code\":\"expired\",\"message\":\"…\",\"id\":\"a1b2c3d4\",\
+         \"remedy\":\"To look again: fettlefs diff a1b2c3d4\"}}\n"
     );
+}
+
+#[test]
+fn an_error_says_what_can_be_done_where_something_can() {
+    let of = |code| ErrorBody::new(code, "…");
+    let at_path = ErrorBody { path: Some(path("a")), ..of(ErrorCode::Busy) };
+    let superseded = ErrorBody { new_id: Some("99aa00bb".into()), ..of(ErrorCode::Superseded) };
+    for (error, want) in [
+        (of(ErrorCode::Expired), Some("To look again: fettlefs diff; to go on without: --renew")),
+        (superseded, Some("To see what it became: fettlefs diff 99aa00bb")),
+        (of(ErrorCode::Conflict).about("a1b2"), Some("To land it anyway, keeping the other as a backup: --force")),
+        (at_path, Some("To wait for the writer: fettlefs flush --wait")),
+        (of(ErrorCode::Busy).about("a1b2"), Some("To wait for the writer: fettlefs flush --wait")),
+        (of(ErrorCode::Busy), None),
+        (of(ErrorCode::Io).about("a1b2"), None),
+    ] {
+        let json: serde_json::Value = serde_json::from_slice(&Response::failed(error).to_line()).unwrap();
+        assert_eq!(json["error"]["remedy"].as_str(), want, "{json}");
+    }
 }
 
 #[test]
