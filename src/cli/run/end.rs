@@ -2,13 +2,13 @@
 
 use super::OnExit;
 use super::join::{Membership, Sessions};
-use super::summary::{Summary, Touched};
+use super::summary::{self, Summary, Touched};
 use crate::cli::desk::Answer;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
 use crate::client::Client;
 use crate::protocol::{
-    Acted, ErrorCode, Event, EventName, Held, Op, Outcome, ProjectPath, Reply, Request, Status, Target,
+    Acted, ErrorBody, ErrorCode, Event, EventName, Held, Op, Outcome, ProjectPath, Reply, Request, Status, Target,
 };
 use crate::sys::foreground::{Foreground, Heard};
 
@@ -123,10 +123,10 @@ impl Ending<'_> {
 
 /// Nobody can say what became of the last writes.
 fn gone(status: u8, desk: &Desk) -> Result<u8, Failure> {
-    desk.remark(|text| {
-        text.put("fettlefs: the daemon died and did not come back; what was held and kept is safe: fettlefs status\n");
-    })?;
-    Ok(if status == 0 { super::OWN_FAILURE } else { status })
+    const GONE: &str = "the daemon died and did not come back; what was held and kept is safe: fettlefs status";
+    let status = if status == 0 { super::OWN_FAILURE } else { status };
+    summary::print_failed(&ErrorBody::new(ErrorCode::NotMounted, GONE), status, desk)?;
+    Ok(status)
 }
 
 /// Oldest first.

@@ -11,7 +11,9 @@ use crate::cli::text::Text;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, held};
 use crate::model::RelPath;
-use crate::protocol::{Event, EventName, Held, Outcome, ProjectPath, last_of_each_path, tells_of_removal};
+use crate::protocol::{
+    ErrorBody, Event, EventName, Held, Outcome, ProjectPath, VERSION, last_of_each_path, tells_of_removal,
+};
 
 /// Paths that are named one by one; `log` has the rest.
 const NAMED_MAX: usize = 20;
@@ -46,9 +48,20 @@ struct Line<'a> {
     v: u64,
     ok: bool,
     op: &'static str,
+    /// The one that the run ends with.
     status: u8,
     #[serde(flatten)]
-    summary: &'a Summary,
+    summary: Option<&'a Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a ErrorBody>,
+}
+
+impl Line<'_> {
+    fn print(&self) -> Result<(), Failure> {
+        let mut bytes = serde_json::to_vec(self).map_err(std::io::Error::from)?;
+        bytes.push(b'\n');
+        Ok(stderr().write_all(&bytes)?)
+    }
 }
 
 impl Touched {
@@ -83,20 +96,23 @@ impl Touched {
     }
 }
 
+/// In the place of a summary, where the command has ended and nobody can make one.
+pub fn print_failed(error: &ErrorBody, status: u8, desk: &Desk) -> Result<(), Failure> {
+    match desk.format {
+        Format::Json => Line { v: VERSION, ok: false, op: "run", status, summary: None, error: Some(error) }.print(),
+        Format::Human => desk.remark(|text| {
+            text.put("fettlefs: ").put(&error.message).put("\n");
+        }),
+    }
+}
+
 impl Summary {
     /// `status` is the one that the run ends with.
     pub fn print(&self, status: u8, desk: &Desk) -> Result<(), Failure> {
         match desk.format {
-            Format::Json => self.print_json(status),
+            Format::Json => Line { v: VERSION, ok: true, op: "run", status, summary: Some(self), error: None }.print(),
             Format::Human => desk.remark(|text| self.render(text)),
         }
-    }
-
-    fn print_json(&self, status: u8) -> Result<(), Failure> {
-        let line = Line { v: crate::protocol::VERSION, ok: true, op: "run", status, summary: self };
-        let mut bytes = serde_json::to_vec(&line).map_err(std::io::Error::from)?;
-        bytes.push(b'\n');
-        Ok(stderr().write_all(&bytes)?)
     }
 
     fn render(&self, text: &mut Text) {

@@ -66,6 +66,20 @@ fn without_a_daemon_a_run_is_shut_and_writes_nothing_past_the_review() {
 }
 
 #[test]
+fn as_json_a_run_says_that_nobody_can_tell_what_it_has_done() {
+    let scratch = mounted_scratch!();
+    // The watchdog first: it would start another.
+    let script = "daemon=$($FETTLEFS status --json | grep -o '\"pid\":[0-9]*' | head -1 | grep -o '[0-9]*'); \
+                  kill -9 $(cut -d ' ' -f 4 /proc/$daemon/stat) $daemon";
+    let output = run(&scratch, &["--json", "--no-effects"], script).exits(125);
+    let told: serde_json::Value = serde_json::from_str(&output.stderr).expect("one line of JSON");
+    assert_eq!((&told["ok"], &told["op"], &told["status"]), (&false.into(), &"run".into(), &125.into()));
+    assert_eq!(told["error"]["code"], "not_mounted");
+    assert!(told["error"]["message"].as_str().is_some_and(|message| message.starts_with("the daemon died")), "{told}");
+    nobody_is_left(&scratch);
+}
+
+#[test]
 fn a_run_that_is_killed_ends_and_what_it_leaves_meets_a_closed_door() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));
