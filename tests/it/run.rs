@@ -258,6 +258,20 @@ fn the_summary_is_json_on_standard_error_where_that_is_asked_for() {
 }
 
 #[test]
+fn the_summary_as_json_tells_which_settings_are_ignored() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "ceil = 20000\n");
+    let output = run(&scratch, &["--json"], "true").ok();
+    let summary: Value = serde_json::from_str(output.stderr.lines().last().expect("a summary")).expect("JSON");
+    let notices = summary["notices"].as_array().expect("notices");
+    let told = notices
+        .iter()
+        .filter_map(Value::as_str)
+        .any(|notice| notice.starts_with("ignored until `fettlefs trust`: .fettle.toml:1: ceil = 20000"));
+    assert!(told, "{summary}");
+}
+
+#[test]
 fn all_that_a_run_starts_is_one_process_tree() {
     let scratch = mounted_scratch!();
     (0..30).for_each(|number| scratch.write(format!("f{number}"), "old\n"));

@@ -87,8 +87,9 @@ impl Ending<'_> {
         let denied = Touched::all(&events, &[EventName::WriteDenied]);
         let project = client.place().root.clone();
         landed.retain(|touched| !touched.has_passed(&project));
-        let (project, sessions, held) = (ProjectPath(project), told, status.held);
-        Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held }, signal })
+        let (project, sessions) = (ProjectPath(project), told);
+        let Status { held, notices, .. } = status;
+        Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held, notices }, signal })
     }
 
     /// Only of what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,

@@ -29,6 +29,8 @@ pub struct Summary {
     pub outcomes: Vec<Outcome>,
     /// Everything that waits for review in the project.
     pub held: Vec<Held>,
+    /// What `status` remarks on, as settings that are ignored. Those who start a daemon are told in words.
+    pub notices: Vec<String>,
 }
 
 /// One path that something was done to, however often.
