@@ -2,7 +2,7 @@
 use std::time::{Duration, Instant};
 
 use super::expiry::Expiry;
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at};
 use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::model::{ChangeId, ChangeKind, RelPath};
@@ -86,7 +86,7 @@ impl Overlay {
             return Ok(outcomes);
         }
         let landed = self.land_all(&mut landables, &dirs, &how.review.by);
-        let Landed { backups, operation } = landed.map_err(|err| not_landed(err, "nothing was applied"))?;
+        let Landed { backups, operation } = landed.map_err(|err| self.not_landed(err, "nothing was applied"))?;
         let mut names = backups.into_iter();
         let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
             outcome.backup = landable.backup.and_then(|_| names.next());

@@ -9,7 +9,7 @@ use super::error::Context;
 use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
-use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, not_landed, reviewed};
+use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewed};
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
@@ -145,7 +145,7 @@ impl Overlay {
         self.stage_dropped(&mut dropping, review, &mut landing, &mut epilogue)?;
         self.look_below(&mut dropping)?;
         let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
-        let landed = done.map_err(|err| not_landed(err.into(), "nothing was discarded"))?;
+        let landed = done.map_err(|err| self.not_landed(err.into(), "nothing was discarded"))?;
         self.dropped(dropping, &landed.backups, landed.operation)
     }
 

@@ -16,7 +16,7 @@ use super::error::Context;
 use super::expiry::Expiry;
 use super::handles::Backing;
 use super::land::{Replacement, backup_of, content_effect};
-use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, not_landed, refused_at, reviewed};
+use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at, reviewed};
 use super::settle::Claim;
 use super::side::Side;
 use super::uppers::Upper;
@@ -179,7 +179,7 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(outcome);
         }
-        let nothing = |err| not_landed(err, "nothing was applied");
+        let nothing = |err| self.not_landed(err, "nothing was applied");
         let (landing, epilogue, backup) = self
             .stage_hunks(split, &mut landed, &present, &how.review)
             .map_err(|err| nothing(self.written_meanwhile(err, change)))?;
@@ -264,7 +264,7 @@ impl Overlay {
         if review.dry_run {
             return Ok(outcome);
         }
-        let nothing = |err| not_landed(err, "nothing was discarded");
+        let nothing = |err| self.not_landed(err, "nothing was discarded");
         let left = split.left();
         let upper = self.write_left(split, &left).map_err(nothing)?;
         let mut landing = Landing::new(&self.store, Durability::Synced);

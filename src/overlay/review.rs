@@ -340,6 +340,26 @@ impl Overlay {
         }
     }
 
+    /// Why nothing of a landing was done; `nothing` says so in the act's own words. Of a full disk who is to make room is
+    /// told where.
+    pub(super) fn not_landed(&self, err: Error, nothing: &str) -> ErrorBody {
+        let errno = match &err {
+            // It is not to be tried again: nothing more is written until the next start has put it right.
+            Error::Store(store::Error::Unrecorded(_)) => None,
+            other => Some(other.code()),
+        };
+        let mut refusal = not_landed(err, nothing);
+        match (errno, self.store.dirs().fullest(&self.lower)) {
+            (Some(libc::ENOSPC), Ok(place)) => {
+                let where_to = format!("; make room on the file system of {}, and try again", place.display());
+                refusal.message.push_str(&where_to);
+            }
+            (Some(libc::EDQUOT), _) => refusal.message.push_str("; make room within the quota, and try again"),
+            (_, _) => {}
+        }
+        refusal
+    }
+
     pub(super) fn give_back(&self, taken: &[Taken]) {
         let mut state = self.state.lock();
         for change in taken {
@@ -431,7 +451,7 @@ pub(super) fn changed_meanwhile(path: &str) -> ErrorBody {
     conflict(path, "it changed below at this very moment")
 }
 
-/// Why nothing of a landing was done; `nothing` says so in the act's own words.
+/// The same but for that.
 pub(super) fn not_landed(err: Error, nothing: &str) -> ErrorBody {
     match err {
         Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, content_effect};
-use super::review::{Review, Reviewed, check_not_ours, failed, not_landed, refused_at};
+use super::review::{Review, Reviewed, check_not_ours, failed, refused_at};
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, Digest, RelPath};
@@ -60,7 +60,7 @@ impl Overlay {
             return Ok(outcomes);
         }
         let landed = self.land_rolled_back(&mut rolling, how);
-        let Landed { backups, operation } = landed.map_err(|err| not_landed(err, "nothing was restored"))?;
+        let Landed { backups, operation } = landed.map_err(|err| self.not_landed(err, "nothing was restored"))?;
         let kept = rolling.iter().zip(&mut outcomes).filter(|(one, _)| one.replaced.is_some());
         for ((_, outcome), name) in kept.zip(backups) {
             outcome.backup = Some(name);
@@ -235,7 +235,7 @@ impl Overlay {
     /// The same of those paths of which only the log tells it.
     fn landed_unseen<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> Reviewed<HashMap<RelPath, Digest>> {
         let unseen = paths.filter(|path| self.seen_digest(path).is_none()).cloned().collect();
-        self.store.last_landed(&unseen).map_err(|err| not_landed(err.into(), "nothing was restored"))
+        self.store.last_landed(&unseen).map_err(|err| self.not_landed(err.into(), "nothing was restored"))
     }
 
     /// A held change over what was just restored goes on against that, under a new id. Nobody has written: however little

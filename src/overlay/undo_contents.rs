@@ -7,7 +7,7 @@
 use super::discard::Dropping;
 use super::hold_again::{self, HeldAgain, Returned, Returning};
 use super::restore::Plan;
-use super::review::{Reviewed, not_landed};
+use super::review::Reviewed;
 use super::settle::Claim;
 use super::undo::{UndoHow, already};
 use super::{Error, Overlay, Result};
@@ -97,15 +97,25 @@ impl Overlay {
             landing = landing.vital();
         }
         let mut epilogue = Epilogue::default();
+        let nothing = |err| self.nothing_undone(err);
         self.stage_dropped(dropping, &how.review, &mut landing, &mut epilogue)?;
-        self.stage_plan(plan, of, &mut landing, &mut epilogue).map_err(nothing_undone)?;
+        self.stage_plan(plan, of, &mut landing, &mut epilogue).map_err(nothing)?;
         self.look_below(dropping)?;
         let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>();
-        let returned = returned.map_err(nothing_undone)?;
-        self.stage_returned(&returned, of, &mut landing, &mut epilogue).map_err(nothing_undone)?;
+        let returned = returned.map_err(nothing)?;
+        self.stage_returned(&returned, of, &mut landing, &mut epilogue).map_err(nothing)?;
         // Who asks for it knows what is there then: it is no stale writer.
         let tree = self.tree_of(how.review.by.pid);
-        self.apply_undone(landing, epilogue, (dropping, plan, returned), tree).map_err(nothing_undone)
+        self.apply_undone(landing, epilogue, (dropping, plan, returned), tree).map_err(nothing)
+    }
+
+    fn nothing_undone(&self, err: Error) -> ErrorBody {
+        match err {
+            Error::Errno(libc::EBUSY) => {
+                ErrorBody::new(ErrorCode::Conflict, "nothing was undone: somebody wrote there at this very moment")
+            }
+            other => self.not_landed(other, "nothing was undone"),
+        }
     }
 
     /// Lower and what is known of it change together, which `tree` has seen then; `EBUSY` where somebody came between.
@@ -145,13 +155,4 @@ impl Overlay {
 
 pub(super) fn is_on_held(effect: &Effect) -> bool {
     matches!(effect, Effect::Discarded { .. } | Effect::HeldAgain { .. })
-}
-
-fn nothing_undone(err: Error) -> ErrorBody {
-    match err {
-        Error::Errno(libc::EBUSY) => {
-            ErrorBody::new(ErrorCode::Conflict, "nothing was undone: somebody wrote there at this very moment")
-        }
-        other => not_landed(other, "nothing was undone"),
-    }
 }

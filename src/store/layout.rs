@@ -55,14 +55,14 @@ pub struct Location {
 impl Location {
     /// The state directory of the project at `lower`, there already or not, as messages name it: by its whole path.
     pub fn describe(&self, lower: &Tree) -> String {
-        let inside = || path_of(lower).unwrap_or_default().join(STATE_DIR_NAME);
+        let inside = || path_of(lower.root()).unwrap_or_default().join(STATE_DIR_NAME);
         self.state.clone().unwrap_or_else(inside).display().to_string()
     }
 }
 
-/// Where the kernel says the project is, for it was opened by whatever name.
-fn path_of(lower: &Tree) -> io::Result<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", lower.root().as_raw_fd()))
+/// Where the kernel says a directory is, for it was opened by whatever name.
+fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
 #[derive(Debug)]
@@ -137,6 +137,24 @@ impl StateDirs {
 
     pub fn describe(&self) -> &str {
         &self.description
+    }
+
+    /// Of all places that are written to, the one whose file system has the least room: who met a full disk seldom knows
+    /// which. The project itself where it has no more than the others.
+    pub fn fullest(&self, lower: &Tree) -> io::Result<PathBuf> {
+        let room = |dir: BorrowedFd<'_>| -> io::Result<u64> {
+            let facts = fs::fstatvfs(dir)?;
+            let has_no_names = facts.f_files > 0 && facts.f_favail == 0;
+            Ok(if has_no_names { 0 } else { facts.f_bavail.saturating_mul(facts.f_frsize) })
+        };
+        let (mut fullest, mut least) = (lower.root(), room(lower.root())?);
+        for (dir, _) in self.all() {
+            let has = room(dir)?;
+            if has < least {
+                (fullest, least) = (dir, has);
+            }
+        }
+        path_of(fullest)
     }
 
     /// Git takes a directory with a repository of its own for somebody else's, and `git clean -fdx` leaves it alone.

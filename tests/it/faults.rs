@@ -359,6 +359,42 @@ fn a_state_directory_that_becomes_read_only_stops_writing_and_not_reading() {
     view.unmount();
 }
 
+/// Who is to make room must know where: the state may stand on another disk than the project.
+#[test]
+fn a_full_disk_is_named_to_who_decides() {
+    let scratch = mounted_scratch!();
+    let large = |line: &str| format!("{line}\n").repeat(60_000);
+    ["a", "b", "c"].iter().for_each(|path| scratch.write(path, large("old")));
+    let state = scratch.root().join("state");
+    fs::create_dir(&state).expect("a place for the state");
+    let _disk = Disk::memory(&state, "16m");
+    let view = scratch.mounting().at("view").env("FETTLE_STATE_DIR", &state).start();
+    ["a", "b", "c"].iter().for_each(|path| view.write(path, large("new")));
+    view.cli(&["discard", "b"]).ok();
+    let confirmed = view.cli(&["confirm", "c", "--json"]).ok().json();
+    let undo = ["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")];
+    let filler = state.join("filler");
+    fill(&filler);
+    let remedy = format!("; make room on the file system of {}", state.display());
+    for (act, nothing) in [
+        (&["confirm", "a"][..], "nothing was applied: "),
+        (&["rollback", "b"], "nothing was restored: "),
+        (&undo, "nothing was undone: "),
+    ] {
+        let refused = view.cli(act).exits(1).stderr;
+        assert!(
+            refused.contains(nothing) && refused.contains("No space left") && refused.contains(&remedy),
+            "{refused}"
+        );
+    }
+    assert_eq!((scratch.read("a"), scratch.read("b")), (large("old"), large("old")));
+    fs::remove_file(&filler).expect("make room");
+    view.cli(&["confirm", "a"]).ok();
+    view.cli(&["rollback", "b"]).ok();
+    view.cli(&undo).ok();
+    view.unmount();
+}
+
 /// What a daemon that was killed leaves is in the log, all of it in a project's first session.
 #[test]
 fn a_state_that_has_lost_its_database_or_its_log_is_refused_and_left_as_it_is() {
