@@ -21,7 +21,8 @@ impl Overlay {
         self.check_may_write(caller)?;
         let _acting = self.acting([parent, self.parent_of(node)]);
         let path = self.new_path(parent, name)?;
-        let source = self.path_of(node)?;
+        // Without a path it may be what the kernel still takes the name for: by this it looks once more.
+        let source = self.path_of(node).map_err(|_| Error::Errno(libc::ESTALE))?;
         let kind = self.origin(&source)?.kind().unwrap_or(FileKind::Regular);
         let waiting = match self.creation(&path, kind, caller)? {
             Creation::Held(why) => Some(why),

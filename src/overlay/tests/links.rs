@@ -537,3 +537,13 @@ fn small_edits_by_one_name_after_the_other_are_one_change_of_each_in_a_session()
     let edited = [Op::Rename("a", "e"), Op::Rewrite("c", 0), Op::Remount, Op::Line("e", 4), Op::Rename("e", "a")];
     check(&edited.into_iter().chain([Op::Line("f", 0), Op::Line("a", 1)]).collect::<Vec<_>>());
 }
+
+/// The kernel looks at the name once more by this, and by ENOENT it would not: another file may have it by now.
+#[test]
+fn who_links_a_file_that_has_lost_its_name_is_to_look_again() {
+    let bench = Project::new().bench;
+    let node = bench.node("c").unwrap();
+    bench.view().unlink(ROOT, OsStr::new("c"), &ME).unwrap();
+    let refused = bench.view().link(node, ROOT, OsStr::new("d"), &ME).unwrap_err();
+    assert_eq!(refused.code(), libc::ESTALE);
+}
