@@ -95,7 +95,7 @@ impl<T> Context<T> for io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::review::not_landed;
+    use crate::overlay::review::why_not_landed;
 
     #[test]
     fn a_denial_is_told_apart_from_a_failure() {
@@ -111,7 +111,7 @@ mod tests {
         let fails = |cause: fn() -> io::Error| {
             [Error::Io { doing: doing(), cause: cause() }, store::Error::Io { doing: doing(), cause: cause() }.into()]
         };
-        let told = |err: Error| (err.kind(), not_landed(err, "nothing was applied").code);
+        let told = |err: Error| (err.kind(), why_not_landed(err, "nothing was applied").code);
         let written = fails(file::changed_meanwhile).map(told);
         assert_eq!(written, [(ErrorCode::Busy, ErrorCode::Busy); 2]);
         let broken = fails(|| io::Error::from_raw_os_error(libc::EIO)).map(told);

@@ -121,7 +121,7 @@ impl Overlay {
         self.find_now(parent, name, Asked::ToLook)
     }
 
-    /// What has just been made, or given the name: the same for who may have an entry claimed that a release waits for.
+    /// The same for who may have an entry claimed that a release waits for, as who has just made what is there.
     pub(super) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match self.find_now(parent, name, Asked::ToChange)? {
             Found::Entry(entry) => Ok(entry),

@@ -36,7 +36,7 @@ use node::{Apart, FileInUse, InUse, Rare};
 pub(super) use node::{Left, Node, PartedOpen};
 pub(super) use print::ContentPrint;
 use table::Table;
-use told::Changed;
+use told::Answered;
 pub(super) use told::{Again, Asked, Told};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ pub(super) struct NameLeft {
 pub(super) struct Nodes {
     nodes: Table,
     watched: HashMap<WatchId, NodeId>,
-    changed: Changed,
+    answered: Answered,
     names_left: Vec<NameLeft>,
     /// Where an open was told that another file is there now: the kernel looks and opens once more, and no third time.
     told_replaced: HashSet<RelPath>,
@@ -86,7 +86,7 @@ impl Nodes {
         Ok(Self {
             nodes,
             watched: HashMap::new(),
-            changed: Changed::default(),
+            answered: Answered::default(),
             names_left: Vec::new(),
             told_replaced: HashSet::new(),
             kept: HashMap::new(),

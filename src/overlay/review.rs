@@ -348,7 +348,7 @@ impl Overlay {
             Error::Store(store::Error::Unrecorded(_)) => None,
             other => Some(other.code()),
         };
-        let mut refusal = not_landed(err, nothing);
+        let mut refusal = why_not_landed(err, nothing);
         match (errno, self.store.dirs().fullest(&self.lower)) {
             (Some(libc::ENOSPC), Ok(place)) => {
                 let where_to = format!("; make room on the file system of {}, and try again", place.display());
@@ -451,8 +451,8 @@ pub(super) fn changed_meanwhile(path: &str) -> ErrorBody {
     conflict(path, "it changed below at this very moment")
 }
 
-/// The same but for that.
-pub(super) fn not_landed(err: Error, nothing: &str) -> ErrorBody {
+/// Why nothing of a landing was done, but for where room is to be made.
+pub(super) fn why_not_landed(err: Error, nothing: &str) -> ErrorBody {
     match err {
         Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
         Error::Busy { path, pid: Some(pid) } => busy_open(&path, pid),

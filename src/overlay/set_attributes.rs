@@ -50,6 +50,7 @@ impl Overlay {
             if set.changes_inode() {
                 self.change_looks(node, &set.looks(), caller, || self.set_inode_attributes(node, set, caller))?;
             }
+            // The kernel takes this answer whatever it was told to forget while it was on its way.
             Ok(Attributes { holds: Holds::Briefly, ..self.attributes_asked(node, Asked::ToChange)? })
         })
     }

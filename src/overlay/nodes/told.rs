@@ -51,14 +51,14 @@ pub(in crate::overlay) enum Again {
     Soon,
 }
 
-/// Nodes of which attributes were an answer to who asked for a change, which may not have come yet.
+/// Nodes whose attributes answered a change: the last of these answers may not have come yet.
 #[derive(Default)]
-pub(super) struct Changed(VecDeque<(Instant, NodeId)>);
+pub(super) struct Answered(VecDeque<(Instant, NodeId)>);
 
 /// So long after it was made an answer has come.
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
-impl Changed {
+impl Answered {
     fn note(&mut self, id: NodeId, now: Instant) {
         let have_come = self.0.iter().take_while(|(at, _)| now - *at > UNDER_WAY).count();
         self.0.drain(..have_come);
@@ -78,7 +78,7 @@ impl Nodes {
             node.told = if node.told == Told::Nothing || node.told == now { now } else { Told::Several };
         }
         if asked == Asked::ToChange {
-            self.changed.note(id, Instant::now());
+            self.answered.note(id, Instant::now());
         }
     }
 
@@ -109,7 +109,7 @@ impl Nodes {
 
     /// The same where one may: then it is to be made to forget them once more.
     pub fn untold_meanwhile(&mut self, id: NodeId) -> (Told, Again) {
-        let is_under_way = self.changed.is_under_way(id, Instant::now());
+        let is_under_way = self.answered.is_under_way(id, Instant::now());
         match self.nodes.get_mut(id).filter(|node| is_under_way && node.told != Told::Nothing) {
             Some(node) => (std::mem::replace(&mut node.told, Told::Several), Again::Soon),
             None => (self.untold(id), Again::Never),
@@ -216,11 +216,11 @@ mod tests {
 
     #[test]
     fn answers_that_have_come_are_not_kept() {
-        let (mut changed, begin) = (Changed::default(), Instant::now());
-        changed.note(ROOT, begin);
-        changed.note(NodeId(7), begin + UNDER_WAY * 2);
-        assert_eq!(changed.0.len(), 1);
-        assert!(changed.is_under_way(NodeId(7), begin + UNDER_WAY * 3));
-        assert!(!changed.is_under_way(NodeId(7), begin + UNDER_WAY * 4));
+        let (mut answered, begin) = (Answered::default(), Instant::now());
+        answered.note(ROOT, begin);
+        answered.note(NodeId(7), begin + UNDER_WAY * 2);
+        assert_eq!(answered.0.len(), 1);
+        assert!(answered.is_under_way(NodeId(7), begin + UNDER_WAY * 3));
+        assert!(!answered.is_under_way(NodeId(7), begin + UNDER_WAY * 4));
     }
 }
