@@ -289,7 +289,7 @@ impl Overlay {
 
     /// The same at any other moment. Gives whether it must be done once more.
     fn forget_meanwhile(&self, node: NodeId) -> Again {
-        let (told, again) = self.state.lock().nodes.untold_meanwhile(node);
+        let (told, again) = self.state.lock().nodes.untold_meanwhile(node, Instant::now());
         self.have_forgotten(node, told);
         again
     }

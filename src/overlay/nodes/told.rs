@@ -108,8 +108,8 @@ impl Nodes {
     }
 
     /// The same where one may: then it is to be made to forget them once more.
-    pub fn untold_meanwhile(&mut self, id: NodeId) -> (Told, Again) {
-        let is_under_way = self.answered.is_under_way(id, Instant::now());
+    pub fn untold_meanwhile(&mut self, id: NodeId, now: Instant) -> (Told, Again) {
+        let is_under_way = self.answered.is_under_way(id, now);
         match self.nodes.get_mut(id).filter(|node| is_under_way && node.told != Told::Nothing) {
             Some(node) => (std::mem::replace(&mut node.told, Told::Several), Again::Soon),
             None => (self.untold(id), Again::Never),
@@ -193,25 +193,25 @@ mod tests {
 
     #[test]
     fn what_may_be_told_after_the_kernel_was_made_to_forget_is_to_be_forgotten_again_until_it_has_come() {
-        let (mut nodes, stamp) = (nodes(), Stamp::default());
+        let (mut nodes, stamp, before) = (nodes(), Stamp::default(), Instant::now());
         nodes.note_told(ROOT, &stamp, Asked::ToChange);
         // Two names of it were looked at.
         for told in [Told::These(Print::of(&stamp)), Told::Several] {
-            assert_eq!(nodes.untold_meanwhile(ROOT), (told, Again::Soon));
+            assert_eq!(nodes.untold_meanwhile(ROOT, before), (told, Again::Soon));
         }
-        std::thread::sleep(UNDER_WAY * 2);
-        assert_eq!(nodes.untold_meanwhile(ROOT), (Told::Several, Again::Never));
+        let after = Instant::now() + UNDER_WAY * 2;
+        assert_eq!(nodes.untold_meanwhile(ROOT, after), (Told::Several, Again::Never));
         assert_eq!(nodes.told(ROOT), Told::Nothing);
     }
 
     #[test]
     fn what_the_kernel_would_not_take_and_what_a_program_has_gone_on_from_is_forgotten_once() {
-        let (mut nodes, stamp) = (nodes(), Stamp::default());
+        let (mut nodes, stamp, before) = (nodes(), Stamp::default(), Instant::now());
         nodes.note_told(ROOT, &stamp, Asked::ToLook);
-        assert_eq!(nodes.untold_meanwhile(ROOT), (Told::These(Print::of(&stamp)), Again::Never));
+        assert_eq!(nodes.untold_meanwhile(ROOT, before), (Told::These(Print::of(&stamp)), Again::Never));
         nodes.note_told(ROOT, &stamp, Asked::ToChange);
         nodes.untold(ROOT);
-        assert_eq!(nodes.untold_meanwhile(ROOT), (Told::Nothing, Again::Never));
+        assert_eq!(nodes.untold_meanwhile(ROOT, before), (Told::Nothing, Again::Never));
     }
 
     #[test]
