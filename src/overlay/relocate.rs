@@ -149,7 +149,7 @@ impl Overlay {
             None => {
                 let operation = self.store.record_operation(&epilogue)?;
                 state.rows_changed(rows);
-                Ok((state.renamed(from, to), operation))
+                Ok((state.moved_below((from, leaves), to), operation))
             }
         }
     }
@@ -177,7 +177,7 @@ impl Overlay {
         }
         let is_below = rows.is_empty();
         state.rows_changed(rows);
-        let renamed = state.renamed(from, to);
+        let renamed = state.moved_below((from, leaves), to);
         let operation = match is_below {
             true => applied.finish_soon()?,
             // Should somebody change lower in that moment, too, what is held would be found under its old name.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 
 use super::nodes::Nodes;
+use super::relocate::Leaves;
 use super::rename::End;
 use super::{NodeId, Overlay, State};
 use crate::policy::rules::Action;
@@ -70,6 +71,19 @@ impl State {
         self.nodes.unname(from.parent, &from.name);
         self.nodes.promote(node, to.parent, &to.name);
         other.map_or(Renamed::Moved, Renamed::MovedApart)
+    }
+
+    /// Lower has under `to` what it had under `from`. Where that is another of the file's names, which stays in the view, and
+    /// the one that goes was set apart, that one's node is about to stand for what it is renamed over.
+    pub(super) fn moved_below(&mut self, (from, leaves): (&End, Leaves), to: &End) -> Renamed {
+        let [goes, stays] = [from, to].map(|end| self.nodes.child(end.parent, &end.name));
+        match leaves {
+            Leaves::Name if stays.is_some() && stays != goes => {
+                self.epoch += 1;
+                Renamed::Moved
+            }
+            Leaves::Name | Leaves::Path => self.renamed(from, to),
+        }
     }
 
     /// What comes to each end is a copy. A node with other names keeps those, and who has it open goes on with them. Gives

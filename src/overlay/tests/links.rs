@@ -547,3 +547,19 @@ fn who_links_a_file_that_has_lost_its_name_is_to_look_again() {
     let refused = bench.view().link(node, ROOT, OsStr::new("d"), &ME).unwrap_err();
     assert_eq!(refused.code(), libc::ESTALE);
 }
+
+/// By an answer of success the kernel gives the new name the node that it has looked up by the old one.
+#[test]
+fn what_is_renamed_over_a_file_goes_on_as_the_node_that_it_was_set_apart_as() {
+    let bench = Bench::new();
+    bench.put("b", &lines(5));
+    bench.put("c", &lines(5));
+    bench.save("c", &changed(100, 60));
+    link(&bench, "c", "a");
+    let (view, file) = (bench.view(), bench.node("a").unwrap());
+    let ask = || view.rename(ROOT, "c".as_ref(), ROOT, "b".as_ref(), RenameFlags::empty(), &ME);
+    assert!(matches!(ask(), Err(Error::LooksAgain)));
+    let (apart, _target) = (bench.node("c").unwrap(), bench.node("b"));
+    ask().unwrap();
+    assert_eq!((bench.node("b").unwrap(), bench.node("a").unwrap()), (apart, file));
+}
