@@ -427,6 +427,17 @@ fn a_copy_in_the_place_of_a_renamed_or_exchanged_name_is_no_link_at_once() {
     }
 }
 
+/// What the project has goes back to its first name, and of its names in the view the renamed one is a copy.
+#[test]
+fn further_names_of_what_is_put_back_have_a_link_less_at_once() {
+    let scratch = mounted_scratch!();
+    scratch.write("a.txt", lines(20));
+    let view = scratch.mount();
+    assert_eq!(view.sh("mv a.txt b; ln b c; stat -c %h b c").ok().stdout, "2\n2\n");
+    assert_eq!(view.sh("yes new | head -n 90 > a.txt; stat -c %h b c").ok().stdout, "1\n1\n");
+    assert_eq!((scratch.read("a.txt"), view.held().len()), (lines(20), 1));
+}
+
 /// Before the kernel can have been told anything.
 #[test]
 fn a_write_right_after_a_rename_or_exchange_goes_to_the_file_of_that_name() {
