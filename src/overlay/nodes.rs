@@ -424,6 +424,13 @@ impl Nodes {
         self.unname(parent, name);
     }
 
+    /// Whether a node has lost a name below, by which the kernel may be about to open it. Given once: told, the kernel looks
+    /// again, and comes back by a name that is the node's.
+    pub fn take_lost_name(&mut self, id: NodeId) -> bool {
+        let rare = self.nodes.get_mut(id).and_then(|node| node.rare.as_mut());
+        rare.and_then(|rare| rare.parted_below.take()).is_some_and(|parted| parted.0.elapsed() < TELLING)
+    }
+
     /// A node that has no name is about to be opened. Whether the kernel may still take the name that it lost below for one
     /// of its own, and then whether it is to look once more, or has heard that already and opens what is there now.
     pub fn parted_at_open(&mut self, id: NodeId) -> Option<PartedOpen> {
@@ -436,6 +443,7 @@ impl Nodes {
         if self.tell_replaced(path) || is_taken {
             return Some(PartedOpen::LooksAgain);
         }
+        self.take_lost_name(id);
         self.name(id, parent, &name);
         Some(PartedOpen::HasNameAgain)
     }

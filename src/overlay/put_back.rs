@@ -13,7 +13,7 @@ use super::handles::Backing;
 use super::lookup::Origin;
 use super::settle::{Claim, Job};
 use super::uppers::Upper;
-use super::{Overlay, Result, State};
+use super::{NodeId, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
 use crate::store::{
@@ -52,16 +52,19 @@ impl Overlay {
         let opened = self.stage_exchange(&mut landing, path, &to, moved)?;
         let anchors = self.state.lock().past.put_back(path, &to, moved.stamp());
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
-        let applied = {
+        let (applied, parted) = {
             let mut state = self.state.lock();
             let applied = promised.apply()?;
             state.know(anchors);
             let copied = applied.meta_of(&to).map(|copy| (copy, opened));
-            state.put_back(path, &to, &moved, copied);
-            applied
+            let parted = state.put_back(path, &to, &moved, copied);
+            (applied, parted)
         };
         applied.finish()?;
         self.tell_changed(&to, false);
+        if let Some(node) = parted {
+            self.forget_attributes(node);
+        }
         comparison.present = self.present_side(path)?;
         Ok(())
     }
@@ -231,22 +234,25 @@ fn in_the_place_of(row: UpperRow, meta: &Meta) -> UpperRow {
 
 impl State {
     /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other; open where it is a file.
+    /// Gives the node of its further names, which have a link less.
     pub(super) fn put_back(
         &mut self,
         path: &RelPath,
         to: &RelPath,
         moved: &Meta,
         copied: Option<(Meta, Option<File>)>,
-    ) {
+    ) -> Option<NodeId> {
         self.epoch += 1;
         self.recent_put_back(to, path);
-        let Some((copy, file)) = copied else { return };
+        let Some((copy, file)) = copied else { return None };
         self.touched(to, &moved.stamp(), &copy);
-        let Some(node) = self.nodes.at(to) else { return };
+        let node = self.nodes.at(to)?;
         if self.nodes.names(node).len() > 1 {
-            // Its other names go on being those of the renamed inode, and the copy is a file of its own. The kernel may open
-            // the node by any of them before it is told: it loses this one when it is looked at or opened next.
-            return;
+            // Its other names go on being those of the renamed inode, and the copy is a file of its own.
+            if let Some((parent, name)) = to.parent().and_then(|dir| self.nodes.at(&dir)).zip(to.name()) {
+                self.nodes.part_below(node, parent, name);
+            }
+            return Some(node);
         }
         self.nodes.set_lower(node, Some(copy.key()));
         if let Some((open, file)) = self.nodes.open_on(node).zip(file)
@@ -255,6 +261,7 @@ impl State {
         {
             open.set_backing(Backing::Lower(Arc::new(file)));
         }
+        None
     }
 
     /// Who has written to it has it judged at the close.

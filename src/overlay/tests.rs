@@ -171,10 +171,20 @@ impl Bench {
     }
 
     fn read(&self, path: &str) -> Option<String> {
-        let handle = self.open_to_read(self.node(path).ok()?);
+        self.node(path).ok()?;
+        let handle = self.open(path, libc::O_RDONLY).unwrap();
         let bytes = self.view().read(handle, 0, 1 << 20).unwrap();
         self.view().release(handle).unwrap();
         Some(String::from_utf8(bytes).unwrap())
+    }
+
+    /// As the kernel has it done: told that what it knows is stale, it looks at the name and asks once more.
+    fn open(&self, path: &str, flags: i32) -> Result<HandleId> {
+        let ask = || Ok(self.view().open(self.node(path)?, OpenFlags::from_raw(flags), &ME)?.handle);
+        match ask() {
+            Err(Error::Errno(libc::ESTALE)) => ask(),
+            done => done,
+        }
     }
 
     fn open_to_read(&self, node: NodeId) -> HandleId {
@@ -189,11 +199,10 @@ impl Bench {
     }
 
     fn open_for_save(&self, path: &str) -> HandleId {
-        let (parent, name) = self.parent(path);
-        let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
-        match self.view().lookup(parent, name) {
-            Ok(entry) => self.view().open(entry.node, flags, &ME).unwrap().handle,
-            Err(_) => self.view().create(parent, name, 0o644, flags, &ME).unwrap().1.handle,
+        let ((parent, name), flags) = (self.parent(path), libc::O_WRONLY | libc::O_TRUNC);
+        match self.node(path) {
+            Ok(_) => self.open(path, flags).unwrap(),
+            Err(_) => self.view().create(parent, name, 0o644, OpenFlags::from_raw(flags), &ME).unwrap().1.handle,
         }
     }
 
