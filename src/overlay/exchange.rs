@@ -3,9 +3,9 @@
 use super::carry::Move;
 use super::lookup::Origin;
 use super::rename::{End, is_gated, is_special};
-use super::rename_over::Taken;
+use super::rename_over::{GivesWay, Taken};
 use super::uppers::Upper;
-use super::{Caller, Error, Overlay, Result};
+use super::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
 use crate::store::{Epilogue, NewUpper, UpperId};
 use crate::sys::file::FileKind;
@@ -91,33 +91,38 @@ impl Overlay {
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let at_from = self.take_target(from, for_from.id(), to_kind)?;
         let at_to = self.take_target(to, for_to.id(), from_kind)?;
-        let (for_from, for_to, parted) = {
+        let (replaced_from, replaced_to) = (at_from.gives_way.goes(), at_to.gives_way.goes());
+        let ((for_from, for_to, copies), parted) = {
             let mut state = self.state.lock();
-            let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.replaced;
+            let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.gives_way.stands();
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
                 return Err(Error::Errno(libc::ESTALE));
             }
             // Both at once: a death right after this leaves both in the view.
-            self.store.record_epilogue(&Epilogue {
-                drop: at_from.replaced.into_iter().chain(at_to.replaced).collect(),
+            let epilogue = Epilogue {
+                drop: replaced_from.into_iter().chain(replaced_to).collect(),
                 save: vec![at_from.row.clone(), at_to.row.clone()],
                 ..Epilogue::default()
-            })?;
-            let for_from = for_from.keep();
-            state.enter_over(&from.path, Upper::written(at_from.row), at_from.replaced);
-            state.enter_over(&to.path, Upper::written(at_to.row), at_to.replaced);
-            let parted = state.exchanged_as_copies(from, to);
-            (for_from, for_to.keep(), parted)
+            };
+            let departures = [at_from.gives_way, at_to.gives_way].into_iter().filter_map(GivesWay::departure).collect();
+            let enter = |state: &mut State| {
+                state.enter_over(&from.path, Upper::written(at_from.row), replaced_from);
+                state.enter_over(&to.path, Upper::written(at_to.row), replaced_to);
+                let copies = state.exchanged_as_copies(from, to);
+                (for_from.keep(), for_to.keep(), copies)
+            };
+            self.depart(&mut state, departures, epilogue, Vec::new(), enter)?
         };
-        for (end, renamed) in parted {
+        let parted = self.tell_parted(parted);
+        for (end, renamed) in copies {
             self.tell_renamed(end, renamed);
         }
-        self.drop_replaced(at_from.replaced);
-        self.drop_replaced(at_to.replaced);
+        self.drop_replaced(replaced_from);
+        self.drop_replaced(replaced_to);
         // Taking the targets has made orphans of both, and neither is one.
         self.bind(&from.path, for_from);
         self.bind(&to.path, for_to);
-        self.settle_parted(at_from.parted.into_iter().chain(at_to.parted), &by)?;
+        self.settle_parted(parted, &by)?;
         self.settle_moved(for_from, &by)?;
         self.settle_moved(for_to, &by).map(|_| ())
     }

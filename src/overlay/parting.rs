@@ -1,35 +1,55 @@
-//! How a change goes on without one of the names of its file.
+//! How a change goes on without one of the names of its file. What takes that name is recorded in the same transaction: a
+//! death leaves the name to the one or to the other.
 
 use super::error::Context;
 use super::lookup::Origin;
-use super::relocate::Leaves;
+use super::relocate::{Leaves, NameMove};
 use super::rename::End;
-use super::{Overlay, Result};
+use super::renamed::Renamed;
+use super::upper_names::RenamedRows;
+use super::{Overlay, Result, State};
 use crate::model::RelPath;
-use crate::store::{Base, Below, UpperId, UpperRow, Writer};
+use crate::store::{Backup, Base, Below, Durability, Epilogue, Landing, StagedContent, UpperId, UpperRow, Writer};
 use crate::sys::file::Meta;
 
 /// How a change goes on without a name that is about to go.
 pub(super) enum Parting {
-    /// It has no other.
-    Never,
     /// Lower has it not by that name, which was to be made.
     Unmade,
     /// Under another name that lower has for its inode.
     Other(RelPath),
-    /// Lower's file takes along what was to be made as its further name.
-    Moves(RelPath),
+    /// Lower's file takes along, from the first of the two, what was to be made as its further name.
+    Moves(Box<[End; 2]>),
     /// Lower's file stays, for the going of its name is judged by itself; under its other names the change is new.
     Leaves,
 }
 
+/// A change that goes on without a name. Who has it go has claimed the change.
+pub(super) struct Departure {
+    pub id: UpperId,
+    pub path: RelPath,
+    pub parting: Parting,
+}
+
+impl Departure {
+    /// Lower has nothing by that name any more.
+    pub fn empties_name(&self) -> bool {
+        matches!(self.parting, Parting::Moves(_))
+    }
+}
+
+/// Changes that have gone on without a name, and the names that stand for other nodes by that.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Parted {
+    ids: Vec<UpperId>,
+    renamed: Vec<(End, Renamed)>,
+}
+
 impl Overlay {
-    /// A change goes on without a name that is about to go. False where it has no other.
-    pub(super) fn part_with_name(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<bool> {
-        match self.parting(path, row)? {
-            Parting::Never => Ok(false),
-            parting => self.part(path, id, parting).map(|()| true),
-        }
+    /// None where the change has no other name.
+    pub(super) fn departure(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<Option<Departure>> {
+        Ok(self.parting(path, row)?.map(|parting| Departure { id, path: path.clone(), parting }))
     }
 
     /// What one name of a change is based on by itself. That is nothing for one that was to be made, whatever somebody has put
@@ -42,38 +62,73 @@ impl Overlay {
         Ok(Base::of(Below::of(meta.as_ref())).of_one_name())
     }
 
-    pub(super) fn parting(&self, path: &RelPath, row: &UpperRow) -> Result<Parting> {
+    fn parting(&self, path: &RelPath, row: &UpperRow) -> Result<Option<Parting>> {
         let further = row.names.iter().find(|name| *name != path);
         let is_base = || -> Result<bool> {
             Ok(*path == row.names[0] && self.lower.exists(path).doing(|| format!("stat {path}"))?)
         };
         if further.is_some() && !is_base()? {
-            return Ok(Parting::Unmade);
+            return Ok(Some(Parting::Unmade));
         }
         if let Some(other) = self.other_name_below(path, row)? {
-            return Ok(Parting::Other(other));
+            return Ok(Some(Parting::Other(other)));
         }
-        let Some(further) = further else { return Ok(Parting::Never) };
-        let free = End { origin: Origin::Nothing, ..self.end_of(further)? };
-        Ok(match self.is_judged_there(&self.end_of(path)?, &free)? {
+        let Some(further) = further else { return Ok(None) };
+        let (from, free) = (self.end_of(path)?, End { origin: Origin::Nothing, ..self.end_of(further)? });
+        Ok(Some(match self.is_judged_there(&from, &free)? {
             true => Parting::Leaves,
-            false => Parting::Moves(further.clone()),
-        })
+            false => Parting::Moves(Box::new([from, free])),
+        }))
     }
 
-    pub(super) fn part(&self, path: &RelPath, id: UpperId, parting: Parting) -> Result<()> {
-        match parting {
-            Parting::Never => Ok(()),
-            Parting::Unmade => self.drop_change_name(id, path),
-            Parting::Other(other) => self.rename_change(id, path, &other),
-            Parting::Leaves => self.leave_base(id, path, None),
-            Parting::Moves(further) => {
-                let (from, to) = (self.end_of(path)?, self.end_of(&further)?);
-                let (renamed, _) = self.move_claimed((&from, Leaves::Name), &to, id, Vec::new())?;
-                self.tell_renamed(&to, renamed);
-                Ok(())
-            }
-        }
+    /// The same with nothing that takes the name.
+    pub(super) fn part(&self, departure: Departure) -> Result<()> {
+        let mut state = self.state.lock();
+        let (_, parted) = self.depart(&mut state, vec![departure], Epilogue::default(), Vec::new(), |_| ())?;
+        drop(state);
+        self.tell_parted(parted);
+        Ok(())
+    }
+
+    /// Changes go on without a name each, and the view has what takes those names by `enter`: all of it or nothing, also
+    /// where lower's file moves to another name of its own.
+    pub(super) fn depart<T>(
+        &self,
+        state: &mut State,
+        departures: Vec<Departure>,
+        epilogue: Epilogue,
+        kept: Vec<(StagedContent, Backup)>,
+        enter: impl FnOnce(&mut State) -> T,
+    ) -> Result<(T, Parted)> {
+        let RenamedRows { rows, epilogue: mut recorded, .. } = state.parted_rows(&departures)?;
+        recorded.add(epilogue);
+        let Some(one) = self.move_below_of(&departures)? else {
+            self.store.record_keeping(&recorded, &kept)?;
+            let parted = state.parted(departures, rows);
+            return Ok((enter(state), parted));
+        };
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        kept.into_iter().for_each(|(content, backup)| landing.keep(content, backup));
+        let applied = self.apply_move(state, &one, landing, recorded)?;
+        let parted = state.parted(departures, rows);
+        // Before it is recorded: should that fail, the journal tells of all of it.
+        let entered = enter(state);
+        applied.finish()?;
+        Ok((entered, parted))
+    }
+
+    /// What lower's file does for it: of two changes that part at once only the one whose name nothing takes moves.
+    fn move_below_of<'a>(&self, departures: &'a [Departure]) -> Result<Option<NameMove<'a>>> {
+        let ends = departures.iter().find_map(|departure| match &departure.parting {
+            Parting::Moves(ends) => Some(&**ends),
+            Parting::Unmade | Parting::Other(_) | Parting::Leaves => None,
+        });
+        ends.map_or(Ok(None), |[from, to]| self.name_move(from, Leaves::Name, to))
+    }
+
+    pub(super) fn tell_parted(&self, parted: Parted) -> Vec<UpperId> {
+        parted.renamed.into_iter().for_each(|(to, renamed)| self.tell_renamed(&to, renamed));
+        parted.ids
     }
 
     /// Judges changes that wait for review, where they have left what they were based on. Not under a claim on them.
@@ -99,7 +154,7 @@ impl Overlay {
             return Ok(());
         }
         let Some(other) = self.other_name_below(path, &row)? else { return Ok(()) };
-        self.rename_change(id, path, &other)?;
+        self.part(Departure { id, path: path.clone(), parting: Parting::Other(other) })?;
         let node = self.state.lock().nodes.at(path);
         node.map_or(Ok(()), |node| self.drop_lost_name(node, path).map(drop))
     }
@@ -162,5 +217,24 @@ impl Overlay {
             true => self.find_other_name(path, meta).map(drop),
             false => Ok(()),
         }
+    }
+}
+
+impl State {
+    fn parted(&mut self, departures: Vec<Departure>, rows: Vec<UpperRow>) -> Parted {
+        let mut parted = Parted::default();
+        for (departure, row) in departures.into_iter().zip(rows) {
+            parted.ids.push(departure.id);
+            if matches!(departure.parting, Parting::Leaves) {
+                self.leaves_base(&row);
+            }
+            self.uppers.set_row(row);
+            if let Parting::Moves(ends) = departure.parting {
+                let [from, to] = *ends;
+                let renamed = self.moved_below(&from, &to);
+                parted.renamed.push((to, renamed));
+            }
+        }
+        parted
     }
 }

@@ -14,7 +14,7 @@ use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Landing, PathEffect, UpperId, UpperRow,
+    self, Anchor, Applied, DirLooks, Durability, Effect, Epilogue, EventDraft, Landing, PathEffect, UpperId, UpperRow,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -45,6 +45,24 @@ pub(super) enum Leaves {
     Path,
     /// One of several names, which is removed or replaced at this moment.
     Name,
+}
+
+/// An entry of lower that goes to a name that is free, or has nothing to judge.
+pub(super) struct NameMove<'a> {
+    from: &'a End,
+    leaves: Leaves,
+    to: &'a End,
+    /// What lower has at `from`.
+    meta: Meta,
+}
+
+impl NameMove<'_> {
+    fn anchors(&self, past: &Past) -> Vec<Anchor> {
+        match self.leaves {
+            Leaves::Path => past.moved(&self.from.path, &self.to.path, &self.meta),
+            Leaves::Name => past.parted(&self.from.path, &self.to.path, &self.meta),
+        }
+    }
 }
 
 impl Moving<'_> {
@@ -105,10 +123,9 @@ impl Overlay {
     fn move_below_as(&self, from: &End, to: &End, event: EventDraft) -> Result<Option<OperationId>> {
         let (renamed, operation) = {
             let mut state = self.state.lock();
-            let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-            let meta = meta.ok_or(Error::Errno(libc::ENOENT))?;
+            let one = self.name_move(from, Leaves::Path, to)?.ok_or(Error::Errno(libc::ENOENT))?;
             let epilogue = Epilogue { events: vec![event], ..Epilogue::default() };
-            self.land_move(&mut state, ((from, Leaves::Path), to), &meta, epilogue, Vec::new())?
+            self.land_move(&mut state, &one, epilogue, Vec::new())?
         };
         self.tell_renamed(to, renamed);
         Ok(operation)
@@ -124,7 +141,7 @@ impl Overlay {
 
     fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {
         let (_, claimed) = self.claim(id)?;
-        let (renamed, operation) = self.move_claimed((from, Leaves::Path), to, id, events)?;
+        let (renamed, operation) = self.move_claimed(from, to, id, events)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
         // It may have landed a moment before, with us in the way of its being let go of.
@@ -132,24 +149,24 @@ impl Overlay {
         Ok(operation)
     }
 
-    /// The same for who has claimed it, to a name that is free or that was to be made when it lands.
-    pub(super) fn move_claimed(
+    /// The same for who has claimed it.
+    fn move_claimed(
         &self,
-        (from, leaves): (&End, Leaves),
+        from: &End,
         to: &End,
         id: UpperId,
         events: Vec<EventDraft>,
     ) -> Result<(Renamed, Option<OperationId>)> {
         let mut state = self.state.lock();
-        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let below = self.name_move(from, Leaves::Path, to)?;
         let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
         let epilogue = Epilogue { events, ..epilogue };
         match below {
-            Some(meta) => self.land_move(&mut state, ((from, leaves), to), &meta, epilogue, rows),
+            Some(one) => self.land_move(&mut state, &one, epilogue, rows),
             None => {
                 let operation = self.store.record_operation(&epilogue)?;
                 state.rows_changed(rows);
-                Ok((state.moved_below((from, leaves), to), operation))
+                Ok((state.renamed(from, to), operation))
             }
         }
     }
@@ -157,16 +174,33 @@ impl Overlay {
     fn land_move(
         &self,
         state: &mut State,
-        ((from, leaves), to): ((&End, Leaves), &End),
-        meta: &Meta,
+        one: &NameMove<'_>,
         epilogue: Epilogue,
         rows: Vec<UpperRow>,
     ) -> Result<(Renamed, Option<OperationId>)> {
-        let anchors = match leaves {
-            Leaves::Path => state.past.moved(&from.path, &to.path, meta),
-            Leaves::Name => state.past.parted(&from.path, &to.path, meta),
+        let landing = Landing::new(&self.store, Durability::Cached);
+        let applied = self.apply_move(state, one, landing, epilogue)?;
+        let is_below = rows.is_empty();
+        state.rows_changed(rows);
+        let renamed = state.renamed(one.from, one.to);
+        let operation = match is_below {
+            true => applied.finish_soon()?,
+            // Should somebody change lower in that moment, too, what is held would be found under its old name.
+            false => applied.finish()?.operation,
         };
-        let mut landing = Landing::new(&self.store, Durability::Cached);
+        Ok((renamed, operation))
+    }
+
+    /// Lower has it at its new name, and what is known of lower agrees. What upper has is the caller's.
+    pub(super) fn apply_move<'a>(
+        &self,
+        state: &mut State,
+        one: &NameMove<'_>,
+        mut landing: Landing<'a>,
+        epilogue: Epilogue,
+    ) -> Result<Applied<'a>> {
+        let NameMove { from, to, meta, .. } = one;
+        let anchors = one.anchors(&state.past);
         landing.relocate(&self.lower, &from.path, &to.path, meta.stamp(), to.looks_below())?;
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..epilogue })?;
         let applied = promised.apply().map_err(looked_at_too_early)?;
@@ -175,15 +209,13 @@ impl Overlay {
         if let Some(after) = applied.meta_of(&to.path) {
             state.seen_renamed(&to.path, &meta.stamp(), &after.stamp());
         }
-        let is_below = rows.is_empty();
-        state.rows_changed(rows);
-        let renamed = state.moved_below((from, leaves), to);
-        let operation = match is_below {
-            true => applied.finish_soon()?,
-            // Should somebody change lower in that moment, too, what is held would be found under its old name.
-            false => applied.finish()?.operation,
-        };
-        Ok((renamed, operation))
+        Ok(applied)
+    }
+
+    /// None where lower has nothing at `from`.
+    pub(super) fn name_move<'a>(&self, from: &'a End, leaves: Leaves, to: &'a End) -> Result<Option<NameMove<'a>>> {
+        let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        Ok(meta.map(|meta| NameMove { from, leaves, to, meta }))
     }
 
     /// A directory with all that is in it. Held changes below it come along under new ids.

@@ -7,12 +7,13 @@ use super::deny::Denial;
 use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
+use super::parting::{Departure, Parted, Parting};
 use super::rename::End;
 use super::renamed::Renamed;
 use super::settle::{Claim, Settled};
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{ChangeId, Reason, RelPath, Stamp};
+use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
     self, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, NewUpper, StagedContent, UpperId, UpperRow,
@@ -28,22 +29,54 @@ const COPY_TRIES: usize = 8;
 /// What is to stand at a target.
 pub(super) struct Taken {
     pub row: UpperRow,
-    /// What stands there now, and goes.
-    pub replaced: Option<UpperId>,
-    /// What stood there and goes on under its other names.
-    pub parted: Option<UpperId>,
+    pub gives_way: GivesWay,
 }
 
-/// An upper entry that is to take the place of something.
-struct Coming<'a> {
-    /// As it is going to be at its new path.
-    row: UpperRow,
+/// What stands at a target now.
+pub(super) enum GivesWay {
+    /// No entry of upper by that name.
+    Nothing,
+    Goes(UpperId),
+    /// Goes on under its other names.
+    Parts(Departure),
+}
+
+impl GivesWay {
+    /// What must still stand there when it gives way.
+    pub fn stands(&self) -> Option<UpperId> {
+        match self {
+            Self::Nothing => None,
+            Self::Goes(id) | Self::Parts(Departure { id, .. }) => Some(*id),
+        }
+    }
+
+    pub fn goes(&self) -> Option<UpperId> {
+        match self {
+            Self::Goes(id) => Some(*id),
+            Self::Nothing | Self::Parts(_) => None,
+        }
+    }
+
+    pub fn departure(self) -> Option<Departure> {
+        match self {
+            Self::Parts(departure) => Some(departure),
+            Self::Nothing | Self::Goes(_) => None,
+        }
+    }
+}
+
+/// An entry that takes the place of what stands at a target, and all that changes with it.
+struct Arrival {
+    /// As it is going to be there.
+    entry: Upper,
+    gives_way: GivesWay,
     /// Hides what lower has at the path that it comes from.
     hiding: Option<Upper>,
-    /// That path, where it goes with what lands at the new one.
-    takes_along: Option<(RelPath, Stamp)>,
-    /// What it was held as before.
-    ended: Option<&'a Held>,
+    /// The change of which it was one name.
+    parts: Option<Departure>,
+    /// What else the database shall say then.
+    epilogue: Epilogue,
+    kept: Option<(StagedContent, Backup)>,
 }
 
 impl Overlay {
@@ -58,29 +91,31 @@ impl Overlay {
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
         let taken = self.take_target(to, new.id(), meta.kind)?;
-        let kept = self.keep_replaced_content(taken.replaced, &by)?;
+        let replaced = taken.gives_way.goes();
+        let kept = self.keep_replaced_content(replaced, &by)?;
         let hiding = self.whiteout(&from.path, meta);
         let whiteout = hiding.row.id;
-        let renamed = {
+        // What nobody judges goes by itself, whoever writes to it meanwhile.
+        let goes_along = !goes_by_review(from) && from.action != Action::Pass;
+        let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
+        // What lower alone has at the target gives way when this is judged: until then nothing need be known of it.
+        let saved = taken.gives_way.stands().is_some();
+        let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row) };
+        let (hiding, gives_way, epilogue) = (Some(hiding), taken.gives_way, Epilogue::default());
+        let arrival = Arrival { entry, gives_way, hiding, parts: None, epilogue, kept };
+        let ((upper, renamed), parted) = {
             let mut state = self.state.lock();
-            // What nobody judges goes by itself, whoever writes to it meanwhile.
-            let goes_along = !goes_by_review(from) && from.action != Action::Pass;
-            let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
-            let saved = taken.replaced.is_some();
-            let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row.clone()) };
-            let hidden_already = state.uppers.at(&from.path).is_some();
-            if hidden_already || !self.put_over(&mut state, to, entry, taken.replaced, kept.as_slice())? {
+            if state.uppers.at(&from.path).is_some() {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            state.uppers.insert(hiding);
-            state.renamed_as_copy(from, to)
+            self.arrive(&mut state, to, arrival, |state| (new.keep(), state.renamed_as_copy(from, to)))?
         };
-        let upper = new.keep();
         drop(claimed);
-        self.drop_replaced(taken.replaced);
+        self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
-        self.settle_parted(taken.parted, &by)?;
+        self.settle_parted(parted, &by)?;
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
         let settled = match self.settle_as(upper, &by, Vec::new(), denied) {
@@ -138,40 +173,38 @@ impl Overlay {
         let by = self.doer(caller);
         let (row, claimed) = self.claim_with_target(id, to)?;
         let (copy, _) = self.copy_of_upper(id)?;
-        if row.names.contains(&from.path) && !self.part_with_name(&from.path, id, &row)? {
+        let is_name = row.names.contains(&from.path);
+        let parts = if is_name { self.departure(&from.path, id, &row)? } else { None };
+        if is_name && parts.is_none() {
             // The others went meanwhile.
             return Err(Error::Errno(libc::ESTALE));
         }
         let kind = from.kind().unwrap_or(FileKind::Regular);
         let taken = self.take_target(to, copy.id(), kind)?;
-        let kept = self.keep_replaced_content(taken.replaced, &by)?;
-        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-        let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
+        let replaced = taken.gives_way.goes();
+        let kept = self.keep_replaced_content(replaced, &by)?;
+        let hiding = self.hiding_left(from, parts.as_ref())?;
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
-        let (copy, renamed) = {
+        let stands = parts.as_ref().map(|parts| parts.id);
+        // Saved, for the name that it comes from may go before it is judged.
+        let (entry, gives_way) = (Upper::written(taken.row), taken.gives_way);
+        let arrival = Arrival { entry, gives_way, hiding, parts, epilogue: Epilogue::default(), kept };
+        let ((copy, renamed), parted) = {
             let mut state = self.state.lock();
-            // Saved, for the name that it comes from may go before it is judged.
-            let entry = Upper::written(taken.row);
-            let stands = state.uppers.at(&from.path).is_some();
-            if stands || !self.put_over(&mut state, to, entry, taken.replaced, kept.as_slice())? {
+            if state.uppers.at(&from.path) != stands {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            if let Some(hiding) = hiding {
-                state.uppers.insert(hiding);
-            }
-            (copy.keep(), state.renamed_as_copy(from, to))
+            self.arrive(&mut state, to, arrival, |state| (copy.keep(), state.renamed_as_copy(from, to)))?
         };
         drop(claimed);
-        self.drop_replaced(taken.replaced);
+        self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, copy);
-        self.settle_parted([id].into_iter().chain(taken.parted), &by)?;
+        self.settle_parted(parted, &by)?;
         // Before its old name, under which may be what the target had.
-        let settled = self.settle(copy, &by);
-        if let Some(whiteout) = whiteout {
-            self.settle(whiteout, &by)?;
-        }
-        settled.map(|_| ())
+        self.settle_moved(copy, &by)?;
+        whiteout.map_or(Ok(()), |whiteout| self.settle_moved(whiteout, &by).map(drop))
     }
 
     /// What comes is a copy, if it is judged: a source that has other names gets a node of its own. Who has a changed file
@@ -254,7 +287,7 @@ impl Overlay {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
         let free = Base::of(Below::Nothing);
-        let (mut replaced, mut parted) = (None, None);
+        let mut gives_way = GivesWay::Nothing;
         let (base, held) = match &to.origin {
             Origin::Nothing => (free, None),
             // Takes the place of this one name; the file's other names keep their content.
@@ -265,42 +298,71 @@ impl Overlay {
             Origin::Hidden(old) | Origin::Upper(old, _) => {
                 let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
                 let row = row.ok_or(Error::Errno(libc::ESTALE))?;
-                if !row.names.contains(&to.path) || self.part_with_name(&to.path, *old, &row)? {
+                gives_way = self.giving_way(to, *old, &row)?;
+                match &gives_way {
+                    GivesWay::Goes(_) => (row.base.of_one_name(), row.held),
                     // One of several names: the change stays with the others.
-                    parted = Some(*old);
-                    (self.base_of_name(&to.path, &row)?, None)
-                } else {
-                    replaced = Some(*old);
-                    (row.base.of_one_name(), row.held)
+                    GivesWay::Parts(_) | GivesWay::Nothing => (self.base_of_name(&to.path, &row)?, None),
                 }
             }
         };
-        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, replaced, parted })
+        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, gives_way })
     }
 
-    /// Puts an entry at the target, in the place of the one that it replaces, of which something may be `kept`. False, and
-    /// nothing done, when something else stands there: it was opened and written to since.
-    pub(super) fn put_over(
+    fn giving_way(&self, to: &End, old: UpperId, row: &UpperRow) -> Result<GivesWay> {
+        if !row.names.contains(&to.path) {
+            // A name below of what was changed by another.
+            return Ok(GivesWay::Nothing);
+        }
+        Ok(match self.departure(&to.path, old, row)? {
+            // What comes is a change of what lower has there, which stays for that.
+            Some(base @ Departure { parting: Parting::Moves(_), .. }) => {
+                GivesWay::Parts(Departure { parting: Parting::Leaves, ..base })
+            }
+            Some(departure) => GivesWay::Parts(departure),
+            None => GivesWay::Goes(old),
+        })
+    }
+
+    /// The view has an entry at the target, in the place of what gives way there, of which something may be kept, and `name`
+    /// what the names stand for. The database knows all of that by one transaction: a death leaves all of it in the view, or
+    /// nothing. `ESTALE`, and nothing done, when something else stands there: it was opened and written to since.
+    fn arrive<T>(
         &self,
         state: &mut State,
         to: &End,
-        entry: Upper,
-        replaced: Option<UpperId>,
-        kept: &[(StagedContent, Backup)],
-    ) -> Result<bool> {
-        if state.uppers.at(&to.path) != replaced {
-            return Ok(false);
+        arrival: Arrival,
+        name: impl FnOnce(&mut State) -> T,
+    ) -> Result<(T, Parted)> {
+        let Arrival { entry, gives_way, hiding, parts, mut epilogue, kept } = arrival;
+        if state.uppers.at(&to.path) != gives_way.stands() {
+            return Err(Error::Errno(libc::ESTALE));
         }
-        match replaced {
-            Some(old) => {
-                let epilogue = Epilogue { drop: vec![old], save: vec![entry.row.clone()], ..Epilogue::default() };
-                self.store.record_keeping(&epilogue, kept)?;
+        let (replaced, is_saved) = (gives_way.goes(), entry.saved);
+        let hiding = hiding.map(|hiding| Upper { saved: is_saved, ..hiding });
+        epilogue.drop.extend(replaced);
+        epilogue.save.extend([Some(&entry), hiding.as_ref()].into_iter().flatten().map(|upper| upper.row.clone()));
+        let enter = |state: &mut State| {
+            state.enter_over(&to.path, entry, replaced);
+            hiding.into_iter().for_each(|hiding| state.uppers.insert(hiding));
+            name(state)
+        };
+        match is_saved {
+            true => {
+                let departures = parts.into_iter().chain(gives_way.departure()).collect();
+                self.depart(state, departures, epilogue, kept.into_iter().collect(), enter)
             }
-            None if entry.saved => self.store.save_upper(&entry.row)?,
-            None => {}
+            false => Ok((enter(state), Parted::default())),
         }
-        state.enter_over(&to.path, entry, replaced);
-        Ok(true)
+    }
+
+    /// Hides what lower still has at the path that something comes from, once a change has gone on without that name.
+    fn hiding_left(&self, from: &End, departure: Option<&Departure>) -> Result<Option<Upper>> {
+        if departure.is_some_and(Departure::empties_name) {
+            return Ok(None);
+        }
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        Ok(below.map(|meta| self.whiteout(&from.path, &meta)))
     }
 
     /// Judges what the view shows at its new path already: what keeps it from being judged keeps it waiting, and does not
@@ -467,17 +529,23 @@ impl Overlay {
         let by = self.doer(caller);
         let (row, claimed) = self.claim_with_target(id, to)?;
         let taken = self.take_target(to, id, from.kind().unwrap_or(FileKind::Regular))?;
-        let (replaced, parted) = (taken.replaced, taken.parted);
+        let replaced = taken.gives_way.goes();
         let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
         let goes_along = below.filter(|meta| self.leaves_no_trace(from, &row, meta));
         let takes_along = goes_along.map(|meta| (from.path.clone(), meta.stamp()));
         let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
-        let coming = Coming { row: UpperRow { what: row.what.clone(), ..taken.row }, hiding, takes_along, ended };
-        let renamed = self.enter_coming(from, to, coming, replaced, &by)?;
+        // Still claimed, until the claim is dropped.
+        let coming = UpperRow { what: row.what.clone(), ..taken.row };
+        let entry = Upper { busy: true, takes_along, ..Upper::written(coming) };
+        let epilogue = ended.map(|held| self.ends_by_rename(from, to, held, &by)).unwrap_or_default();
+        let kept = self.keep_replaced_content(replaced, &by)?;
+        let arrival = Arrival { entry, gives_way: taken.gives_way, hiding, parts: None, epilogue, kept };
+        let (renamed, parted) = self.bring(from, to, arrival)?;
         drop(claimed);
         self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
         self.settle_parted(parted, &by)?;
         // Before its old name, under which may be what the target had.
@@ -494,47 +562,26 @@ impl Overlay {
         }
     }
 
-    /// The view and the database have an upper entry at its new path, in the place of what it replaces. Both names at once:
-    /// a death right after this leaves all of it in the view.
-    fn enter_coming(
-        &self,
-        from: &End,
-        to: &End,
-        coming: Coming<'_>,
-        replaced: Option<UpperId>,
-        by: &Writer,
-    ) -> Result<Renamed> {
-        let Coming { row, hiding, takes_along, ended } = coming;
-        let id = row.id;
-        let kept = self.keep_replaced_content(replaced, by)?;
-        let why = format!("[renamed to {}]", to.path);
-        let told = ended.map(|held| self.hold_ended(&from.path, held, &why, by));
+    /// What something was held as ends where it is renamed over something else.
+    fn ends_by_rename(&self, from: &End, to: &End, held: &Held, by: &Writer) -> Epilogue {
+        let verdicts = vec![(held.id.clone(), from.path.clone(), Fate::Ended)];
+        let events = vec![self.hold_ended(&from.path, held, &format!("[renamed to {}]", to.path), by)];
+        Epilogue { verdicts, events, ..Epilogue::default() }
+    }
+
+    /// An upper entry arrives that stands at the source: both names at once.
+    fn bring(&self, from: &End, to: &End, mut arrival: Arrival) -> Result<(Renamed, Parted)> {
         let mut state = self.state.lock();
-        if state.uppers.at(&to.path) != replaced {
-            return Err(Error::Errno(libc::ESTALE));
+        let id = arrival.entry.row.id;
+        if let Some(source) = state.uppers.get(id) {
+            (arrival.entry.synced, arrival.entry.because) = (source.synced, source.because.clone());
         }
-        let epilogue = Epilogue {
-            drop: replaced.into_iter().collect(),
-            save: std::iter::once(&row).chain(hiding.as_ref().map(|hiding| &hiding.row)).cloned().collect(),
-            verdicts: ended.map(|held| (held.id.clone(), from.path.clone(), Fate::Ended)).into_iter().collect(),
-            events: told.into_iter().collect(),
-            ..Epilogue::default()
-        };
-        self.store.record_keeping(&epilogue, kept.as_slice())?;
-        let source = state.uppers.remove(id);
-        let (synced, because) = source.map(|source| (source.synced, source.because)).unwrap_or_default();
-        // Still claimed, until the claim is dropped.
-        let entry = Upper { busy: true, synced, because, takes_along, ..Upper::written(row) };
-        state.enter_over(&to.path, entry, replaced);
-        if let Some(hiding) = hiding {
-            state.uppers.insert(Upper { saved: true, ..hiding });
-        }
-        let renamed = state.renamed(from, to);
+        let (renamed, parted) = self.arrive(&mut state, to, arrival, |state| state.renamed(from, to))?;
         // What it was copied up from stays behind, and is another file from now on.
         if let Some(node) = state.nodes.at(&to.path) {
             state.nodes.set_lower(node, None);
         }
-        Ok(renamed)
+        Ok((renamed, parted))
     }
 
     /// What was renamed over something is judged by then, and what it waits as is known. The rename is done whether or not
@@ -573,6 +620,8 @@ impl State {
             self.take_out(path, old);
         }
         self.epoch += 1;
+        // One that comes from another path leaves the name that it has there.
+        self.uppers.remove(entry.row.id);
         self.uppers.insert(entry);
     }
 }

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 
 use super::nodes::Nodes;
-use super::relocate::Leaves;
 use super::rename::End;
 use super::{NodeId, Overlay, State};
 use crate::policy::rules::Action;
@@ -73,17 +72,15 @@ impl State {
         other.map_or(Renamed::Moved, Renamed::MovedApart)
     }
 
-    /// Lower has under `to` what it had under `from`. Where that is another of the file's names, which stays in the view, and
-    /// the one that goes was set apart, that one's node is about to stand for what it is renamed over.
-    pub(super) fn moved_below(&mut self, (from, leaves): (&End, Leaves), to: &End) -> Renamed {
+    /// Lower has under another of a file's names what it had under the one that goes. Where that was set apart, its node is
+    /// about to stand for what it is renamed over, and the other names have theirs.
+    pub(super) fn moved_below(&mut self, from: &End, to: &End) -> Renamed {
         let [goes, stays] = [from, to].map(|end| self.nodes.child(end.parent, &end.name));
-        match leaves {
-            Leaves::Name if stays.is_some() && stays != goes => {
-                self.epoch += 1;
-                Renamed::Moved
-            }
-            Leaves::Name | Leaves::Path => self.renamed(from, to),
+        if stays.is_none() || stays == goes {
+            return self.renamed(from, to);
         }
+        self.epoch += 1;
+        Renamed::Moved
     }
 
     /// What comes to each end is a copy. A node with other names keeps those, and who has it open goes on with them. Gives

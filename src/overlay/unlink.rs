@@ -6,7 +6,7 @@ use super::error::Context;
 use super::goes::Doing;
 use super::lookup::Origin;
 use super::nodes::NodeId;
-use super::parting::Parting;
+use super::parting::{Departure, Parting};
 use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
@@ -119,11 +119,13 @@ impl Overlay {
             // A name below of an inode that was changed through another: only the name goes.
             return self.unlink_again(path, caller);
         }
-        match self.parting(path, &row)? {
-            Parting::Never => {}
-            Parting::Leaves => return self.unlink_base(path, &row, claimed, caller),
-            parting @ (Parting::Unmade | Parting::Other(_) | Parting::Moves(_)) => {
-                self.part(path, id, parting)?;
+        match self.departure(path, id, &row)? {
+            None => {}
+            Some(base @ Departure { parting: Parting::Leaves, .. }) => {
+                return self.unlink_base(base, &row, claimed, caller);
+            }
+            Some(departure) => {
+                self.part(departure)?;
                 let (whiteout, base) = (self.store.reserve_upper(), self.base_of_name(path, &row)?);
                 return match self.lower.exists(path).doing(|| format!("stat {path}"))? {
                     true => self.unlink_hidden(Upper::written(deleted(whiteout, path, base)), caller),
@@ -146,11 +148,16 @@ impl Overlay {
     }
 
     /// What a change is based on goes, and that is judged by itself; the change goes on under its other names.
-    fn unlink_base(&self, path: &RelPath, row: &UpperRow, claimed: Claim<'_>, caller: &Caller) -> Result<()> {
+    fn unlink_base(&self, base: Departure, row: &UpperRow, claimed: Claim<'_>, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
-        let whiteout = deleted(id, path, Base::of(row.base.of_one_name().below));
+        let whiteout = deleted(id, &base.path, Base::of(row.base.of_one_name().below));
         self.ask_ahead_of_deletion(&whiteout, caller)?;
-        self.leave_base(row.id, path, Some(whiteout))?;
+        let epilogue = Epilogue { save: vec![whiteout.clone()], ..Epilogue::default() };
+        let mut state = self.state.lock();
+        let hide = |state: &mut State| state.uppers.insert(Upper::written(whiteout));
+        let ((), parted) = self.depart(&mut state, vec![base], epilogue, Vec::new(), hide)?;
+        drop(state);
+        self.tell_parted(parted);
         drop(claimed);
         self.settle_what_is_shown(id, caller)?;
         self.settle_parted([row.id], &self.doer(caller))

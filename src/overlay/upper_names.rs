@@ -3,57 +3,19 @@
 use std::collections::BTreeSet;
 
 use super::carry::Move;
+use super::parting::{Departure, Parting};
 use super::uppers::Upper;
-use super::{Error, Overlay, Result, State};
+use super::{Error, Result, State};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::store::{Base, Below, Epilogue, Fate, Held, UpperId, UpperRow};
 
 /// Upper entries as they will be.
 #[derive(Default)]
-struct RenamedRows {
-    rows: Vec<UpperRow>,
+pub(super) struct RenamedRows {
+    pub rows: Vec<UpperRow>,
     /// The new ids among them.
     changes: BTreeSet<ChangeId>,
-    epilogue: Epilogue,
-}
-
-impl Overlay {
-    /// A change goes on under another name of its inode: the database learns of it, and of its new id.
-    pub(super) fn rename_change(&self, id: UpperId, from: &RelPath, to: &RelPath) -> Result<()> {
-        let mut state = self.state.lock();
-        let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from, to }])?;
-        self.store.record_epilogue(&epilogue)?;
-        state.rows_changed(rows);
-        Ok(())
-    }
-
-    /// The same without one of its names, which was to be made when it lands.
-    pub(super) fn drop_change_name(&self, id: UpperId, gone: &RelPath) -> Result<()> {
-        let mut state = self.state.lock();
-        let Some(upper) = state.uppers.get(id) else { return Ok(()) };
-        let mut renamed = RenamedRows::default();
-        state.call(upper, upper.row.without_name(gone), &mut renamed)?;
-        self.store.record_epilogue(&renamed.epilogue)?;
-        state.rows_changed(renamed.rows);
-        Ok(())
-    }
-
-    /// The same without the name that it is based on, which stays below: under the others it is something new. `whiteout`
-    /// hides that name from then on.
-    pub(super) fn leave_base(&self, id: UpperId, base: &RelPath, whiteout: Option<UpperRow>) -> Result<()> {
-        let mut state = self.state.lock();
-        let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ESTALE))?;
-        let held = upper.row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
-        let row = UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..upper.row.without_name(base) };
-        let mut renamed = RenamedRows::default();
-        state.call(upper, row, &mut renamed)?;
-        let RenamedRows { rows, mut epilogue, .. } = renamed;
-        epilogue.save.extend(whiteout.clone());
-        self.store.record_epilogue(&epilogue)?;
-        state.based_on_nothing(rows);
-        whiteout.into_iter().for_each(|row| state.uppers.insert(Upper::written(row)));
-        Ok(())
-    }
+    pub epilogue: Epilogue,
 }
 
 impl State {
@@ -62,16 +24,25 @@ impl State {
     pub(super) fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
         let mut renamed = RenamedRows::default();
         for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
-            let mut names: Vec<RelPath> = Vec::new();
-            for name in upper.row.names.iter().map(|name| Move::all(moves, name).unwrap_or_else(|| name.clone())) {
-                // One that was to be made is there already.
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut renamed)?;
+            self.call(upper, moved(&upper.row, moves), &mut renamed)?;
         }
         Ok((renamed.rows, renamed.epilogue))
+    }
+
+    /// The same for changes that go on without a name each; `ESTALE` where one has gone.
+    pub(super) fn parted_rows(&self, departures: &[Departure]) -> Result<RenamedRows> {
+        let mut renamed = RenamedRows::default();
+        for Departure { id, path, parting } in departures {
+            let upper = self.uppers.get(*id).ok_or(Error::Errno(libc::ESTALE))?;
+            let row = match parting {
+                Parting::Unmade => upper.row.without_name(path),
+                Parting::Other(to) => moved(&upper.row, &[Move { from: path, to }]),
+                Parting::Moves(ends) => moved(&upper.row, &[Move { from: path, to: &ends[1].path }]),
+                Parting::Leaves => left(&upper.row, path),
+            };
+            self.call(upper, row, &mut renamed)?;
+        }
+        Ok(renamed)
     }
 
     /// The same for one whose file leaves the name `gone` below and has `first`: what it left is made again when it lands.
@@ -109,17 +80,32 @@ impl State {
         rows.into_iter().for_each(|row| self.uppers.set_row(row));
     }
 
-    /// The same of changes of what stays behind. What waits for review is to be judged anew, as something new.
-    fn based_on_nothing(&mut self, rows: Vec<UpperRow>) {
+    /// Before the same of a change of what stays behind. What waits for review is to be judged anew, as something new.
+    pub(super) fn leaves_base(&mut self, row: &UpperRow) {
         self.epoch += 1;
-        for row in rows {
-            if let Some(node) = self.nodes.at(&row.names[0]) {
-                self.nodes.set_lower(node, None);
-            }
-            if let Some(upper) = self.uppers.get_mut(row.id) {
-                (upper.left, upper.moved_on) = (row.held.is_some(), false);
-            }
-            self.uppers.set_row(row);
+        if let Some(node) = self.nodes.at(&row.names[0]) {
+            self.nodes.set_lower(node, None);
+        }
+        if let Some(upper) = self.uppers.get_mut(row.id) {
+            (upper.left, upper.moved_on) = (row.held.is_some(), false);
         }
     }
+}
+
+/// A row once each path of `moves` is called by its new name.
+fn moved(row: &UpperRow, moves: &[Move<'_>]) -> UpperRow {
+    let mut names: Vec<RelPath> = Vec::new();
+    for name in row.names.iter().map(|name| Move::all(moves, name).unwrap_or_else(|| name.clone())) {
+        // One that was to be made is there already.
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    UpperRow { names, ..row.clone() }
+}
+
+/// A row without the name that it is based on, which stays below: under the others it is something new.
+fn left(row: &UpperRow, base: &RelPath) -> UpperRow {
+    let held = row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
+    UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..row.without_name(base) }
 }

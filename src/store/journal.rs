@@ -79,6 +79,17 @@ pub struct Epilogue {
 }
 
 impl Epilogue {
+    /// What something else means, that is done at the same moment.
+    pub fn add(&mut self, other: Self) {
+        let Self { drop, save, verdicts, anchors, moved_dirs, events } = other;
+        self.drop.extend(drop);
+        self.save.extend(save);
+        self.verdicts.extend(verdicts);
+        self.anchors.extend(anchors);
+        self.moved_dirs.extend(moved_dirs);
+        self.events.extend(events);
+    }
+
     /// Saves rows that a landing has changed as well, but for what it lets go or saves already: that goes or stays as told.
     pub fn save_others(&mut self, mut rows: Vec<UpperRow>) {
         rows.retain(|row| !self.drop.contains(&row.id) && self.save.iter().all(|saved| saved.id != row.id));

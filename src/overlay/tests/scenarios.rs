@@ -357,6 +357,12 @@ fn try_chmod(bench: &Bench, path: &str, mode: u32) -> Acted {
     Ok(())
 }
 
+/// One more name of what the view has.
+fn link(bench: &Bench, of: &str, name: &str) {
+    let node = bench.node(of).unwrap();
+    bench.view().link(node, ROOT, OsStr::new(name), &ME).unwrap();
+}
+
 /// A file of lower with two names.
 fn two_names(bench: &Bench) {
     bench.put("a", &lines("old", 40));
@@ -651,6 +657,202 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         act: |bench| rename(bench, "a", "b"),
         precious: &["old 99\n", "new 99\n", "other 99\n", "newer 99\n"],
+    },
+    Scenario {
+        name: "a file made a moment ago is renamed over another that is held",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.save("a", &lines("made", 3));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
+        name: "an older file is renamed over another that is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.put("a", &lines("old", 100));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "old 99\n"],
+    },
+    Scenario {
+        name: "one name of a held file that was made is renamed over another that is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.save("AGENTS.md", &lines("made", 3));
+            link(bench, "AGENTS.md", "also");
+        },
+        act: |bench| rename(bench, "AGENTS.md", "b"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
+        name: "a further name of a held file that was made is renamed over another that is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.save("AGENTS.md", &lines("made", 3));
+            link(bench, "AGENTS.md", "also");
+        },
+        act: |bench| rename(bench, "also", "b"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
+        name: "the name that a held file has below is renamed over another that is held",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+            link(bench, "a", "also");
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "the name of a held file that is gated is renamed over another that is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.put("AGENTS.md", &lines("old", 3));
+            bench.save("AGENTS.md", &lines("made", 3));
+            link(bench, "AGENTS.md", "also");
+        },
+        act: |bench| rename(bench, "AGENTS.md", "b"),
+        precious: &["other 99\n", "newer 99\n", "old 2\n", "made 2\n"],
+    },
+    Scenario {
+        name: "one name of a held file of two is renamed over another that is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            two_names(bench);
+            bench.save("a", &lines("new", 100));
+            bench.put("c", &lines("other", 100));
+            bench.save("c", &lines("newer", 100));
+        },
+        act: |bench| rename(bench, "a", "c"),
+        precious: &["other 99\n", "newer 99\n", "old 39\n", "new 99\n"],
+    },
+    Scenario {
+        name: "the other name of a held file of two is renamed over another that is held",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            two_names(bench);
+            bench.save("a", &lines("new", 100));
+            bench.put("c", &lines("other", 100));
+            bench.save("c", &lines("newer", 100));
+        },
+        act: |bench| rename(bench, "b", "c"),
+        precious: &["other 99\n", "newer 99\n", "old 39\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a held file is renamed over the name that another has below",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            link(bench, "b", "also");
+            bench.save("AGENTS.md", &lines("made", 3));
+        },
+        act: |bench| rename(bench, "AGENTS.md", "b"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
+        name: "a held file is renamed over a further name of another",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            link(bench, "b", "also");
+            bench.save("AGENTS.md", &lines("made", 3));
+        },
+        act: |bench| rename(bench, "AGENTS.md", "also"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
+        name: "a held file is renamed over one name of a held file of two",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            two_names(bench);
+            bench.save("a", &lines("new", 100));
+            bench.put("c", &lines("other", 100));
+            bench.save("c", &lines("newer", 100));
+        },
+        act: |bench| rename(bench, "c", "a"),
+        precious: &["other 99\n", "newer 99\n", "old 39\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a held file is renamed over the other name of a held file of two",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            two_names(bench);
+            bench.save("a", &lines("new", 100));
+            bench.put("c", &lines("other", 100));
+            bench.save("c", &lines("newer", 100));
+        },
+        act: |bench| rename(bench, "c", "b"),
+        precious: &["other 99\n", "newer 99\n", "old 39\n", "new 99\n"],
+    },
+    Scenario {
+        name: "a file made a moment ago is renamed over the name that a held file of two has below",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            link(bench, "b", "also");
+            bench.save("a", &lines("made", 3));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
+        name: "an older file is renamed over a further name of a held file",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            link(bench, "b", "also");
+            bench.put("a", &lines("old", 100));
+        },
+        act: |bench| rename(bench, "a", "also"),
+        precious: &["other 99\n", "newer 99\n", "old 99\n"],
+    },
+    Scenario {
+        name: "one name of a held file is renamed over one name of another",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+            link(bench, "a", "also");
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            link(bench, "b", "too");
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "old 99\n", "new 99\n"],
+    },
+    Scenario {
+        name: "two files that are held under two names each change places",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("a", &lines("old", 100));
+            bench.save("a", &lines("new", 100));
+            link(bench, "a", "also");
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            link(bench, "b", "too");
+        },
+        act: |bench| exchange(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "old 99\n", "new 99\n"],
     },
     Scenario {
         name: "two files change places, and both land",
