@@ -21,7 +21,7 @@ use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
 use crate::protocol::EventName;
 use crate::store::{
     self, Base, Below, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Kept, Landing, PathEffect, UpperId,
-    UpperRow, Writer,
+    UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::xattr;
@@ -88,9 +88,32 @@ impl Overlay {
         self.settle_because(id, actor, Vec::new())
     }
 
-    /// What was written and not closed when the daemon died is held, however small (SPEC §7).
+    /// What was written and not closed when the daemon died is held, however small (SPEC §7). What hides a file that came in
+    /// this session was to have it removed with nobody asked, as the source of a rename or by a deletion: so it goes.
     pub(super) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
-        self.settle_because(id, &Writer::default(), vec![Reason::Interrupted]).map(|_| ())
+        let goes = self.hides_fresh(id)? && self.policy().hooks.is_empty() && self.is_copied_on_disk();
+        let because = if goes { Vec::new() } else { vec![Reason::Interrupted] };
+        self.settle_because(id, &Writer::default(), because).map(|_| ())
+    }
+
+    /// What goes may be all that the disk has of what was renamed to another name.
+    fn is_copied_on_disk(&self) -> bool {
+        self.store
+            .sync_stage()
+            .inspect_err(|err| log::error!("what was renamed stays below until reviewed: {err}"))
+            .is_ok()
+    }
+
+    /// Of a file that is as it was: what somebody has put there since is his.
+    fn hides_fresh(&self, id: UpperId) -> Result<bool> {
+        let hidden = {
+            let state = self.state.lock();
+            let hiding = state.uppers.get(id).map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
+            hiding.map(|row| (row.names[0].clone(), row.base.below)).filter(|(path, _)| state.past.is_fresh(path))
+        };
+        let Some((path, Below::Entry { stamp, .. })) = hidden else { return Ok(false) };
+        let now = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+        Ok(now.is_some_and(|meta| !meta.is_dir() && meta.stamp() == stamp))
     }
 
     pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {

@@ -358,6 +358,41 @@ fn what_was_being_written_when_the_daemon_died_is_held() {
     assert_eq!(bench.read("a"), Some("half\n".to_owned()));
 }
 
+/// What a death in a rename leaves of the source: hidden, as the database knows, and not judged.
+fn hide_and_die(bench: &mut Bench, path: &str, meanwhile: impl FnOnce(&Bench)) {
+    let hidden = RelPath::parse(path.as_bytes()).unwrap();
+    let meta = bench.view().lower().stat(&hidden).unwrap().unwrap();
+    let whiteout = bench.view().hide(&hidden, &meta).unwrap();
+    bench.view().mark_dirty(whiteout).unwrap();
+    meanwhile(bench);
+    bench.remount();
+    assert_eq!(bench.read(path), None);
+}
+
+#[test]
+fn what_came_in_this_session_and_was_going_when_the_daemon_died_goes() {
+    let mut bench = Bench::new();
+    bench.save("n", &lines(100));
+    hide_and_die(&mut bench, "n", |_| ());
+    assert!(bench.held().is_empty());
+    assert_eq!(bench.lower("n"), None);
+}
+
+#[test]
+fn what_is_older_or_somebodys_is_held_as_going_when_the_daemon_died() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(5));
+    hide_and_die(&mut bench, "a", |_| ());
+    assert_eq!(bench.reasons(), [Reason::Interrupted]);
+    assert_eq!(bench.lower("a"), Some(lines(5)));
+
+    let mut bench = Bench::new();
+    bench.save("n", &lines(100));
+    hide_and_die(&mut bench, "n", |bench| bench.put("n", "somebody's\n"));
+    assert!(bench.reasons().contains(&Reason::Interrupted), "{:?}", bench.reasons());
+    assert_eq!(bench.lower("n"), Some("somebody's\n".to_owned()));
+}
+
 #[test]
 fn a_discard_returns_the_view_to_lower_and_keeps_the_content() {
     let bench = Bench::new();

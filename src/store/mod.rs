@@ -270,6 +270,12 @@ impl Store {
         self.sync()
     }
 
+    /// The same, and the content of all that stands there, whoever wrote it: what was being copied is not known any more.
+    pub fn sync_stage(&self) -> Result<()> {
+        rustix::fs::syncfs(self.dirs.stage_dir()).map_err(io::Error::from).doing(|| "sync what is held".to_owned())?;
+        self.sync_names()
+    }
+
     /// Lower has changed, and the database cannot be told because of `cause`: nothing is written any more.
     pub fn unrecorded(&self, cause: Error) -> Error {
         self.halt.unrecorded(cause)

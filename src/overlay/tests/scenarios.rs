@@ -660,7 +660,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "a file made a moment ago is renamed over another that is held",
-        rule: Rule::EachPath,
+        rule: Rule::AllOrNothing,
         ready: |bench| {
             bench.put("b", &lines("other", 100));
             bench.save("b", &lines("newer", 100));
@@ -803,7 +803,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["other 99\n", "newer 99\n", "old 39\n", "new 99\n"],
     },
     Scenario {
-        name: "a file made a moment ago is renamed over the name that a held file of two has below",
+        name: "a file made a moment ago is renamed over the name that a held file has below",
         rule: Rule::EachPath,
         ready: |bench| {
             bench.put("b", &lines("other", 100));
