@@ -121,15 +121,11 @@ impl Overlay {
         }
         match self.departure(path, id, &row)? {
             None => {}
-            Some(base @ Departure { parting: Parting::Leaves, .. }) => {
-                return self.unlink_base(base, &row, claimed, caller);
-            }
+            Some(departure) if departure.empties_name() => return self.part(departure),
             Some(departure) => {
-                self.part(departure)?;
-                let (whiteout, base) = (self.store.reserve_upper(), self.base_of_name(path, &row)?);
                 return match self.lower.exists(path).doing(|| format!("stat {path}"))? {
-                    true => self.unlink_hidden(Upper::written(deleted(whiteout, path, base)), caller),
-                    false => Ok(()),
+                    true => self.unlink_name(departure, &row, claimed, caller),
+                    false => self.part(departure),
                 };
             }
         }
@@ -147,15 +143,19 @@ impl Overlay {
         self.delete_changed(path, row, caller)
     }
 
-    /// What a change is based on goes, and that is judged by itself; the change goes on under its other names.
-    fn unlink_base(&self, base: Departure, row: &UpperRow, claimed: Claim<'_>, caller: &Caller) -> Result<()> {
+    /// What lower has by one name of a change goes, and that is judged by itself; the change goes on under its other names.
+    fn unlink_name(&self, name: Departure, row: &UpperRow, claimed: Claim<'_>, caller: &Caller) -> Result<()> {
+        let base = match name.parting {
+            Parting::Leaves => Base::of(row.base.of_one_name().below),
+            Parting::Unmade | Parting::Other(_) | Parting::Moves(_) => self.base_of_name(&name.path, row)?,
+        };
         let id = self.store.reserve_upper();
-        let whiteout = deleted(id, &base.path, Base::of(row.base.of_one_name().below));
+        let whiteout = deleted(id, &name.path, base);
         self.ask_ahead_of_deletion(&whiteout, caller)?;
         let epilogue = Epilogue { save: vec![whiteout.clone()], ..Epilogue::default() };
         let mut state = self.state.lock();
         let hide = |state: &mut State| state.uppers.insert(Upper::written(whiteout));
-        let ((), parted) = self.depart(&mut state, vec![base], epilogue, Vec::new(), hide)?;
+        let ((), parted) = self.depart(&mut state, vec![name], epilogue, Vec::new(), hide)?;
         drop(state);
         self.tell_parted(parted);
         drop(claimed);

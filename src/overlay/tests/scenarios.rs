@@ -594,6 +594,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["made 2\n"],
     },
     Scenario {
+        name: "one of two names of a held file is deleted",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            two_names(bench);
+            bench.save("a", &lines("new", 100));
+        },
+        act: |bench| unlink(bench, "a"),
+        precious: &["old 39\n", "new 99\n"],
+    },
+    Scenario {
         name: "a held deletion is made anew as a symlink",
         rule: Rule::AllOrNothing,
         ready: |bench| {
