@@ -81,7 +81,7 @@ impl Overlay {
         }))
     }
 
-    /// The same with nothing that takes the name.
+    /// A change goes on without a name that nothing takes.
     pub(super) fn part(&self, departure: Departure) -> Result<()> {
         let mut state = self.state.lock();
         let (_, parted) = self.depart(&mut state, vec![departure], Epilogue::default(), Vec::new(), |_| ())?;
