@@ -244,7 +244,7 @@ impl State {
     ) -> Option<NodeId> {
         self.epoch += 1;
         self.recent_put_back(to, path);
-        let Some((copy, file)) = copied else { return None };
+        let (copy, file) = copied?;
         self.touched(to, &moved.stamp(), &copy);
         let node = self.nodes.at(to)?;
         if self.nodes.names(node).len() > 1 {
