@@ -1,6 +1,6 @@
 //! What `confirm` and `discard` have in common: which changes, and whether a person agrees.
 
-use super::desk::{Answer, Desk, Length, targets};
+use super::desk::{Answer, Desk, Format, Length, targets};
 use super::outcome::render_acted;
 use super::words::plural;
 use super::{Failure, completions};
@@ -113,5 +113,12 @@ pub fn print(reply: Reply, desk: &Desk) -> Result<Exit, Failure> {
         _ => return Err(Failure::other_answer()),
     };
     desk.answer(&reply, Length::Short, |text| render_acted(acted, text))?;
+    if desk.format == Format::Human {
+        for notice in &acted.notices {
+            desk.remark(|text| {
+                text.put("fettlefs: ").name(notice).put("\n");
+            })?;
+        }
+    }
     Ok(Exit::Done)
 }

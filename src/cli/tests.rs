@@ -128,7 +128,7 @@ fn each_outcome_has_the_wording_of_the_contract() {
 #[test]
 fn a_dry_run_says_what_would_be() {
     let outcomes = vec![Outcome { backup: Some("b".into()), ..Outcome::new(Action::Applied, path("a")) }];
-    let acted = Acted { outcomes, more: 0, dry_run: true };
+    let acted = Acted { outcomes, dry_run: true, ..Acted::default() };
     assert_eq!(drawn(|text| render_acted(&acted, text)), "fettlefs: Would apply a\n");
     assert_eq!(drawn(|text| render_acted(&Acted::default(), text)), "fettlefs: Nothing is held\n");
 }

@@ -23,7 +23,7 @@ pub fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<A
     }
     let how = RollbackHow { review: review(request, asker, project), to: request.to.clone(), force: request.force };
     let outcomes = project.overlay.rollback(&chosen, &how)?;
-    Ok(Acted { outcomes, more: 0, dry_run: request.dry_run })
+    Ok(Acted { outcomes, dry_run: request.dry_run, ..Acted::default() })
 }
 
 /// All that the readings mean together, each path once.

@@ -175,7 +175,7 @@ fn act_on_chosen(
         project.overlay.note_shown(&members, outcomes.iter().filter_map(|outcome| outcome.id.as_ref()), Depth::Listed);
         Ok(outcomes)
     })?;
-    Ok(Acted { outcomes, more: 0, dry_run: request.dry_run })
+    Ok(Acted { outcomes, dry_run: request.dry_run, ..Acted::default() })
 }
 
 /// How often names are looked up because what they meant became something else meanwhile.

@@ -9,7 +9,7 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
-use crate::overlay::{ConfirmHow, Expiry, UndoHow, no_such_operation};
+use crate::overlay::{ConfirmHow, Expiry, UndoHow, Undone, no_such_operation};
 use crate::protocol::{
     Acted, CheckPhase, Cut, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply, FsckReply,
     HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, UnmountReply, VERSION,
@@ -111,8 +111,8 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     })?;
     project.overlay.settle_pending();
     let how = UndoHow { review: review(request, asker, project), force: request.force };
-    let outcomes = looking_again(|| project.overlay.undo(id, &how))?;
-    Ok(Acted { outcomes, more: 0, dry_run: request.dry_run })
+    let Undone { outcomes, notices } = looking_again(|| project.overlay.undo(id, &how))?;
+    Ok(Acted { outcomes, notices, dry_run: request.dry_run, ..Acted::default() })
 }
 
 fn log(request: &Request, project: &Project) -> Result<Reply> {

@@ -90,6 +90,7 @@ mod tracked;
 mod traffic;
 mod undo;
 mod undo_attributes;
+mod undo_confirmed;
 mod undo_contents;
 mod unlink;
 mod upper_names;
@@ -134,7 +135,7 @@ pub use runs::{Run, Runs};
 pub use set_attributes::{SetAttributes, SetTime};
 pub use settle::Settled;
 pub use traffic::Traffic;
-pub use undo::{UndoHow, no_such_operation};
+pub use undo::{UndoHow, Undone, no_such_operation};
 pub use watch::Holds;
 
 use acting::Shape;

@@ -4,21 +4,22 @@
 //! path that is as it was before is left alone. Contents and what is held go back by one landing
 //! ([`super::undo_contents`]); each of the other acts is one call below, or one landing of its own.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
+use super::undo_confirmed::undoes;
 use super::undo_contents::is_on_held;
 use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
-    self, Anchor, DirLooks, Durability, Effect, Epilogue, Event, EventDraft, Fate, Landed, Landing, NewContent,
-    NodeLooks, Operation, PathEffect, Writer,
+    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent, NodeLooks,
+    Operation, PathEffect, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -28,6 +29,14 @@ pub struct UndoHow {
     pub review: Review,
     /// Also over what somebody else wrote since; that is kept.
     pub force: bool,
+}
+
+/// What an undo has done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Undone {
+    pub outcomes: Vec<Outcome>,
+    /// What is left of the operation all the same, for people.
+    pub notices: Vec<String>,
 }
 
 /// What becomes of an entry without content.
@@ -51,29 +60,39 @@ impl Reversed {
 }
 
 impl Overlay {
-    /// Reverses all of an operation, durably, or none of it. What waits for review of it goes from the view.
-    pub fn undo(&self, id: OperationId, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+    /// Reverses all of an operation, durably, or none of it. What waits for review of it goes from the view; what was
+    /// confirmed of it stays, and is told.
+    pub fn undo(&self, id: OperationId, how: &UndoHow) -> Reviewed<Undone> {
         self.person_decides(&how.review);
         let held = self.held_of(id);
         let operation = self.operation(id, &held)?;
+        let confirmed = self.confirmed_of(&operation)?;
+        if held.is_empty() && operation.effects.is_empty() {
+            return Err(confirmed.waits_no_more(id));
+        }
+        match self.reverse_operation(&operation, held, how) {
+            Ok(outcomes) => Ok(Undone { outcomes, notices: confirmed.stays(id).into_iter().collect() }),
+            Err(refusal) => Err(confirmed.told_beside(refusal, id)),
+        }
+    }
+
+    fn reverse_operation(&self, operation: &Operation, held: Vec<ChangeId>, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
         match operation.effects.as_slice() {
             effects if !held.is_empty() || effects.iter().any(|done| is_on_held(&done.effect)) => {
-                self.undo_contents(&operation, held, how)
+                self.undo_contents(operation, held, how)
             }
-            [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, &operation, how),
-            [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, &operation, how),
-            [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, &operation, how),
+            [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, operation, how),
+            [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, operation, how),
+            [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, operation, how),
             [PathEffect { path, effect: Effect::SpecialRemoved(looks) }] => {
-                self.undo_unlink(path, looks, &operation, how)
+                self.undo_unlink(path, looks, operation, how)
             }
             [PathEffect { path, effect: Effect::Renamed { from, onto } }] => {
-                self.undo_rename(path, from, *onto, &operation, how)
+                self.undo_rename(path, from, *onto, operation, how)
             }
-            [PathEffect { path, effect: Effect::Exchanged { with } }] => {
-                self.undo_exchange(path, with, &operation, how)
-            }
-            all if all.iter().all(|done| is_on_attributes(&done.effect)) => self.undo_attributes(&operation, how),
-            _ => self.undo_contents(&operation, held, how),
+            [PathEffect { path, effect: Effect::Exchanged { with } }] => self.undo_exchange(path, with, operation, how),
+            all if all.iter().all(|done| is_on_attributes(&done.effect)) => self.undo_attributes(operation, how),
+            _ => self.undo_contents(operation, held, how),
         }
     }
 
@@ -81,59 +100,10 @@ impl Overlay {
     fn operation(&self, id: OperationId, held: &[ChangeId]) -> Reviewed<Operation> {
         let found = self.store.operation(id);
         match found.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look up {id}: {err}")))? {
-            Some(operation) if held.is_empty() && operation.effects.is_empty() => Err(self.waits_no_more(&operation)),
             Some(operation) => Ok(operation),
             None if held.is_empty() => Err(no_such_operation(&id.to_string())),
             None => Ok(Operation { id, events: Vec::new(), effects: Vec::new() }),
         }
-    }
-
-    /// It only had something held, and what became of that others did. A confirm is an operation of its own, and is undone
-    /// as that: it may have landed more than this one had held.
-    fn waits_no_more(&self, operation: &Operation) -> ErrorBody {
-        let id = operation.id;
-        let confirms = match self.confirms_of(operation) {
-            Ok(confirms) => confirms,
-            Err(err) => return ErrorBody::new(ErrorCode::Io, format!("look up what became of {id}: {err}")),
-        };
-        let became = match confirms.as_slice() {
-            [] => "nothing of it had landed: `fettlefs log` tells what became of it".to_owned(),
-            [confirm] => {
-                format!("what was confirmed of it landed as {confirm}: `fettlefs undo {confirm}` takes that back")
-            }
-            all => {
-                let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-                format!(
-                    "what was confirmed of it landed as {}: `fettlefs undo` of each takes that back",
-                    all.join(", ")
-                )
-            }
-        };
-        let message = format!("nothing of {id} waits any more, and {became}");
-        ErrorBody::new(ErrorCode::AlreadyApplied, message).about(id.to_string())
-    }
-
-    /// By which operations what this one had held has landed, under the ids that it had then.
-    fn confirms_of(&self, operation: &Operation) -> store::Result<Vec<OperationId>> {
-        let mut ids = HashSet::new();
-        let held = operation.events.iter().filter(|event| event.event == EventName::WriteHeld);
-        for first in held.filter_map(|event| ChangeId::parse(event.id.as_ref()?)) {
-            let mut last = Some(first);
-            while let Some(id) = last.filter(|id| ids.insert(id.to_string())) {
-                last = match self.store.verdict(&id)?.map(|verdict| verdict.fate) {
-                    Some(Fate::Superseded { by }) => Some(by),
-                    Some(_) | None => None,
-                };
-            }
-        }
-        let events = self.store.events_since(operation.id.first_event())?;
-        let is_of_it = |event: &&Event| {
-            event.event == EventName::Confirmed && event.id.as_ref().is_some_and(|id| ids.contains(id))
-        };
-        let confirms = events.iter().filter(is_of_it);
-        let confirms: BTreeSet<OperationId> =
-            confirms.filter_map(|event| OperationId::parse(event.operation.as_ref()?)).collect();
-        Ok(confirms.into_iter().collect())
     }
 
     /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
@@ -427,7 +397,7 @@ fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
 
 pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {
     overlay.event(EventName::Undone, path).asked_by(&how.review.by).with(|event| {
-        event.message = Some(format!("undoes {}", operation.id));
+        event.message = Some(undoes(operation.id));
     })
 }
 

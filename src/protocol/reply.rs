@@ -123,6 +123,9 @@ pub struct Acted {
     /// How many outcomes of what was done the answer has no room for.
     #[serde(default, skip_serializing_if = "words::is_zero")]
     pub more: u64,
+    /// Of an undo: what it leaves as it is, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
     /// Nothing was done; this is what would be.
     #[serde(default)]
     pub dry_run: bool,

@@ -286,6 +286,7 @@ fn responses_survive_their_own_line() {
         Response::done(Reply::Confirm(Acted {
             outcomes: vec![outcome, Outcome::new(Action::Merged, path("b"))],
             more: 7,
+            notices: vec!["x".into()],
             dry_run: true,
         })),
         Response::done(Reply::Diff(DiffReply { changes: vec![change], next: Some(3) })),

@@ -90,7 +90,7 @@ fn listed(model: &mut Model, held: Vec<Held>) -> Vec<Task> {
 fn done(operation: &str) -> Acted {
     let mut outcome = Outcome::new(Action::Applied, RelPath::parse(b"a.txt").unwrap());
     outcome.operation = Some(operation.to_owned());
-    Acted { outcomes: vec![outcome], more: 0, dry_run: false }
+    Acted { outcomes: vec![outcome], ..Acted::default() }
 }
 
 fn confirm(of: &str, hunks: &[u32]) -> Act {

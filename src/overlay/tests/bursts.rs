@@ -22,7 +22,7 @@ fn burst() -> (Bench, OperationId) {
 
 impl Bench {
     fn undo_operation(&self, id: OperationId) -> std::result::Result<Vec<Outcome>, ErrorBody> {
-        self.view().undo(id, &UndoHow::default())
+        Ok(self.view().undo(id, &UndoHow::default())?.outcomes)
     }
 
     /// Which of the eight the project has as `content`.
@@ -123,6 +123,57 @@ fn of_what_was_held_and_then_confirmed_the_confirm_is_named_to_be_undone() {
     bench.undo_operation(OperationId::parse(&other).unwrap()).unwrap();
     bench.undo_operation(OperationId::parse(&one).unwrap()).unwrap();
     assert_eq!(bench.below(&lines(40)).len(), 8);
+}
+
+/// Its own part is undone, and the rest is not as it was before it.
+#[test]
+fn the_undo_of_what_landed_in_part_names_the_confirm_of_the_rest_unless_that_is_undone() {
+    let (bench, operation) = burst();
+    let confirmed = bench.view().confirm(&bench.view().held_of(operation), &HOW).unwrap()[0].operation.clone().unwrap();
+    let landed = |of: &str| {
+        format!("what was confirmed of {of} landed as {confirmed}: `fettlefs undo {confirmed}` takes that back")
+    };
+    let undo = |id: OperationId| bench.view().undo(id, &UndoHow::default());
+    let refused = || {
+        let refusal = undo(operation).unwrap_err();
+        (refusal.code, refusal.message)
+    };
+    assert_eq!(undo(operation).unwrap().notices, [landed(&operation.to_string())]);
+    assert_eq!(bench.below(&lines(40)), [0, 1, 2, 3, 4]);
+    let already = |rest: String| (ErrorCode::AlreadyApplied, format!("{operation} is undone already{rest}"));
+    let of_it = already(format!(", and {}", landed("it")));
+    assert_eq!(refused(), of_it);
+    let nothing_left = already(": everything is as it was before it".to_owned());
+    let undone = bench.undo_operation(OperationId::parse(&confirmed).unwrap()).unwrap();
+    assert_eq!((bench.below(&lines(40)).len(), refused()), (8, nothing_left.clone()));
+    // What it landed is there again, and gone once more.
+    let again = bench.undo_told(&undone);
+    assert_eq!(refused(), of_it);
+    bench.undo_told(&again);
+    assert_eq!(refused(), nothing_left);
+}
+
+/// An undo that holds again what had been discarded is undone by dropping that: not where it has landed.
+#[test]
+fn the_undo_of_what_was_held_again_and_then_confirmed_names_the_confirm() {
+    let bench = eight();
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 30)));
+    let operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    bench.undo_operation(operation).unwrap();
+    bench.undo(&bench.latest()).unwrap();
+    let again = bench.latest().id;
+    let confirmed = bench.view().confirm(&bench.view().held_of(operation), &HOW).unwrap()[0].operation.clone().unwrap();
+    let names = format!("landed as {confirmed}: `fettlefs undo {confirmed}` takes that back");
+    for id in [again, operation] {
+        let refusal = bench.undo_operation(id).unwrap_err();
+        assert!(refusal.code == ErrorCode::AlreadyApplied && refusal.message.ends_with(&names), "{refusal:?}");
+    }
+    bench.undo_operation(OperationId::parse(&confirmed).unwrap()).unwrap();
+    let refusal = bench.undo_operation(operation).unwrap_err();
+    assert_eq!(
+        refusal.message,
+        format!("nothing of {operation} waits any more, and what was confirmed of it is undone")
+    );
 }
 
 /// What landed of it first is what the rest is held over.

@@ -25,7 +25,7 @@ impl Bench {
     }
 
     fn undo_of(&self, operation: OperationId) -> OperationId {
-        let outcomes: Vec<Outcome> = self.view().undo(operation, &UndoHow::default()).unwrap();
+        let outcomes: Vec<Outcome> = self.view().undo(operation, &UndoHow::default()).unwrap().outcomes;
         let undone = outcomes[0].operation.clone();
         assert!(outcomes.iter().all(|outcome| outcome.operation == undone), "{outcomes:?}");
         OperationId::parse(&undone.unwrap()).unwrap()

@@ -164,12 +164,12 @@ fn the_undo_of_discarded_hunks_is_undone_as_often_as_somebody_wants() {
         for round in 0..3 {
             let reader = bench.node("a").unwrap();
             let reader = bench.view().open(reader, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap().handle;
-            let undone = bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap().remove(0);
+            let undone = bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap().outcomes.remove(0);
             assert_eq!((with(&bench), undone.id), (all.clone(), Some(whole.clone())), "{chosen:?}, {round}");
             let backup = bench.view().store().backup(&undone.backup.unwrap()).unwrap().unwrap();
             let content = bench.view().store().content(backup.digest).unwrap().unwrap();
             assert_eq!(String::from_utf8_lossy(&content), text(&others(chosen)), "{chosen:?}, {round}");
-            let again = bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap().remove(0);
+            let again = bench.view().undo(bench.latest().id, &UndoHow::default()).unwrap().outcomes.remove(0);
             assert_eq!((with(&bench), again.id), (some.clone(), Some(rest.clone())), "{chosen:?}, {round}");
             let read = bench.view().read(reader, 0, 1 << 20).unwrap();
             assert_eq!(String::from_utf8_lossy(&read), text(&others(chosen)), "who has it open sees it");

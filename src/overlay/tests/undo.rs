@@ -18,11 +18,11 @@ impl Bench {
     }
 
     pub(super) fn undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
-        self.view().undo(operation.id, &UndoHow::default())
+        Ok(self.view().undo(operation.id, &UndoHow::default())?.outcomes)
     }
 
     pub(super) fn insist_on_undo(&self, operation: &Operation) -> std::result::Result<Vec<Outcome>, ErrorBody> {
-        self.view().undo(operation.id, &UndoHow { force: true, ..UndoHow::default() })
+        Ok(self.view().undo(operation.id, &UndoHow { force: true, ..UndoHow::default() })?.outcomes)
     }
 
     fn undo_latest(&self) -> Vec<Outcome> {
@@ -605,7 +605,7 @@ fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
     bench.save("a", &changed(100, 2));
     let landed = bench.latest();
     let dry = UndoHow { review: Review { dry_run: true, ..Review::default() }, force: false };
-    let outcomes = bench.view().undo(landed.id, &dry).unwrap();
+    let outcomes = bench.view().undo(landed.id, &dry).unwrap().outcomes;
     assert_eq!((outcomes.len(), bench.lower("a")), (1, Some(changed(100, 2))));
     assert_eq!(bench.latest(), landed);
     bench.put(".fettle.toml", "[[rule]]\nmatch = \"a\"\naction = \"freeze\"\n");

@@ -68,6 +68,32 @@ fn the_undo_of_a_write_that_was_confirmed_since_names_the_confirm() {
     view.assert_landed("c.txt", OLD);
 }
 
+/// What is said of it is no data, and goes to stderr; as JSON it is with the answer.
+#[test]
+fn the_undo_of_what_landed_in_part_says_what_a_confirm_has_landed_of_it() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.sh(&format!("printf '{EDITED}' > c.txt; printf '{NEW}' > d.txt")).ok();
+    let written = operation(&view, "d.txt");
+    assert_eq!(operation(&view, "c.txt"), written);
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    let confirmed = operation(&view, "d.txt");
+    let landed = |of: &str| {
+        format!("what was confirmed of {of} landed as {confirmed}: `fettlefs undo {confirmed}` takes that back")
+    };
+    let planned = view.cli(&["undo", &written, "--dry-run", "--json"]).ok();
+    assert_eq!(planned.json()["notices"], serde_json::json!([landed(&written)]));
+    assert_eq!(planned.stderr, "");
+    assert_eq!(view.cli(&["undo", &written]).ok().stderr, format!("fettlefs: {}\n", landed(&written)));
+    view.assert_landed("c.txt", OLD);
+    view.assert_landed("d.txt", NEW);
+    let already = |rest: &str| format!("fettlefs: {written} is undone already{rest}\n");
+    assert_eq!(view.cli(&["undo", &written]).exits(5).stderr, already(&format!(", and {}", landed("it"))));
+    view.cli(&["undo", &confirmed]).ok();
+    view.assert_landed("d.txt", OLD);
+    assert_eq!(view.cli(&["undo", &written]).exits(5).stderr, already(": everything is as it was before it"));
+}
+
 #[test]
 fn a_discard_is_undone_by_holding_it_again() {
     let scratch = mounted_scratch!();
