@@ -97,7 +97,7 @@ impl Overlay {
         }
         for one in &writing {
             let Rewrite { path, content, .. } = one.rewrite;
-            self.ask_ahead_of_rewrite(path, content, &how.caller).map_err(|err| not_written(path, &err))?;
+            self.ask_ahead_of_rewrite(path, content, &how.caller).map_err(|err| self.not_written(path, &err))?;
         }
         if let [one] = writing.as_slice()
             && one.handle.judged().is_none()
@@ -105,7 +105,7 @@ impl Overlay {
             return one.write_past(&how.caller).map(|outcome| vec![outcome]);
         }
         let staged = writing.iter().map(|one| one.stage(&how.caller)).collect::<Reviewed<Vec<_>>>()?;
-        let seq = self.store.last_seq().map_err(|err| nothing_written(&err.into()))?;
+        let seq = self.store.last_seq().map_err(|err| self.nothing_written(&err.into()))?;
         let shown = self.show_all(staged)?;
         // One request is one operation, whatever who asks has written a moment ago or asks for next.
         self.go_ends(how.caller.pid);
@@ -122,8 +122,8 @@ impl Overlay {
     fn open_rewrite<'a>(&'a self, rewrite: &'a Rewrite, caller: &Caller) -> Reviewed<Writing<'a>> {
         let path = &rewrite.path;
         self.check_nobody_writes(path)?;
-        let id = self.open_to_write(path, caller).map_err(|err| not_written(path, &err))?;
-        let released = |err: Error| not_written(path, &self.release(id).err().unwrap_or(err));
+        let id = self.open_to_write(path, caller).map_err(|err| self.not_written(path, &err))?;
+        let released = |err: Error| self.not_written(path, &self.release(id).err().unwrap_or(err));
         let handle = self.handle(id).map_err(released)?;
         let version = handle.judged().map_or(0, |open| open.version());
         let file = handle.readable();
@@ -164,10 +164,10 @@ impl Overlay {
         let mut old: Vec<UpperId> = staged.iter().filter_map(|one| one.open.upper()).collect();
         old.sort();
         old.dedup();
-        let claims = self.claim_all(&old).map_err(|err| nothing_written(&err))?;
+        let claims = self.claim_all(&old).map_err(|err| self.nothing_written(&err))?;
         let mut state = self.state.lock();
         let rows = staged.iter().map(|one| state.row_for(one, &old)).collect::<Reviewed<Vec<_>>>()?;
-        self.store.replace_uppers(&old, &rows).map_err(|err| nothing_written(&err.into()))?;
+        self.store.replace_uppers(&old, &rows).map_err(|err| self.nothing_written(&err.into()))?;
         let ids: Vec<UpperId> = rows.iter().map(|row| row.id).collect();
         for (one, row) in staged.into_iter().zip(rows) {
             state.show(one, row);
@@ -190,6 +190,24 @@ impl Overlay {
     fn events_of(&self, seq: u64) -> Vec<Event> {
         let events = self.store.events_after(seq, EVENTS_LOOKED_AT, std::time::Duration::ZERO);
         events.ok().flatten().unwrap_or_default()
+    }
+
+    fn nothing_written(&self, err: &Error) -> ErrorBody {
+        let code = if err.code() == libc::ESTALE { ErrorCode::Busy } else { ErrorCode::WriteFailed };
+        ErrorBody::new(code, format!("nothing was written: {err}{}", self.room_wanted(err)))
+    }
+
+    fn not_written(&self, path: &RelPath, err: &Error) -> ErrorBody {
+        let refused = |code, why: &str| refused_at(path, code, &format!("nothing was written: {why}"));
+        match (err, err.code()) {
+            (Error::Denied, _) => refused(ErrorCode::HookDenied, "a permission program refused it"),
+            (Error::Errno(libc::EPERM), _) => refused(ErrorCode::NotPermitted, "a rule keeps it from being written"),
+            (Error::Errno(libc::EACCES), _) => refused(ErrorCode::NotPermitted, "you may not write it"),
+            (Error::Errno(libc::EROFS), _) => refused(ErrorCode::NotPermitted, "nothing can be written"),
+            (_, libc::ESTALE | libc::ETXTBSY) => refused(ErrorCode::Busy, &err.to_string()),
+            (_, libc::ENOENT) => refused(ErrorCode::UnknownPath, "there is no such file"),
+            _ => refused(ErrorCode::WriteFailed, &format!("{err}{}", self.room_wanted(err))),
+        }
     }
 }
 
@@ -254,15 +272,11 @@ impl<'a> Writing<'a> {
 
     fn stage(&'a self, caller: &Caller) -> Reviewed<Staged<'a>> {
         let path = &self.rewrite.path;
-        let open = self.handle.judged().ok_or_else(|| not_written(path, &Error::errno(libc::ESTALE)))?;
+        let not_written = |err: Error| self.overlay.not_written(path, &err);
+        let open = self.handle.judged().ok_or_else(|| not_written(Error::errno(libc::ESTALE)))?;
+        self.check_limits(open)?;
         let stage = || -> Result<(NewUpper<'a>, Arc<File>)> {
             let like = self.handle.readable();
-            let length = self.rewrite.content.len() as u64;
-            match open.upper() {
-                // What has an entry gets no further one, and what only replaces its content needs no more room.
-                Some(_) => self.overlay.check_room_in(&like, Extent { offset: 0, length })?,
-                None => self.overlay.check_may_change(length)?,
-            }
             let upper = self.overlay.store.create_upper(self.was.mode)?;
             let doing = || format!("stage {path}");
             copy_file(&like, &self.was, &upper.file, Keep::Nothing, self.overlay.grants.suid).doing(doing)?;
@@ -270,8 +284,27 @@ impl<'a> Writing<'a> {
             drop_set_id(&upper.file, caller).doing(doing)?;
             Ok((upper.new, Arc::new(upper.file)))
         };
-        let (new, file) = stage().map_err(|err| not_written(path, &err))?;
+        let (new, file) = stage().map_err(not_written)?;
         Ok(Staged { writing: self, open, new, file })
+    }
+
+    /// Whether so much more may be held or written to (`limits`).
+    fn check_limits(&self, open: &OpenFile) -> Reviewed<()> {
+        let Rewrite { path, content, .. } = self.rewrite;
+        let length = content.len() as u64;
+        let checked = match open.upper() {
+            // What has an entry gets no further one, and what only replaces its content needs no more room.
+            Some(_) => self.overlay.check_room_in(&self.handle.readable(), Extent { offset: 0, length }),
+            None => self.overlay.check_may_change(length),
+        };
+        checked.map_err(|err| match err.code() {
+            libc::EDQUOT => {
+                let why = "nothing was written: as much waits for review as may (limits.held, limits.upper); confirm \
+                           or discard some of it, and try again";
+                refused_at(path, ErrorCode::WriteFailed, why)
+            }
+            _ => self.overlay.not_written(path, &err),
+        })
     }
 
     /// As at the close of a program's descriptor. What cannot land waits for review, and what cannot wait either is in the
@@ -303,7 +336,7 @@ impl<'a> Writing<'a> {
             if let Err(worse) = put(&self.old) {
                 log::error!("put {path} back after a patch that failed: {worse}");
             }
-            return Err(not_written(path, &err));
+            return Err(self.overlay.not_written(path, &err));
         }
         self.overlay.tell_changed(path, true);
         Ok(self.facts(Done::Landed))
@@ -325,7 +358,7 @@ impl<'a> Writing<'a> {
     fn planned(&self, caller: &Caller) -> Reviewed<Outcome> {
         let Rewrite { path, content, .. } = self.rewrite;
         let comparison = self.overlay.compare_rewrite(path, content, caller);
-        let comparison = comparison.map_err(|err| not_written(path, &err))?;
+        let comparison = comparison.map_err(|err| self.overlay.not_written(path, &err))?;
         let lands = comparison.is_some_and(|comparison| comparison.reasons.is_empty());
         Ok(match (*content == self.old, lands) {
             (true, _) => self.facts(Done::Unchanged),
@@ -347,7 +380,7 @@ impl<'a> Writing<'a> {
             }
             Ok(Settled::Held(id)) => Ok(self.held(id)),
             // Refused only after all were shown, having been let through before: the others are what they are.
-            Err(Error::Denied) => Err(not_written(path, &Error::Denied)),
+            Err(Error::Denied) => Err(self.overlay.not_written(path, &Error::Denied)),
             // Written by somebody else at this moment, who has it judged; or nothing can be recorded, and it is tried again.
             Ok(Settled::Postponed) | Err(_) => Ok(self.facts(Done::Held)),
         }
@@ -382,22 +415,4 @@ fn check_each_once(writing: &[Writing<'_>]) -> Reviewed<()> {
 pub fn changed_since(path: &RelPath, now: Digest) -> ErrorBody {
     let why = format!("it is not what the patch was made for: its sha256 is {now} now. Read it again");
     refused_at(path, ErrorCode::Conflict, &why)
-}
-
-fn nothing_written(err: &Error) -> ErrorBody {
-    let code = if err.code() == libc::ESTALE { ErrorCode::Busy } else { ErrorCode::WriteFailed };
-    ErrorBody::new(code, format!("nothing was written: {err}"))
-}
-
-fn not_written(path: &RelPath, err: &Error) -> ErrorBody {
-    let refused = |code, why: &str| refused_at(path, code, &format!("nothing was written: {why}"));
-    match (err, err.code()) {
-        (Error::Denied, _) => refused(ErrorCode::HookDenied, "a permission program refused it"),
-        (Error::Errno(libc::EPERM), _) => refused(ErrorCode::NotPermitted, "a rule keeps it from being written"),
-        (Error::Errno(libc::EACCES), _) => refused(ErrorCode::NotPermitted, "you may not write it"),
-        (Error::Errno(libc::EROFS), _) => refused(ErrorCode::NotPermitted, "nothing can be written"),
-        (_, libc::ESTALE | libc::ETXTBSY) => refused(ErrorCode::Busy, &err.to_string()),
-        (_, libc::ENOENT) => refused(ErrorCode::UnknownPath, "there is no such file"),
-        _ => refused(ErrorCode::WriteFailed, &err.to_string()),
-    }
 }

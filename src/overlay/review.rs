@@ -340,24 +340,27 @@ impl Overlay {
         }
     }
 
-    /// Why nothing of a landing was done; `nothing` says so in the act's own words. Of a full disk who is to make room is
-    /// told where.
+    /// Why nothing of a landing was done; `nothing` says so in the act's own words.
     pub(super) fn not_landed(&self, err: Error, nothing: &str) -> ErrorBody {
-        let errno = match &err {
+        let room = self.room_wanted(&err);
+        let refusal = why_not_landed(err, nothing);
+        ErrorBody { message: refusal.message + &room, ..refusal }
+    }
+
+    /// The end of what is said of a failure for want of room: who is to make some is told where. Nothing of another one.
+    pub(super) fn room_wanted(&self, err: &Error) -> String {
+        let errno = match err {
             // It is not to be tried again: nothing more is written until the next start has put it right.
-            Error::Store(store::Error::Unrecorded(_)) => None,
-            other => Some(other.code()),
+            Error::Store(store::Error::Unrecorded(_)) => return String::new(),
+            other => other.code(),
         };
-        let mut refusal = why_not_landed(err, nothing);
         match (errno, self.store.dirs().fullest(&self.lower)) {
-            (Some(libc::ENOSPC), Ok(place)) => {
-                let where_to = format!("; make room on the file system of {}, and try again", place.display());
-                refusal.message.push_str(&where_to);
+            (libc::ENOSPC, Ok(place)) => {
+                format!("; make room on the file system of {}, and try again", place.display())
             }
-            (Some(libc::EDQUOT), _) => refusal.message.push_str("; make room within the quota, and try again"),
-            (_, _) => {}
+            (libc::EDQUOT, _) => "; make room within the quota, and try again".to_owned(),
+            (_, _) => String::new(),
         }
-        refusal
     }
 
     pub(super) fn give_back(&self, taken: &[Taken]) {

@@ -7,9 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal};
+use serde_json::json;
 
 use crate::harness::script::python;
 use crate::harness::{Disk, Output, Scratch, Tree, View, eventually, lines, mounted_scratch, run, with_changed_lines};
+use crate::patch;
 
 /// Takes the last byte that there is, in smaller and smaller pieces.
 fn fill(path: &Path) {
@@ -365,6 +367,7 @@ fn a_full_disk_is_named_to_who_decides() {
     let scratch = mounted_scratch!();
     let large = |line: &str| format!("{line}\n").repeat(60_000);
     ["a", "b", "c"].iter().for_each(|path| scratch.write(path, large("old")));
+    ["merged", "patched"].iter().for_each(|path| scratch.write(path, lines(200)));
     let state = scratch.root().join("state");
     fs::create_dir(&state).expect("a place for the state");
     let _disk = Disk::memory(&state, "16m");
@@ -373,25 +376,36 @@ fn a_full_disk_is_named_to_who_decides() {
     view.cli(&["discard", "b"]).ok();
     let confirmed = view.cli(&["confirm", "c", "--json"]).ok().json();
     let undo = ["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")];
+    view.write("merged", with_changed_lines(&lines(200), 90));
+    let outside = lines(200) + "outside\n";
+    scratch.write("merged", &outside);
     let filler = state.join("filler");
     fill(&filler);
     let remedy = format!("; make room on the file system of {}", state.display());
+    let names_room = |refused: Output, nothing: &str| {
+        let refused = refused.exits(1).stderr;
+        let says = |what: &str| refused.contains(what);
+        assert!(says(nothing) && says("No space left") && says(&remedy), "{refused}");
+    };
     for (act, nothing) in [
         (&["confirm", "a"][..], "nothing was applied: "),
         (&["rollback", "b"], "nothing was restored: "),
         (&undo, "nothing was undone: "),
+        (&["confirm", "merged"], "merged: "),
     ] {
-        let refused = view.cli(act).exits(1).stderr;
-        assert!(
-            refused.contains(nothing) && refused.contains("No space left") && refused.contains(&remedy),
-            "{refused}"
-        );
+        names_room(view.cli(act), nothing);
     }
+    let hunk = json!({"left": "\n", "old": "line 7", "right": "\n", "new": "seven"});
+    let patch = patch::whole(&[patch::file("patched", &lines(200), json!([hunk]))]);
+    names_room(patch::patch(&view, &[], &patch), "nothing was written: ");
     assert_eq!((scratch.read("a"), scratch.read("b")), (large("old"), large("old")));
     fs::remove_file(&filler).expect("make room");
     view.cli(&["confirm", "a"]).ok();
     view.cli(&["rollback", "b"]).ok();
     view.cli(&undo).ok();
+    view.cli(&["confirm", "merged"]).ok();
+    patch::patch(&view, &[], &patch).ok();
+    assert_eq!(scratch.read("merged"), with_changed_lines(&lines(200), 90) + "outside\n");
     view.unmount();
 }
 

@@ -29,11 +29,11 @@ fn sha256(content: &str) -> String {
     Sha256::digest(content.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn file(path: &str, base: &str, hunks: Value) -> Value {
+pub fn file(path: &str, base: &str, hunks: Value) -> Value {
     json!({"path": path, "base_sha256": sha256(base), "hunks": hunks})
 }
 
-fn whole(files: &[Value]) -> String {
+pub fn whole(files: &[Value]) -> String {
     json!({ "files": files }).to_string()
 }
 

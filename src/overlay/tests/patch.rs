@@ -129,3 +129,18 @@ fn one_that_cannot_be_written_leaves_all_as_they_are() {
     assert_eq!(bench.lower(".git/x").as_deref(), Some("two\n"));
     assert_eq!(bench.stage_files(), 0);
 }
+
+/// Nobody need look for a disk that is full.
+#[test]
+fn who_meets_a_limit_of_ours_is_told_what_to_decide_about() {
+    let bench = Bench::with(&[(Key::LimitHeld, "1")]);
+    ["a", "b"].iter().for_each(|path| bench.put(path, &lines(100)));
+    bench.save("a", &changed(100, 60));
+    let how = RewriteHow { caller: ME, dry_run: false };
+    let refused = bench.view().rewrite_all(&[rewrite("b", &lines(100), "two\n")], &how).unwrap_err();
+    let why = "b: nothing was written: as much waits for review as may (limits.held, limits.upper); confirm or discard \
+               some of it, and try again";
+    assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::WriteFailed, why));
+    // What waits already can be patched.
+    patch(&bench, &[rewrite("a", &changed(100, 60), &changed(100, 61))]).unwrap();
+}
