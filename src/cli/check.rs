@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::desk::{Answer, Desk};
+use super::desk::{Answer, Desk, Done};
 use super::outcome::{self, Tense};
 use super::terminal::Ink;
 use super::text::Text;
@@ -90,15 +90,15 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
     };
     let outcomes = promoted.as_ref().map(|promoted| &promoted.outcomes);
     let value = checked.to_json(json!({"passed": true, "moved": reply.moved, "outcomes": outcomes}));
-    let printed = desk.answer_value(value, |text| {
+    let done = if promoted.is_some() { Done::ToldBy("fettlefs log") } else { Done::Nothing };
+    desk.answer_value(value, done, |text| {
         render_passed(checked, text);
         match &promoted {
             Some(promoted) => render_promoted(promoted, text),
             None if has_moved => render_moved(&reply.moved, text),
             None => render_offer(checked, text),
         }
-    });
-    printed.map_err(|failure| if promoted.is_some() { failure.after_the_act() } else { failure })?;
+    })?;
     // What is held was not tested: nobody may take this for leave to confirm it.
     Ok(if has_moved { Exit::Refused } else { Exit::Done })
 }
@@ -114,7 +114,7 @@ fn is_wanted(reply: &CheckReply, desk: &Desk) -> Result<bool, Failure> {
 
 fn report(checked: &Checked<'_>, desk: &Desk) -> Result<Exit, Failure> {
     let value = checked.to_json(json!({"passed": false}));
-    desk.answer_value(value, |text| render_failed(checked, text))?;
+    desk.answer_value(value, Done::Nothing, |text| render_failed(checked, text))?;
     Ok(Exit::CheckFailed)
 }
 

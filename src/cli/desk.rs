@@ -26,6 +26,24 @@ pub enum Length {
     Long,
 }
 
+/// What has been done by the time an answer is printed. Who cannot read that must not take it for refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    Nothing,
+    /// An act, of which this command tells from then on.
+    ToldBy(&'static str),
+}
+
+impl Done {
+    fn of(reply: &Reply) -> Self {
+        match (reply.has_acted(), reply) {
+            (false, _) => Self::Nothing,
+            (true, Reply::Reload(_)) => Self::ToldBy("fettlefs status"),
+            (true, _) => Self::ToldBy("fettlefs log"),
+        }
+    }
+}
+
 pub struct Desk {
     /// `-C`, or where the program was started.
     pub directory: PathBuf,
@@ -50,27 +68,38 @@ impl Desk {
 
     /// Prints an answer: the reply itself as JSON, or what `render` makes of it.
     pub fn answer(&self, reply: &Reply, length: Length, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
+        self.print_answer(|| reply.to_whole_line(), Done::of(reply), length, render)
+    }
+
+    /// Prints an answer that is no reply of the protocol.
+    pub fn answer_value(
+        &self,
+        value: serde_json::Value,
+        done: Done,
+        render: impl FnOnce(&mut Text),
+    ) -> Result<(), Failure> {
+        self.print_answer(|| format!("{value}\n").into_bytes(), done, Length::Short, render)
+    }
+
+    fn print_answer(
+        &self,
+        line: impl FnOnce() -> Vec<u8>,
+        done: Done,
+        length: Length,
+        render: impl FnOnce(&mut Text),
+    ) -> Result<(), Failure> {
         let printed = match self.format {
-            Format::Json => self.print(&reply.to_whole_line(), Length::Short),
+            Format::Json => self.print(&line(), Length::Short),
             Format::Human => {
                 let mut text = Text::new(&self.stdout);
                 render(&mut text);
                 self.print(&text.into_bytes(), length)
             }
         };
-        printed.map_err(|failure| if reply.has_acted() { failure.after_the_act() } else { failure })
-    }
-
-    /// Prints an answer that is no reply of the protocol.
-    pub fn answer_value(&self, value: serde_json::Value, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
-        match self.format {
-            Format::Json => self.print(format!("{value}\n").as_bytes(), Length::Short),
-            Format::Human => {
-                let mut text = Text::new(&self.stdout);
-                render(&mut text);
-                self.print(&text.into_bytes(), Length::Short)
-            }
-        }
+        printed.map_err(|failure| match done {
+            Done::Nothing => failure,
+            Done::ToldBy(command) => failure.after_the_act(command),
+        })
     }
 
     /// Prints a piece of what goes on: one line of JSON for each of `items`, or what `render` makes of it. Says whether

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::desk::Done;
 use super::mount_start::directory;
 use super::terminal::Ink;
 use super::text::Text;
@@ -73,7 +74,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         [checks::MOUNTING] => try_a_run(&mut findings),
         _ => {}
     }
-    desk.answer_value(serde_json::json!({"v": 1, "ok": true, "findings": findings}), |text| render(&findings, text))?;
+    desk.answer_value(serde_json::json!({"v": 1, "ok": true, "findings": findings}), Done::Nothing, |text| {
+        render(&findings, text)
+    })?;
     Ok(if count(&findings, State::Fault) == 0 { Exit::Done } else { Exit::Failed })
 }
 

@@ -31,11 +31,11 @@ impl Failure {
         Self::new(ErrorCode::Io, OTHER_ANSWER)
     }
 
-    /// Of an answer that tells what is done by then: who cannot read it must not take it for refused.
-    pub fn after_the_act(self) -> Self {
+    /// Of an answer to what is done by then, of which a command tells from then on.
+    pub fn after_the_act(self, command: &str) -> Self {
         match self {
             Self::Print(err) => {
-                let message = format!("{err}; what was asked for is done: fettlefs log tells it");
+                let message = format!("{err}; what was asked for is done: {command} tells it");
                 Self::Print(io::Error::new(err.kind(), message))
             }
             told @ Self::Told(_) => told,

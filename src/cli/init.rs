@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::desk::Done;
 use super::mount_start::directory;
 use super::offline::unwritten;
 use super::{Desk, Failure};
@@ -66,7 +67,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     }
     let files: Vec<_> = planned.iter().map(|file| serde_json::json!({"path": file.name, "did": file.did})).collect();
     let value = serde_json::json!({"v": 1, "ok": true, "dry_run": arguments.dry_run, "files": files});
-    desk.answer_value(value, |text| {
+    let has_written = !arguments.dry_run && planned.iter().any(|file| file.did != Did::Kept);
+    let done = if has_written { Done::ToldBy("fettlefs init --dry-run") } else { Done::Nothing };
+    desk.answer_value(value, done, |text| {
         let would = if arguments.dry_run { "Would have written" } else { "Wrote" };
         match planned.iter().filter(|file| file.did != Did::Kept).count() {
             0 => text.put("fettlefs: Nothing to do\n"),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::desk::Done;
 use super::text::Text;
 use super::words::age;
 use super::{Desk, Failure, offline};
@@ -48,7 +49,7 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let is_dead = |mount: &MountEntry| dead.contains(Path::new(&mount.source));
     let listed: Vec<_> = mounts.iter().map(|mount| json_of_mount(mount, is_dead(mount))).collect();
     let runs = running.iter().map(Running::json).collect::<Result<Vec<_>, _>>()?;
-    desk.answer_value(json!({"v": 1, "ok": true, "mounts": listed, "runs": runs}), |text| {
+    desk.answer_value(json!({"v": 1, "ok": true, "mounts": listed, "runs": runs}), Done::Nothing, |text| {
         for mount in &mounts {
             text.name(mount.source.as_bytes()).put("  on  ").name(mount.mountpoint.as_os_str().as_bytes());
             text.put(if is_dead(mount) { "  dead: its daemon is gone\n" } else { "\n" });

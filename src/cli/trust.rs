@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use super::desk::Answer;
+use super::desk::{Answer, Done};
 use super::mount::SettingFlags;
 use super::mount_start::directory;
 use super::terminal::Ink;
@@ -39,6 +39,9 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "yes")]
     show: bool,
 }
+
+/// Of an act that changes what is trusted.
+const TOLD: Done = Done::ToldBy("fettlefs trust --show");
 
 /// What became of the trust in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +136,7 @@ fn revoke(desk: &Desk) -> Result<Exit, Failure> {
         rewrite(&list, |text| without_trust(text, &project)).map_err(|err| offline::unwritten(&list, &err))?;
     }
     let value = serde_json::json!({"v": 1, "ok": true, "trusted": false, "project": project.display().to_string()});
-    desk.answer_value(value, |text| {
+    desk.answer_value(value, TOLD, |text| {
         text.put("fettlefs: Trusts no settings of ").name(project.display().to_string()).put(" any more\n");
         render_when(text);
     })?;
@@ -169,7 +172,8 @@ fn print(file: &ProjectFile, did: Did, desk: &Desk) -> Result<(), Failure> {
     if did == Did::Shown {
         value["text"] = file.text.clone().into();
     }
-    desk.answer_value(value, |text| match did {
+    let done = if did == Did::Trusted { TOLD } else { Done::Nothing };
+    desk.answer_value(value, done, |text| match did {
         Did::Shown => {
             render_file(file, text);
             text.put(format!("fettlefs: It is {}\n", if file.trusted { "trusted" } else { "not trusted" }));

@@ -203,7 +203,7 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
             ErrorBody::new(ErrorCode::Io, format!("{open}: {err}"))
         })?;
     }
-    Ok(Reply::Reload(ReloadReply { notices, project_file }))
+    Ok(Reply::Reload(ReloadReply { notices, project_file, dry_run: request.dry_run }))
 }
 
 fn flush(request: &Request, project: &Project) -> Result<Reply> {

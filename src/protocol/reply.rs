@@ -253,6 +253,9 @@ pub struct ReloadReply {
     /// The project's own settings file, where nothing was reloaded (`dry_run`) and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_file: Option<ProjectFile>,
+    /// Nothing was reloaded; this is what would be told.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// A project's settings file, as the project has it and not the view, for who is to trust it.

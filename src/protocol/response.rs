@@ -245,9 +245,10 @@ impl Reply {
             Self::Rollback(acted) | Self::Undo(acted) => acted.has_acted(),
             Self::Patch(reply) => !reply.dry_run,
             Self::Unmount(reply) => !reply.dry_run,
+            Self::Reload(reply) => !reply.dry_run,
             Self::Status(_) | Self::Diff(_) | Self::Backups(_) | Self::Log(_) | Self::Blame(_) => false,
             Self::External(_) | Self::Fsck(_) | Self::Read(_) | Self::Meter(_) | Self::Check(_) => false,
-            Self::Events(_) | Self::Reload(_) | Self::RequestReview(_) | Self::Run(_) | Self::Leave(_) => false,
+            Self::Events(_) | Self::RequestReview(_) | Self::Run(_) | Self::Leave(_) => false,
             Self::Flush(_) | Self::Version(_) => false,
         }
     }

@@ -331,7 +331,7 @@ fn an_error_says_what_can_be_done_where_something_can() {
 
 #[test]
 fn a_reply_longer_than_8_mib_becomes_an_error_that_says_so() {
-    let reply = ReloadReply { notices: vec!["n".repeat(REPLY_BYTES_MAX)], project_file: None };
+    let reply = ReloadReply { notices: vec!["n".repeat(REPLY_BYTES_MAX)], ..ReloadReply::default() };
     match Response::parse(&Response::done(Reply::Reload(reply)).to_line()).unwrap() {
         Response::Failed(error) => assert_eq!(error.code, ErrorCode::TooLarge),
         Response::Done(reply) => panic!("{reply:?}"),

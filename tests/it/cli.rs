@@ -295,7 +295,7 @@ $ flush --json
 {"v":1,"ok":true,"op":"flush","outcomes":[],"writers":[]}
 => 0
 $ reload --dry-run --json
-{"v":1,"ok":true,"op":"reload","notices":[]}
+{"v":1,"ok":true,"op":"reload","notices":[],"dry_run":true}
 => 0
 "#;
 

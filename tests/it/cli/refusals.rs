@@ -216,7 +216,8 @@ fn what_is_done_and_cannot_be_printed_is_told_as_done() {
         Output::from(command.output().expect("the built program runs")).exits(1).stderr
     };
     let lost = "fettlefs: print the answer: No space left on device (os error 28)";
-    let done = format!("{lost}; what was asked for is done: fettlefs log tells it\n");
+    let done_told = |by: &str| format!("{lost}; what was asked for is done: fettlefs {by} tells it\n");
+    let done = done_told("log");
     let nothing = format!("{lost}\n");
     ["c.txt", "d.txt", "src/a.rs"].iter().for_each(|path| view.write(path, NEW));
     assert_eq!(into_full(&["confirm", "c.txt", "--dry-run"]), nothing);
@@ -230,6 +231,20 @@ fn what_is_done_and_cannot_be_printed_is_told_as_done() {
     assert_eq!(into_full(&["undo", confirmed["outcomes"][0]["operation"].as_str().expect("an operation")]), done);
     view.assert_landed("src/a.rs", OLD);
     assert_eq!(into_full(&["confirm", "--all", "--yes"]), nothing, "nothing is held");
+
+    assert_eq!(into_full(&["init", "--dry-run"]), nothing);
+    assert_eq!(into_full(&["init"]), done_told("init --dry-run"));
+    assert!(view.has(".fettle.toml") && view.has("AGENTS.md"));
+    assert_eq!(into_full(&["init"]), nothing, "all is there");
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    assert_eq!(into_full(&["reload", "--dry-run"]), nothing);
+    assert_eq!(into_full(&["reload"]), done_told("status"));
+    assert_eq!(into_full(&["reload", "--json"]), done_told("status"));
+    assert_eq!(into_full(&["trust", "--show"]), nothing);
+    assert_eq!(into_full(&["trust", "--yes"]), done_told("trust --show"));
+    assert_eq!(into_full(&["trust", "--yes"]), nothing, "it is trusted");
+    assert!(view.cli(&["trust", "--show"]).ok().stdout.ends_with("It is trusted\n"));
+    assert_eq!(into_full(&["trust", "--revoke"]), done_told("trust --show"));
 }
 
 #[test]
