@@ -104,7 +104,7 @@ impl Overlay {
                 let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
                 applied.epilogue().save_others(taken);
             }
-            state.confirmed(&landable.taken.row, meta.as_ref(), content);
+            state.confirmed(&landable.taken.row, (landable.present.meta.as_ref(), meta.as_ref()), content);
             if let (Done::Applied, Some(writer)) = (landable.done, &landable.taken.held.writer) {
                 state.saw(&landable.taken.row.names[0], meta.map(|meta| meta.stamp()), self.tree_of(writer.pid));
             }
@@ -197,12 +197,20 @@ impl Overlay {
 }
 
 impl State {
-    /// A reviewed change is lower's now.
-    pub(super) fn confirmed(&mut self, row: &UpperRow, meta: Option<&Meta>, content: Option<Kept>) {
+    /// A reviewed change is lower's now, in the place of what it had before.
+    pub(super) fn confirmed(
+        &mut self,
+        row: &UpperRow,
+        (before, meta): (Option<&Meta>, Option<&Meta>),
+        content: Option<Kept>,
+    ) {
         let path = &row.names[0];
-        self.restored(path, meta, content.map(|kept| kept.digest));
+        self.restored(path, (before, meta), content.map(|kept| kept.digest));
         if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
-            self.sights.unchanged(path, &stamp, &meta.stamp());
+            let after = meta.stamp();
+            for name in [path.clone()].into_iter().chain(self.others_of(path, &stamp, &after)) {
+                self.sights.unchanged(&name, &stamp, &after);
+            }
         }
         self.know(reviewed_as(row, content).collect());
         self.windows.forget(path);
@@ -218,13 +226,18 @@ impl State {
         }
     }
 
-    /// Lower has something new at a path by our own doing, with that content.
-    pub(super) fn restored(&mut self, path: &RelPath, meta: Option<&Meta>, digest: Option<Digest>) {
+    /// Lower has something new at a path by our own doing, with that content, in the place of what it had `before`.
+    pub(super) fn restored(
+        &mut self,
+        path: &RelPath,
+        (before, meta): (Option<&Meta>, Option<&Meta>),
+        digest: Option<Digest>,
+    ) {
         self.epoch += 1;
         self.windows.forget(path);
         match meta.filter(|meta| !meta.is_dir()) {
             Some(meta) => {
-                self.seen.insert(path.clone(), Seen { stamp: meta.stamp(), digest });
+                self.put_there(path, before, Seen { stamp: meta.stamp(), digest });
             }
             // A directory changes with each name in it.
             None => {

@@ -205,7 +205,7 @@ impl Overlay {
                 applied.epilogue().save_others(taken);
             }
             state.know(applied.epilogue().anchors.clone());
-            state.confirmed(&change.row, meta.as_ref(), kept);
+            state.confirmed(&change.row, (present.meta.as_ref(), meta.as_ref()), kept);
             state.uppers.set_row(rest);
             applied
         };

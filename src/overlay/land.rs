@@ -418,7 +418,7 @@ impl Overlay {
         }
         if let Some(meta) = meta {
             let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
-            state.seen.insert(comparison.path.clone(), seen);
+            state.put_there(&comparison.path, comparison.present.meta.as_ref(), seen);
         } else {
             state.seen.remove(&comparison.path);
         }

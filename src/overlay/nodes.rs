@@ -144,6 +144,13 @@ impl Nodes {
         Ok(names.filter_map(|name| self.child_path(name.parent, &name.name).ok()).collect())
     }
 
+    /// The others of what is at a path, as far as the kernel knows them.
+    pub fn other_paths(&self, path: &RelPath) -> Vec<RelPath> {
+        let several = self.at(path).filter(|node| self.has_several_paths(*node));
+        let paths = several.and_then(|node| self.paths(node).ok()).unwrap_or_default();
+        paths.into_iter().filter(|other| other != path).collect()
+    }
+
     pub fn has_several_paths(&self, id: NodeId) -> bool {
         let several = self.nodes.get(id).is_some_and(|node| node.names.len() > 1);
         several && self.paths(id).is_ok_and(|paths| paths.len() > 1)

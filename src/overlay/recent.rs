@@ -1,8 +1,11 @@
 //! What was known of paths a moment ago, kept true while we rename and touch them ourselves.
+//!
+//! It is known by path, and a file may have several: what we do to it by one of them is done under all. What is known of
+//! each is asked whether it is of that file as it was, for a name may have become another's meanwhile.
 
-use super::State;
 use super::carry::Move;
 use super::copy_up::same_content_stamp;
+use super::{Seen, State};
 use crate::model::{RelPath, Stamp};
 use crate::sys::file::Meta;
 
@@ -17,12 +20,14 @@ impl State {
     /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
     pub(super) fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Meta) {
         let stamp = after.stamp();
-        self.sights.unchanged(path, before, &stamp);
-        if let Some(seen) = self.seen.get_mut(path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
-            seen.stamp = stamp;
+        for path in [path.clone()].into_iter().chain(self.others_of(path, before, &stamp)) {
+            self.sights.unchanged(&path, before, &stamp);
+            if let Some(seen) = self.seen.get_mut(&path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
+                seen.stamp = stamp;
+            }
+            self.windows.touched(&path, before, &stamp);
+            self.uppers.touched(&path, before, &stamp);
         }
-        self.windows.touched(path, before, &stamp);
-        self.uppers.touched(path, before, &stamp);
         if let Some(node) = self.nodes.at(path) {
             self.epoch += 1;
             // Whoever is about to open it has looked at what it was.
@@ -32,6 +37,26 @@ impl State {
             let handles = self.handles.values().filter(|handle| handle.node == node);
             handles.for_each(|handle| handle.touched(before, &stamp));
         }
+    }
+
+    /// The other paths of lower's file at `path`, where that is after something of ours the file that it was before.
+    pub(super) fn others_of(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<RelPath> {
+        match (before.device, before.inode) == (after.device, after.inode) {
+            true => self.nodes.other_paths(path),
+            false => Vec::new(),
+        }
+    }
+
+    /// Lower has `now` at a path by our own doing, where it had `before`.
+    pub(super) fn put_there(&mut self, path: &RelPath, before: Option<&Meta>, now: Seen) {
+        if let Some(before) = before.map(Meta::stamp) {
+            for other in self.others_of(path, &before, &now.stamp) {
+                if let Some(seen) = self.seen.get_mut(&other).filter(|seen| same_content_stamp(&seen.stamp, &before)) {
+                    *seen = now.clone();
+                }
+            }
+        }
+        self.seen.insert(path.clone(), now);
     }
 
     /// What was seen of a file and landed from it a moment ago is known of it under its new name.

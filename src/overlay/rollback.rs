@@ -160,7 +160,7 @@ impl Overlay {
             state.know(anchors);
             for (one, restored) in rolling.iter().zip(contents) {
                 let meta = applied.meta_of(one.path);
-                state.restored(one.path, meta.as_ref(), Some(restored.digest));
+                state.restored(one.path, (one.present.meta.as_ref(), meta.as_ref()), Some(restored.digest));
                 state.saw(one.path, meta.map(|meta| meta.stamp()), tree);
                 self.read_on(&state, one.path);
             }

@@ -47,6 +47,18 @@ impl Sights {
         sights.extend(stamp.map(|stamp| Sight { tree, stamp }));
     }
 
+    /// The same of what it saw there of the same file already; none: of a tree that nobody knows any more.
+    fn note_again(&mut self, tree: Option<u32>, path: &RelPath, stamp: Stamp) {
+        let is_of_it = |seen: &Stamp| (seen.device, seen.inode) == (stamp.device, stamp.inode);
+        match tree {
+            Some(tree) if self.last(tree, path).is_some_and(|seen| is_of_it(&seen)) => {
+                self.note(tree, path, Some(stamp));
+            }
+            Some(_) => {}
+            None => self.all_at(path).into_iter().for_each(|sights| sights.retain(|sight| !is_of_it(&sight.stamp))),
+        }
+    }
+
     fn last(&self, tree: u32, path: &RelPath) -> Option<Stamp> {
         let sights = self.young.get(path).or_else(|| self.old.get(path))?;
         sights.iter().find(|sight| sight.tree == tree).map(|sight| sight.stamp)
@@ -54,7 +66,7 @@ impl Sights {
 
     /// Lower has at a path what was there before, or what the view had there already: who saw it has missed nothing.
     pub fn unchanged(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
-        let sights = self.young.get_mut(path).or_else(|| self.old.get_mut(path)).into_iter().flatten();
+        let sights = self.all_at(path).into_iter().flatten();
         sights.filter(|sight| same_content_stamp(&sight.stamp, before)).for_each(|sight| sight.stamp = *after);
     }
 
@@ -79,6 +91,10 @@ impl Sights {
         if let Some(seen) = self.young.get(from).or_else(|| self.old.get(from)).cloned() {
             *self.young_at(to) = seen;
         }
+    }
+
+    fn all_at(&mut self, path: &RelPath) -> Option<&mut Vec<Sight>> {
+        self.young.get_mut(path).or_else(|| self.old.get_mut(path))
     }
 
     fn young_at(&mut self, path: &RelPath) -> &mut Vec<Sight> {
@@ -154,12 +170,16 @@ impl State {
         self.sights.last(tree, source).filter(|seen| !same_content_stamp(seen, stamp))
     }
 
-    /// A process of `tree` has put there what lower has at a path.
+    /// A process of `tree` has put there what lower has at a path, or sees it there. By which of a file's names it does the
+    /// kernel does not tell: what it has seen under others it sees anew.
     pub(super) fn saw(&mut self, path: &RelPath, stamp: Option<Stamp>, tree: Option<u32>) {
         match tree {
             Some(tree) => self.sights.note(tree, path, stamp),
             // It has ended, and nobody knows any more whose tree has seen it.
             None => self.sights.forget_within(path),
+        }
+        if let Some(stamp) = stamp {
+            self.nodes.other_paths(path).iter().for_each(|other| self.sights.note_again(tree, other, stamp));
         }
     }
 }

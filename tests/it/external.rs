@@ -168,3 +168,27 @@ fn a_new_daemon_tells_what_was_removed_meanwhile_and_not_what_went_through_the_v
     told.sort();
     assert_eq!(told, ["e/f", "here", "landed", "new"].map(|path| is(path, "deleted")));
 }
+
+/// Nothing of what is done outside concerns the content, and all that does is the program's own, by whichever name.
+#[test]
+fn what_a_program_does_to_its_own_file_by_another_name_is_nobody_elses() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    for change in
+        ["touch -d 2020-01-01 c", "touch -d 2020-01-01 q", "echo more >> q", "chmod 600 q; cat q; echo more >> q"]
+    {
+        view.sh("seq 20 > c && ln c t").ok();
+        fs::hard_link(scratch.lower().join("c"), scratch.lower().join("x")).expect("a name outside");
+        view.sh("mv t q").ok();
+        fs::remove_file(scratch.lower().join("x")).expect("gone again");
+        view.sh(change).ok();
+        let content = scratch.read("c");
+        view.sh("rm c").ok();
+        assert_eq!(view.only_held().path, "held", "{change}");
+        assert!(!scratch.has("c") && scratch.read("q") == content, "{change}");
+        let backups = view.cli(&["backups", "c", "--json"]).ok().json();
+        assert_eq!(backups["backups"][0]["kind"], "deleted", "{change}");
+        view.sh("rm q").ok();
+    }
+    assert_eq!(told_by_now(&scratch, &view), []);
+}

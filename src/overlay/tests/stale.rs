@@ -412,3 +412,111 @@ fn what_is_opened_while_its_times_are_set_is_not_stale() {
     assert!(bench.lower("a").unwrap().starts_with("LINE 0"));
     bench.check();
 }
+
+/// `a` and `b` are names of one file, of which this tree has seen `a`; by `b`, which came there by a rename, the kernel
+/// speaks of it.
+fn two_names() -> Bench {
+    let bench = bench();
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("first")).unwrap();
+    bench.look("a", &ME);
+    bench.node("first").unwrap();
+    bench.rename("first", "b");
+    let node = bench.node("a").unwrap();
+    let names = bench.view().state.lock().nodes.paths(node).unwrap();
+    assert_eq!(names.first().map(ToString::to_string).as_deref(), Some("b"), "{names:?}");
+    bench
+}
+
+impl Bench {
+    fn set_times(&self, path: &str, seconds: i64) {
+        let time = SetTime::At(crate::model::Timestamp { seconds, nanoseconds: 0 });
+        let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: time };
+        self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
+    }
+
+    fn is_external(&self, path: &str) -> bool {
+        self.view().externally(&RelPath::parse(path.as_bytes()).unwrap()).unwrap().is_some()
+    }
+}
+
+/// The program has changed its own file, by whichever name.
+#[test]
+fn what_a_tree_does_to_a_file_by_one_name_does_not_make_it_stale_by_another() {
+    type Act = fn(&Bench);
+    let acts: [(&str, Act); 6] = [
+        ("times", |bench| bench.set_times("b", 1_000_000)),
+        ("times by the other", |bench| bench.set_times("a", 1_000_000)),
+        ("undone times", |bench| {
+            bench.set_times("b", 1_000_000);
+            bench.undo(&bench.latest()).unwrap();
+        }),
+        ("landed", |bench| bench.save("b", &changed(100, 1))),
+        ("confirmed", |bench| {
+            bench.save("b", &changed(100, 90));
+            bench.confirm(&[bench.held()[0].held.clone().unwrap().id]).unwrap();
+        }),
+        ("rolled back", |bench| {
+            bench.save("b", &changed(100, 1));
+            bench.undo(&bench.latest()).unwrap();
+        }),
+    ];
+    for (act, do_it) in acts {
+        let bench = two_names();
+        do_it(&bench);
+        assert!(!bench.is_external("a") && !bench.is_external("b"), "{act}: nobody else has changed it");
+        let content = bench.lower("a").unwrap();
+        bench.save_by_rename("a", &(content + "more\n"));
+        assert_eq!(bench.reasons_if_held(), [], "{act}");
+        let bench = two_names();
+        do_it(&bench);
+        let content = bench.lower("a").unwrap();
+        bench.unlink("a");
+        // Of a hundred lines it waits, for its size.
+        assert_eq!(bench.reasons_if_held(), [Reason::Size], "{act}");
+        assert_eq!(bench.lower("a"), Some(content), "{act}");
+    }
+}
+
+#[test]
+fn what_a_person_did_to_a_file_before_its_times_were_set_by_another_name_is_found() {
+    type Act = fn(&Bench);
+    let acts: [(&str, Act); 3] = [
+        ("content", |bench| bench.put("a", &outside())),
+        ("another file", |bench| {
+            bench.put("new", &outside());
+            std::fs::rename(bench.lower_path("new"), bench.lower_path("a")).unwrap();
+        }),
+        ("times", |bench| {
+            let file = std::fs::File::options().write(true).open(bench.lower_path("a")).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        }),
+    ];
+    for (act, do_it) in acts {
+        let bench = two_names();
+        do_it(&bench);
+        bench.set_times("b", 1_000_000);
+        bench.save_by_rename("a", &changed(100, 1));
+        assert_eq!(bench.reasons_if_held(), [Reason::Stale], "{act}");
+    }
+}
+
+/// By which of its names a file is opened the kernel does not tell.
+#[test]
+fn who_opens_a_file_has_seen_it_under_each_of_its_names() {
+    let bench = two_names();
+    bench.put("a", &outside());
+    bench.look("a", &ME);
+    bench.save_by_rename("a", &changed(100, 1));
+    assert_eq!(bench.reasons_if_held(), []);
+}
+
+/// It was never seen by this one.
+#[test]
+fn what_another_tree_writes_by_one_name_makes_who_has_seen_the_file_by_another_stale() {
+    let bench = two_names();
+    let other = OtherTree::begin();
+    bench.save_as("b", &changed(100, 2), &Caller { pid: other.pid(), ..ME });
+    drop(other);
+    bench.save_by_rename("a", &changed(100, 1));
+    assert_eq!(bench.reasons_if_held(), [Reason::Stale]);
+}
