@@ -169,6 +169,8 @@ say "scripts/selfhost"
 scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/kill9"
 scripts/kill9 --rounds 12 --bin "$target/debug/fettlefs"
+say "scripts/names"
+scripts/names --rounds 40 --bin "$target/debug/fettlefs"
 say "scripts/alike"
 scripts/alike --rounds 25 --bin "$target/debug/fettlefs"
 if ((EUID == 0)); then
