@@ -171,6 +171,7 @@ say "scripts/kill9"
 scripts/kill9 --rounds 12 --bin "$target/debug/fettlefs"
 say "scripts/names"
 scripts/names --rounds 40 --bin "$target/debug/fettlefs"
+scripts/names --rounds 10 --kill --bin "$target/debug/fettlefs"
 say "scripts/alike"
 scripts/alike --rounds 25 --bin "$target/debug/fettlefs"
 if ((EUID == 0)); then

@@ -44,15 +44,21 @@ impl Overlay {
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
         }
+        let mut hiding = None;
         let removed = match removal {
             Some(promised) => Some(promised.apply()?),
             None => {
+                hiding = state.hides_source(job);
+                epilogue.save.extend(hiding.clone());
                 // A write that has filled the disk is held all the same: else nobody could discard it.
                 self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
                 None
             }
         };
         state.uppers.set_row(row);
+        if let Some(upper) = hiding.and_then(|row| state.uppers.get_mut(row.id)) {
+            upper.saved = true;
+        }
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
             upper.saved = true;
             upper.moved_on = false;
@@ -277,6 +283,14 @@ impl State {
         let mut ids = (ID_DIGITS..=full.len()).filter_map(|length| ChangeId::parse(&full[..length]));
         let unused = ids.clone().find(|id| !taken(id)).or_else(|| ids.next_back());
         unused.ok_or(Error::Errno(libc::EIO))
+    }
+
+    /// What hides an older source of a rename, which is judged by itself when its target is held. A death between the two
+    /// must not leave both names.
+    fn hides_source(&self, job: &Job) -> Option<UpperRow> {
+        let (source, _) = job.takes_along.as_ref()?;
+        let hiding = self.uppers.get(self.uppers.at(source)?)?;
+        (hiding.row.what == What::Whiteout).then(|| hiding.row.clone())
     }
 
     /// The source of a rename went with the holding of its target.

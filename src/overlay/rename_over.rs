@@ -98,8 +98,9 @@ impl Overlay {
         // What nobody judges goes by itself, whoever writes to it meanwhile.
         let goes_along = !goes_by_review(from) && from.action != Action::Pass;
         let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
-        // What lower alone has at the target gives way when this is judged: until then nothing need be known of it.
-        let saved = taken.gives_way.stands().is_some();
+        // What lower alone has at the target gives way when this is judged: until then nothing need be known of it, but where
+        // the source is judged by itself, after it.
+        let saved = goes_by_review(from) || taken.gives_way.stands().is_some();
         let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row) };
         let (hiding, gives_way, epilogue) = (Some(hiding), taken.gives_way, Epilogue::default());
         let arrival = Arrival { entry, gives_way, hiding, parts: None, epilogue, kept };
@@ -122,8 +123,11 @@ impl Overlay {
             Ok(settled) => settled,
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
-            // Nothing was there but lower's own, which still is: as if nobody had renamed.
-            Err(err) if to.upper().is_none() => return Err(self.undo_move_over(from, to, upper, whiteout, err)),
+            // Nothing was there but lower's own, which still is: as if nobody had renamed. Not by a disk on which the rename
+            // may stay recorded.
+            Err(err) if to.upper().is_none() && !(saved && err.is_fault()) => {
+                return Err(self.undo_move_over(from, to, upper, whiteout, err));
+            }
             // Nothing is written any more: what has stopped it is what there is to tell.
             Err(err) if self.store.is_halted() => return Err(err),
             // What was there is this entry's already: it waits for review, and the source with it.
@@ -416,7 +420,7 @@ impl Overlay {
     fn undo_move_over(&self, from: &End, to: &End, upper: UpperId, whiteout: UpperId, err: Error) -> Error {
         let mut state = self.state.lock();
         state.uppers.remove(whiteout);
-        state.uppers.remove(upper);
+        let is_saved = state.uppers.remove(upper).is_some_and(|entry| entry.saved);
         state.epoch += 1;
         state.nodes.unname(to.parent, &to.name);
         state.nodes.unname(from.parent, &from.name);
@@ -425,9 +429,12 @@ impl Overlay {
         for end in [from, to] {
             self.tell(|observer| observer.entry_changed(end.parent, &end.name));
         }
-        self.store.drop_upper_file(upper);
-        if let Err(second) = self.store.remove_upper(upper) {
-            log::error!("undo the rename of {}: {second}", from.path);
+        let gone = Epilogue { drop: vec![upper, whiteout], ..Epilogue::default() };
+        let recorded = self.store.record_epilogue(&gone);
+        let recorded = recorded.inspect_err(|second| log::error!("undo the rename of {}: {second}", from.path));
+        // What the database goes on telling of keeps its file.
+        if recorded.is_ok() || !is_saved {
+            self.store.drop_upper_file(upper);
         }
         err
     }

@@ -680,6 +680,26 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["other 99\n", "newer 99\n", "made 2\n"],
     },
     Scenario {
+        name: "a gated file is renamed over another",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("AGENTS.md", &lines("gated", 40));
+            bench.put("b", &lines("other", 40));
+        },
+        act: |bench| rename(bench, "AGENTS.md", "b"),
+        precious: &["gated 39\n", "other 39\n"],
+    },
+    Scenario {
+        name: "an older file is renamed over a gated one",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("AGENTS.md", &lines("gated", 40));
+            bench.put("b", &lines("other", 40));
+        },
+        act: |bench| rename(bench, "b", "AGENTS.md"),
+        precious: &["gated 39\n", "other 39\n"],
+    },
+    Scenario {
         name: "an older file is renamed over another that is held",
         rule: Rule::AllOrNothing,
         ready: |bench| {
