@@ -117,23 +117,35 @@ impl Overlay {
         self.tell_renamed(to, renamed);
         self.rebind(&to.path, upper);
         self.settle_parted(parted, &by)?;
+        let settled = self.settle_over((from, to), (upper, whiteout), saved, &by)?;
+        self.let_source_go(from, whiteout, meta, (upper, settled), &by)
+    }
+
+    /// Judges what stands at the target now, whose row may be `saved`. What keeps it from being judged keeps it waiting, or
+    /// leaves both names as they were.
+    fn settle_over(
+        &self,
+        (from, to): (&End, &End),
+        (upper, whiteout): (UpperId, UpperId),
+        saved: bool,
+        by: &Writer,
+    ) -> Result<Settled> {
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
-        let settled = match self.settle_as(upper, &by, Vec::new(), denied) {
-            Ok(settled) => settled,
+        match self.settle_as(upper, by, Vec::new(), denied) {
+            Ok(settled) => Ok(settled),
             // The source went already, and the journal tells: the next start finishes it.
-            Err(err @ Error::Store(store::Error::Unrecorded(_))) => return Err(err),
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed. Not by a disk on which the rename
             // may stay recorded.
             Err(err) if to.upper().is_none() && !(saved && err.is_fault()) => {
-                return Err(self.undo_move_over(from, to, upper, whiteout, err));
+                Err(self.undo_move_over(from, to, upper, whiteout, err))
             }
             // Nothing is written any more: what has stopped it is what there is to tell.
-            Err(err) if self.store.is_halted() => return Err(err),
+            Err(err) if self.store.is_halted() => Err(err),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.hold_moved(upper, &by)?,
-        };
-        self.let_source_go(from, whiteout, meta, (upper, settled), &by)
+            Err(_) => self.hold_moved(upper, by),
+        }
     }
 
     /// What stands at the target was judged: the source follows it.
