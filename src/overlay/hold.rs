@@ -44,23 +44,22 @@ impl Overlay {
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
         }
-        let mut hiding = None;
         let removed = match removal {
             Some(promised) => Some(promised.apply()?),
             None => {
-                hiding = state.hides_source(job);
-                epilogue.save.extend(hiding.clone());
+                epilogue.save.extend(state.hides_source(job));
                 // A write that has filled the disk is held all the same: else nobody could discard it.
                 self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
                 None
             }
         };
         state.uppers.set_row(row);
-        if let Some(upper) = hiding.and_then(|row| state.uppers.get_mut(row.id)) {
-            upper.saved = true;
+        for row in &epilogue.save {
+            if let Some(upper) = state.uppers.get_mut(row.id) {
+                upper.saved = true;
+            }
         }
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
-            upper.saved = true;
             upper.moved_on = false;
             upper.because.clear();
         }

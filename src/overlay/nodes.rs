@@ -193,6 +193,11 @@ impl Nodes {
         path.components().try_fold(ROOT, |node, name| self.child(node, name))
     }
 
+    /// The directory and name that `path` stands for, if the kernel knows that directory.
+    pub fn entry_at<'a>(&self, path: &'a RelPath) -> Option<(NodeId, &'a OsStr)> {
+        Some((self.at(&path.parent()?)?, path.name()?))
+    }
+
     /// What is open on a node and judged.
     pub fn open_on(&self, id: NodeId) -> Option<&Arc<OpenFile>> {
         self.nodes.get(id)?.open()
@@ -351,9 +356,7 @@ impl Nodes {
 
     /// The same by path; the next look at it finds what is there then.
     pub fn unname_path(&mut self, path: &RelPath) {
-        if let (Some(dir), Some(name)) = (path.parent(), path.name())
-            && let Some(parent) = self.at(&dir)
-        {
+        if let Some((parent, name)) = self.entry_at(path) {
             self.unname(parent, name);
         }
     }

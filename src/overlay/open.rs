@@ -158,11 +158,14 @@ impl Overlay {
     /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
     /// None when the node is no longer at the path.
     fn look_to_open(&self, node: NodeId, path: &RelPath) -> Result<Option<Look>> {
-        if self.state.lock().nodes.take_lost_name(node) {
-            return Err(Error::Errno(libc::ESTALE));
-        }
         loop {
-            let epoch = self.state.lock().epoch;
+            let epoch = {
+                let mut state = self.state.lock();
+                if state.nodes.take_lost_name(node) {
+                    return Err(Error::Errno(libc::ESTALE));
+                }
+                state.epoch
+            };
             let file = self.open_if_lowers(node, path);
             let origin = match &file {
                 Some(file) => self.origin_of_lower(path, Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?)?,

@@ -249,7 +249,7 @@ impl State {
         let node = self.nodes.at(to)?;
         if self.nodes.names(node).len() > 1 {
             // Its other names go on being those of the renamed inode, and the copy is a file of its own.
-            if let Some((parent, name)) = to.parent().and_then(|dir| self.nodes.at(&dir)).zip(to.name()) {
+            if let Some((parent, name)) = self.nodes.entry_at(to) {
                 self.nodes.part_below(node, parent, name);
             }
             return Some(node);

@@ -356,8 +356,10 @@ impl Overlay {
         }
         let (replaced, is_saved) = (gives_way.goes(), entry.saved);
         let hiding = hiding.map(|hiding| Upper { saved: is_saved, ..hiding });
-        epilogue.drop.extend(replaced);
-        epilogue.save.extend([Some(&entry), hiding.as_ref()].into_iter().flatten().map(|upper| upper.row.clone()));
+        if is_saved {
+            epilogue.drop.extend(replaced);
+            epilogue.save.extend([Some(&entry), hiding.as_ref()].into_iter().flatten().map(|upper| upper.row.clone()));
+        }
         let enter = |state: &mut State| {
             state.enter_over(&to.path, entry, replaced);
             hiding.into_iter().for_each(|hiding| state.uppers.insert(hiding));

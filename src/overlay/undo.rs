@@ -370,9 +370,7 @@ impl State {
     /// As after an `unlink` or `rmdir` of the path.
     pub(super) fn unnamed_at(&mut self, path: &RelPath, was: &Meta) {
         self.epoch += 1;
-        if let (Some(dir), Some(name)) = (path.parent(), path.name())
-            && let Some(parent) = self.nodes.at(&dir)
-        {
+        if let Some((parent, name)) = self.nodes.entry_at(path) {
             self.unnamed(parent, name, was);
         }
     }

@@ -415,7 +415,7 @@ impl State {
         let paths = within.filter_map(|id| self.uppers.get(id)).flat_map(|upper| &upper.row.names);
         let now = paths.filter(|path| path.is_within(&old) || path.is_within(&new));
         let now = now.map(|path| path.rebase(&old, &new).unwrap_or_else(|| path.clone()));
-        now.filter_map(|path| Some((self.nodes.at(&path.parent()?)?, path.name()?.to_owned()))).collect()
+        now.filter_map(|path| self.nodes.entry_at(&path).map(|(dir, name)| (dir, name.to_owned()))).collect()
     }
 
     /// For how long what was told of a node holds, after a look at it with these watches.
