@@ -616,11 +616,13 @@ impl Overlay {
         }
     }
 
-    /// Whether what landed of an upper entry came in this session and is as it landed: a temporary file that its writer
-    /// has not let go of yet (SPEC §4.2). An outsider's edit of it would be a loss.
+    /// Whether what landed of an upper entry came in this session and is as it landed a moment ago: a temporary file that
+    /// its writer has not let go of yet (SPEC §4.2). An outsider's edit of it would be a loss, and so would what has landed
+    /// and waits to be replaced by something else.
     fn leaves_no_trace(&self, from: &End, row: &UpperRow, below: &Meta) -> bool {
         let is_ours = matches!(row.base.below, Below::Entry { stamp, .. } if stamp == below.stamp());
-        is_ours && from.action == Action::Auto && self.is_fresh(&from.path)
+        let has_just_landed = || self.state.lock().windows.has_just_landed(&from.path, &below.stamp());
+        is_ours && row.held.is_none() && from.action == Action::Auto && self.is_fresh(&from.path) && has_just_landed()
     }
 }
 

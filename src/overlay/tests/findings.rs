@@ -923,6 +923,18 @@ fn what_was_in_the_project_is_kept_when_its_directory_comes_to_where_it_is_held(
 }
 
 #[test]
+fn what_had_landed_below_what_is_held_is_kept_when_that_is_renamed_over_something() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.save("n", &lines(92));
+    bench.save("n", "something else\n");
+    assert_eq!((bench.held().len(), bench.lower("n")), (1, Some(lines(92))));
+    bench.save("to", "one\n");
+    bench.rename("n", "to");
+    assert_eq!((bench.lower("n"), bench.lower("to").as_deref()), (None, Some("something else\n")));
+    assert!(bench.is_kept(&lines(92)), "{:?}", bench.backups());
+}
+
+#[test]
 fn a_temporary_file_that_is_renamed_over_what_is_held_leaves_no_trace() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
