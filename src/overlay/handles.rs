@@ -65,6 +65,10 @@ impl OpenFlags {
         self.access == Access::Write || self.truncates()
     }
 
+    fn appends(self) -> bool {
+        self.raw.contains(OFlags::APPEND)
+    }
+
     /// The kernel opens it to run it.
     fn executes(self) -> bool {
         self.raw.bits() & FMODE_EXEC != 0
@@ -100,6 +104,8 @@ pub(super) struct Handle {
     pub is_hooks: bool,
     /// A program runs from it.
     executes: bool,
+    /// What it writes comes after what is there.
+    pub appends: bool,
     /// Written since it was last judged.
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
@@ -389,6 +395,7 @@ impl Overlay {
             opener,
             seen: Arc::new(seen),
             executes: flags.executes(),
+            appends: flags.appends(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
             opened: Mutex::new(opened),

@@ -1,9 +1,11 @@
-//! What waits for review and goes by a program's own act: it is removed, or something is renamed over it. Nobody else has
-//! that content, so it becomes a backup in the transaction in which its entry goes.
+//! What waits for review and goes by a program's own act: it is removed, something is renamed over it, or it is written over
+//! in place. Nobody else has that content, so it becomes a backup: in the transaction in which its entry goes, or before the
+//! first byte changes.
 //!
 //! What nobody has judged yet leaves nothing, and what goes on under another name is not gone.
 
 use super::discard::discarded;
+use super::handles::OpenFile;
 use super::land::backup_of;
 use super::side::Side;
 use super::{Overlay, Result, State};
@@ -52,8 +54,27 @@ impl Overlay {
         by: &Writer,
     ) -> Result<Option<(StagedContent, Backup)>> {
         let row = replaced.and_then(|id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone()));
-        let Some(row) = row else { return Ok(None) };
-        let mut removal = self.removal(&row, by)?;
+        row.map_or(Ok(None), |row| self.copy_of_held(&row, by))
+    }
+
+    /// The same of what a program is about to write over, unless somebody is doing so already.
+    pub(super) fn keep_overwritten_content(&self, open: &OpenFile, by: &Writer) -> Result<()> {
+        let row = {
+            let state = self.state.lock();
+            let upper = open.upper().and_then(|id| state.uppers.get(id)).filter(|upper| !upper.dirty);
+            upper.filter(|upper| upper.row.held.is_some()).map(|upper| upper.row.clone())
+        };
+        let Some(row) = row else { return Ok(()) };
+        let judged = row.held.as_ref().and_then(|held| held.new);
+        let kept = self.copy_of_held(&row, by)?.filter(|(content, _)| judged == Some(content.digest));
+        if kept.is_some() {
+            self.store.record_keeping(&Epilogue::default(), kept.as_slice())?;
+        }
+        Ok(())
+    }
+
+    fn copy_of_held(&self, row: &UpperRow, by: &Writer) -> Result<Option<(StagedContent, Backup)>> {
+        let mut removal = self.removal(row, by)?;
         let copy = std::mem::replace(&mut removal.copy, Ok(None))?;
         Ok(copy.map(|content| {
             let backup = removal.backup(&content);

@@ -208,8 +208,43 @@ fn an_event_tells_of_what_is_equal_to_the_project_again() {
     bench.save("a", &changed(100, 60));
     let id = bench.only_id();
     bench.save("a", &lines(100));
-    assert_eq!((bench.fate(&id), bench.removed()), (Fate::Ended, vec![]));
+    assert_eq!((bench.fate(&id), bench.removed()), (Fate::Ended, vec![kept("a", &changed(100, 60))]));
     let [ended] = bench.ended().try_into().unwrap();
     assert_eq!((ended.id, ended.message.as_deref()), (Some(id.to_string()), Some("[equal to the project]")));
     assert_eq!(ended.operation, None);
+}
+
+#[test]
+fn what_waits_is_a_backup_before_a_program_writes_over_it_also_when_that_is_killed_with_the_daemon() {
+    type Begins = fn(&Bench);
+    let begins: [(Begins, &str); 3] = [
+        (|bench| _ = bench.open_for_save("AGENTS.md"), ""),
+        (|bench| write_at(bench, libc::O_WRONLY, b"M"), "Made\n"),
+        (|bench| scenarios::truncate(bench, "AGENTS.md", 3).unwrap(), "mad"),
+    ];
+    for (begin, left) in begins {
+        let mut bench = Bench::new();
+        bench.save("AGENTS.md", "made\n");
+        begin(&bench);
+        assert_eq!(bench.removed(), [kept("AGENTS.md", "made\n")], "{left}");
+        bench.remount();
+        assert_eq!((bench.read("AGENTS.md").as_deref(), bench.held().len()), (Some(left), 1));
+        assert_eq!(bench.removed(), [kept("AGENTS.md", "made\n")], "{left}");
+        bench.check();
+    }
+}
+
+#[test]
+fn what_waits_and_is_only_added_to_is_no_backup() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    write_at(&bench, libc::O_WRONLY | libc::O_APPEND, b"more\n");
+    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.removed()), (Some("made\nmore\n"), vec![]));
+}
+
+/// Where it begins, or at the end; it stays open.
+fn write_at(bench: &Bench, flags: i32, bytes: &[u8]) {
+    let handle = bench.open("AGENTS.md", flags).unwrap();
+    let offset = if flags & libc::O_APPEND == 0 { 0 } else { bench.meta("AGENTS.md").size };
+    bench.view().write(handle, offset, bytes).unwrap();
 }

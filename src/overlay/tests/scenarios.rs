@@ -175,7 +175,7 @@ fn save(bench: &Bench, path: &str, content: &str) -> Acted {
 }
 
 /// As truncate(2) does.
-fn truncate(bench: &Bench, path: &str, size: usize) -> Acted {
+pub(super) fn truncate(bench: &Bench, path: &str, size: usize) -> Acted {
     let (dir, name) = parent(bench, path)?;
     let node = bench.view().lookup(dir, name)?.node;
     let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
