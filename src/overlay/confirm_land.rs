@@ -23,7 +23,7 @@ impl Overlay {
         let applied = self.apply_all(landing.promise(epilogue)?, landables, dirs, elsewhere)?;
         let landed = applied.finish()?;
         for landable in landables.iter() {
-            self.row_dropped(&mut self.state.lock(), landable.taken.row.id)?;
+            self.row_dropped(&mut self.state.lock(), landable.taken.row.id);
         }
         Ok(landed)
     }

@@ -98,7 +98,7 @@ impl Overlay {
             self.dir_holds(dir, &before, &comparison.path);
         }
         // Only now: a write between the two would have saved a row for the finish to drop.
-        self.row_dropped(&mut self.state.lock(), job.row.id)?;
+        self.row_dropped(&mut self.state.lock(), job.row.id);
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         if !attributes_hold {
             self.tell_landed(&comparison.path);

@@ -173,13 +173,10 @@ impl Overlay {
         }
     }
 
-    /// The database knows of an entry from here on, on a full disk, too: what it stands for is done.
     fn save_moved(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
-        let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.saved) else { return Ok(()) };
-        self.store.vitally_for_programs(|| self.store.save_upper(&upper.row))?;
-        upper.saved = true;
-        Ok(())
+        let unsaved = state.uppers.get_mut(id).filter(|upper| !upper.saved);
+        unsaved.map_or(Ok(()), |upper| self.save_vitally(upper))
     }
 
     /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of

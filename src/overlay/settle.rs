@@ -15,6 +15,7 @@ use super::error::Context;
 use super::handles::OpenFile;
 use super::land::{backup_of, is_elsewhere};
 use super::side::Side;
+use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::hooks::Answer;
 use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
@@ -332,7 +333,7 @@ impl Overlay {
         }
         self.store.record_epilogue(&epilogue)?;
         state.landed(job, new.meta.as_ref(), meta.as_ref());
-        self.row_dropped(&mut state, job.row.id)?;
+        self.row_dropped(&mut state, job.row.id);
         drop(state);
         if job.synced {
             // The row was made durable with the content. It must be gone before the content is.
@@ -341,13 +342,28 @@ impl Overlay {
         Ok(Settled::Unchanged)
     }
 
-    /// The database has no row of an entry any more; one that was written meanwhile needs a new one.
-    pub(super) fn row_dropped(&self, state: &mut State, id: UpperId) -> Result<()> {
-        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
-        if upper.dirty {
-            self.store.save_upper(&upper.row)?;
+    /// The database has no row of an entry any more, for that has landed; one that was written meanwhile needs a new one.
+    /// Without room for it the next write is refused, and what landed has landed all the same.
+    pub(super) fn row_dropped(&self, state: &mut State, id: UpperId) {
+        let Some(upper) = state.uppers.get_mut(id) else { return };
+        upper.saved = false;
+        if !upper.dirty {
+            return;
         }
-        upper.saved = upper.dirty;
+        let path = upper.row.names[0].clone();
+        if let Err(err) = self.save_vitally(upper) {
+            log::error!("{path} was written to while it landed, and that is not recorded: {err}");
+            if let Some(open) = state.open_of(id, &path) {
+                // The next write must note itself again.
+                open.dirty.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The database knows of an entry from here on, on a full disk, too: what it stands for is done.
+    pub(super) fn save_vitally(&self, upper: &mut Upper) -> Result<()> {
+        self.store.vitally_for_programs(|| self.store.save_upper(&upper.row))?;
+        upper.saved = true;
         Ok(())
     }
 

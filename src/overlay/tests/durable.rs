@@ -83,3 +83,48 @@ fn names_of_upper_content_fail() {
     bench.view().sync_dir(dir).unwrap();
     assert_eq!(steps.failed(), 1);
 }
+
+const LANDED_UNDER: &str = "FETTLE_DURABLE_LANDED_UNDER";
+
+/// A write that came while a file landed, on a full disk: where even the room that is kept for that has gone, the next write
+/// tells, and none is in memory alone.
+#[test]
+fn what_is_written_while_a_file_lands_is_known_by_the_next_write() {
+    for room in ["kept", "none"] {
+        let (passed, told) = test_apart("overlay::tests::durable::a_full_disk_takes_no_row", (LANDED_UNDER, room));
+        assert!(passed, "{room}: {told}");
+    }
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_full_disk_takes_no_row() {
+    let Ok(room) = std::env::var(LANDED_UNDER) else { return };
+    let mut bench = Bench::new();
+    bench.put("a", &lines(50));
+    let handle = bench.open("a", libc::O_WRONLY).unwrap();
+    bench.view().write(handle, 0, b"first").unwrap();
+    bench.view().store().record_rows().unwrap();
+    let id = bench.view().state.lock().uppers.at(&RelPath::parse(b"a").unwrap()).unwrap();
+    bench.view().store().remove_upper(id).unwrap();
+
+    let state = bench.lower_path(".fettle");
+    let reserve = (room == "kept").then(|| state.join("reserve"));
+    // Not what is written to the file itself: that has its room already.
+    let area = Area::Below { but: Some(state.join("stage")), dir: state };
+    let steps =
+        Steps::watch(Trap { calls: Calls::Growing, area, at: 1, fate: Fate::AllFail(libc::ENOSPC), reserve }).unwrap();
+    bench.view().row_dropped(&mut bench.view().state.lock(), id);
+    assert!(steps.failed() > 0);
+    let written = bench.view().write(handle, 0, b"again");
+    match room.as_str() {
+        "kept" => assert_eq!(written.unwrap(), 5),
+        _ => assert_eq!(written.unwrap_err().code(), libc::ENOSPC),
+    }
+    steps.relent();
+    bench.view().write(handle, 0, b"again").unwrap();
+
+    bench.remount();
+    assert_eq!(bench.reasons(), [Reason::Interrupted]);
+    assert!(bench.read("a").unwrap().starts_with("again"));
+}
