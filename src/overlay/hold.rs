@@ -218,8 +218,8 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// Holds a whiteout for a reason that is not its content: of a directory, or of a rename's source.
-    pub(super) fn hold_structure(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
+    /// Holds what hides a directory, or a rename's source, for a reason that is not its content.
+    pub(super) fn hold_whiteout(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
         let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
         let path = row.names[0].clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
@@ -247,7 +247,7 @@ impl Overlay {
             detail: None,
             operation: part.operation,
         });
-        self.store.save_upper(&row)?;
+        self.store.vitally_for_programs(|| self.store.save_upper(&row))?;
         let mut state = self.state.lock();
         if state.uppers.remove(id).is_some() {
             state.uppers.insert(Upper { dirty: false, ..Upper::written(row) });

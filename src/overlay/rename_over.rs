@@ -495,7 +495,7 @@ impl Overlay {
             let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
             if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
                 log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
-                return self.hold_structure(whiteout, Reason::Backup, &Writer::default());
+                return self.hold_whiteout(whiteout, Reason::Backup, &Writer::default());
             }
         }
         if from.action == Action::Pass {
@@ -506,7 +506,7 @@ impl Overlay {
             return self.forget_whiteout(whiteout);
         }
         if !self.loses_nothing(&from.path) {
-            return self.hold_structure(whiteout, Reason::Parent, &Writer::default());
+            return self.hold_whiteout(whiteout, Reason::Parent, &Writer::default());
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         self.keep_source(&from.path, &mut landing, by)?;
@@ -534,7 +534,7 @@ impl Overlay {
     }
 
     /// What it hid is gone. The database has a row of one that took the place of what was written.
-    fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
+    pub(super) fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
         let gone = self.state.lock().uppers.remove(whiteout);
         match gone.is_some_and(|gone| gone.saved) {
             true => Ok(self.store.vitally_for_programs(|| self.store.remove_upper(whiteout))?),

@@ -15,6 +15,14 @@ use crate::sys::Mode;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::Place;
 
+/// How a directory has gone from the view.
+enum Gone {
+    /// Below: where it was, and what it looked like.
+    Below(Place, DirLooks),
+    /// It waits for review by this entry.
+    Hidden(UpperId),
+}
+
 impl Overlay {
     pub fn rmdir(&self, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<()> {
         self.check_may_write(caller)?;
@@ -37,46 +45,37 @@ impl Overlay {
         };
         let hidden = self.hidden_below(&path)?;
         let waits = gated.or((!hidden.is_empty()).then_some(Reason::Parent));
-        // One that is hidden comes back by a discard.
-        let removed = match waits {
+        let gone = match waits {
             Some(reason) => {
                 self.check_may_change(0)?;
-                self.hide_dir(&path, reason, &self.doer(caller))?;
-                None
+                Gone::Hidden(self.hide_dir(&path, reason, &self.doer(caller))?)
             }
-            None => Some(self.remove_dir_below(&path, &was)?),
+            None => self.remove_dir_below(&path, &was)?,
         };
         if self.action(&path, FileKind::Directory) != Action::Pass {
-            let looks = removed.as_ref().map(|(_, looks)| *looks);
-            let noted = self.note_dir_removed(&path, looks, waits, &self.doer(caller));
-            noted.map_err(|err| match &removed {
-                Some((place, looks)) => self.put_dir_back(place, looks, &path, err),
-                None => err,
-            })?;
+            let noted = self.note_dir_removed(&path, &gone, waits, &self.doer(caller));
+            noted.map_err(|err| self.put_dir_back(&path, &gone, err))?;
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())
     }
 
-    /// Gives where it was, and what it looked like.
-    fn remove_dir_below(&self, path: &RelPath, was: &Meta) -> Result<(Place, DirLooks)> {
+    fn remove_dir_below(&self, path: &RelPath, was: &Meta) -> Result<Gone> {
         let place = self.lower.place(path)?;
         let looks = DirLooks::of_going(&place, was)?;
         // What was renamed out of it would be looked for there.
         self.store.record_waiting()?;
         place.remove_dir()?;
-        Ok((place, looks))
+        Ok(Gone::Below(place, looks))
     }
 
-    /// One with `looks` is gone below, another `waits` for review and is hidden.
-    fn note_dir_removed(
-        &self,
-        path: &RelPath,
-        looks: Option<DirLooks>,
-        waits: Option<Reason>,
-        by: &Writer,
-    ) -> Result<()> {
-        let doing = if looks.is_some() { Doing::RemoveDir } else { Doing::Hold };
+    /// `waits`: why one that is hidden does.
+    fn note_dir_removed(&self, path: &RelPath, gone: &Gone, waits: Option<Reason>, by: &Writer) -> Result<()> {
+        let (doing, looks) = match gone {
+            Gone::Below(_, looks) => (Doing::RemoveDir, Some(*looks)),
+            // One that is hidden comes back by a discard.
+            Gone::Hidden(_) => (Doing::Hold, None),
+        };
         let part = self.part_of(path, by, doing);
         let removed = looks.map(|looks| PathEffect::new(path, Effect::DirRemoved(looks)));
         let event = self.structure_event(path, "[directory removed]".to_owned(), by).doing(removed);
@@ -88,13 +87,13 @@ impl Overlay {
                 event.id = state.uppers.held_at(path).map(|held| held.id.to_string());
             }
         });
-        let gone = match looks {
-            Some(_) => state.past.left_dir(path),
-            None => state.past.left(path).into_iter().collect(),
+        let anchors = match gone {
+            Gone::Below(..) => state.past.left_dir(path),
+            Gone::Hidden(_) => state.past.left(path).into_iter().collect(),
         };
-        let became = self.record_done(event, gone.clone())?;
+        let became = self.record_done(event, anchors.clone())?;
         state.forget_recent(path);
-        state.know(gone);
+        state.know(anchors);
         drop(state);
         self.recorded(&part, became);
         Ok(())
@@ -131,15 +130,22 @@ impl Overlay {
     }
 
     /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
-    fn hide_dir(&self, path: &RelPath, reason: Reason, by: &Writer) -> Result<()> {
+    fn hide_dir(&self, path: &RelPath, reason: Reason, by: &Writer) -> Result<UpperId> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
-        self.hold_structure(id, reason, by)
+        let held = self.hold_whiteout(id, reason, by);
+        held.map_err(|err| self.put_dir_back(path, &Gone::Hidden(id), err)).map(|()| id)
     }
 
     /// A directory whose removal could not be recorded, because of `err`.
-    fn put_dir_back(&self, place: &Place, looks: &DirLooks, path: &RelPath, err: Error) -> Error {
-        match (place.make_dir(Mode::RWXU).and_then(|()| looks.give(place)), err) {
+    fn put_dir_back(&self, path: &RelPath, gone: &Gone, err: Error) -> Error {
+        let put_back = match gone {
+            Gone::Below(place, looks) => {
+                place.make_dir(Mode::RWXU).and_then(|()| looks.give(place)).doing(|| format!("make {path} anew"))
+            }
+            Gone::Hidden(id) => self.forget_whiteout(*id),
+        };
+        match (put_back, err) {
             (Err(second), Error::Store(err)) => {
                 log::error!("put {path} back: {second}");
                 self.store.unrecorded(err).into()

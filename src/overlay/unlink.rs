@@ -241,7 +241,7 @@ impl Overlay {
         }
         self.orphan_hidden(path, row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
-        self.hold_structure(id, Reason::Parent, &by)
+        self.hold_whiteout(id, Reason::Parent, &by)
     }
 
     /// The deletion of something changed is judged against what the change was based on. What waited is kept.

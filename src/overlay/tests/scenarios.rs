@@ -1552,6 +1552,16 @@ pub(super) const FAULTY: &[Scenario] = &[
         },
         precious: &["one\n"],
     },
+    Scenario {
+        name: "a directory is removed in which all waits for review as deleted",
+        rule: Rule::Unrecorded,
+        ready: |bench| {
+            bench.put("d/a", &lines("gone", 100));
+            bench.unlink("d/a");
+        },
+        act: |bench| bench.rmdir("d").map_err(Refusal::from),
+        precious: &["gone 99\n"],
+    },
 ];
 
 /// Only with deaths: somebody else acts below, and no fault of ours is told to him.
