@@ -117,4 +117,15 @@ mod tests {
         let broken = fails(|| io::Error::from_raw_os_error(libc::EIO)).map(told);
         assert_eq!(broken, [(ErrorCode::Io, ErrorCode::WriteFailed); 2]);
     }
+
+    /// What has changed the project is not told as nothing.
+    #[test]
+    fn what_could_not_be_recorded_is_done() {
+        let cause = io::Error::from_raw_os_error(libc::EIO);
+        let cause = store::Error::Io { doing: "write to the state database".to_owned(), cause };
+        let err = Error::Store(store::Error::Unrecorded(Box::new(cause)));
+        let want = "the project has changed and that could not be recorded: write to the state database: \
+                    Input/output error (os error 5)";
+        assert_eq!(why_not_landed(err, "nothing was applied").message, want);
+    }
 }

@@ -370,18 +370,17 @@ impl Overlay {
     }
 
     /// What is held over what has been restored goes on against that, but for what was held `again` over it.
-    pub(super) fn tell_restored(&self, plan: &Plan<'_>, again: &[UpperRow]) -> Reviewed<()> {
+    pub(super) fn tell_restored(&self, plan: &Plan<'_>, again: &[UpperRow]) {
         let again: HashSet<&RelPath> = again.iter().flat_map(|row| &row.names).collect();
         for file in &plan.files {
             if !again.contains(file.path) {
-                self.rebase_held(file.path).map_err(|err| failed(file.path, &err))?;
+                self.rebase_restored(file.path);
             }
             self.tell_changed(file.path, true);
         }
         let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed.iter().copied());
         let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
         dirs.for_each(|dir| self.tell_changed(dir, false));
-        Ok(())
     }
 
     fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {

@@ -458,6 +458,8 @@ pub(super) fn changed_meanwhile(path: &str) -> ErrorBody {
 pub(super) fn why_not_landed(err: Error, nothing: &str) -> ErrorBody {
     match err {
         Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
+        // It was done, and the next start finishes it.
+        Error::Store(store::Error::Unrecorded(_)) => ErrorBody::new(ErrorCode::WriteFailed, err.to_string()),
         Error::Busy { path, pid: Some(pid) } => busy_open(&path, pid),
         Error::Busy { path, pid: None } => refused_at(&path, ErrorCode::Busy, "it was written to at this very moment"),
         other if other.is_written_meanwhile() => ErrorBody::new(ErrorCode::Busy, format!("{nothing}: {other}")),

@@ -67,7 +67,7 @@ impl Overlay {
         }
         for outcome in &mut outcomes {
             outcome.operation = operation.map(|operation| operation.to_string());
-            self.rebase_held(&outcome.path).map_err(|err| failed(&outcome.path, &err))?;
+            self.rebase_restored(&outcome.path);
             self.tell_changed(&outcome.path, true);
         }
         Ok(outcomes)
@@ -238,9 +238,16 @@ impl Overlay {
         self.store.last_landed(&unseen).map_err(|err| self.not_landed(err.into(), "nothing was restored"))
     }
 
-    /// A held change over what was just restored goes on against that, under a new id. Nobody has written: however little
-    /// it now changes, it goes on waiting.
-    pub(super) fn rebase_held(&self, path: &RelPath) -> Result<()> {
+    /// A held change over what was just restored goes on against that, if anything does not keep it from that: the path is
+    /// restored all the same, and so are others, which are to be told.
+    pub(super) fn rebase_restored(&self, path: &RelPath) {
+        if let Err(err) = self.rebase_held(path) {
+            log::error!("{path} is restored, and what is held over it is not based on that: {err}");
+        }
+    }
+
+    /// It goes on under a new id. Nobody has written: however little it now changes, it goes on waiting.
+    fn rebase_held(&self, path: &RelPath) -> Result<()> {
         let Some(id) = self.state.lock().uppers.at(path) else { return Ok(()) };
         let (mut row, claimed) = match self.claim(id) {
             // It was decided about, or renamed, a moment ago.

@@ -4,6 +4,7 @@ mod beside;
 mod bursts;
 mod check;
 mod crash;
+mod done;
 mod durable;
 mod faults;
 mod findings;

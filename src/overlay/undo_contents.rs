@@ -80,10 +80,9 @@ impl Overlay {
         let Undoing { dropping, plan, .. } = undoing;
         // It is done by now: what one part cannot show does not keep the others from being told.
         let dropped = self.dropped(dropping, dropped, landed.operation);
-        let told = self.tell_restored(&plan, &again.rows);
+        self.tell_restored(&plan, &again.rows);
         self.tell_returned(again);
         let mut outcomes = dropped?;
-        told?;
         outcomes.extend(restored.into_iter().chain(returned));
         Ok(outcomes)
     }
