@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::compare::leaves_project;
 use super::error::Context;
 use super::handles::Backing;
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::RelPath;
 use crate::policy::rules::{Action, sensitive};
@@ -321,7 +321,7 @@ impl Overlay {
                 new.keep();
             }
             match state.uppers.get_mut(row.id) {
-                Some(upper) => (upper.dirty, upper.saved) = (true, true),
+                Some(upper) => (upper.dirty, upper.recorded) = (true, Recorded::Row),
                 None => state.uppers.insert(Upper { synced: one.synced, ..Upper::written(row.clone()) }),
             }
             state.uppers.set_row(row.clone());

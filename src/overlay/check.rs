@@ -32,7 +32,7 @@ impl Overlay {
         let ids = |is: &dyn Fn(&super::uppers::Upper) -> bool| -> HashSet<UpperId> {
             state.uppers.iter().filter(|upper| is(upper)).map(|upper| upper.row.id).collect()
         };
-        Scope { moving: ids(&|upper| upper.busy || upper.dirty), rowless: ids(&|upper| !upper.saved) }
+        Scope { moving: ids(&|upper| upper.busy || upper.dirty), rowless: ids(&|upper| !upper.has_row()) }
     }
 
     /// The view shows what the database would show after a restart.
@@ -48,7 +48,7 @@ impl Overlay {
                 faults.push(Fault { kind: FaultKind::Upper, about, message });
             }
         }
-        for upper in state.uppers.iter().filter(|upper| upper.saved && !upper.busy && !upper.dirty) {
+        for upper in state.uppers.iter().filter(|upper| upper.has_row() && !upper.busy && !upper.dirty) {
             if rows.get(&upper.row.id) != Some(&&upper.row) {
                 let about = upper.row.names[0].to_string();
                 let message = format!("is {:?} in the view, {:?} in the database", upper.row, rows.get(&upper.row.id));

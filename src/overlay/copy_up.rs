@@ -9,7 +9,7 @@ use super::error::Context;
 use super::handles::{Backing, OpenFile};
 use super::nodes::NodeId;
 use super::settle::Claim;
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::HoldSource;
@@ -254,9 +254,9 @@ impl Overlay {
         // What was synced before it landed stays so until somebody writes again.
         upper.synced &= !upper.is_landed();
         upper.dirty = true;
-        if !upper.saved {
+        if !upper.has_row() {
             self.store.save_upper(&upper.row)?;
-            upper.saved = true;
+            upper.recorded = Recorded::Row;
         }
         Ok(true)
     }
@@ -334,7 +334,7 @@ impl Upper {
         Self {
             row,
             dirty: true,
-            saved: true,
+            recorded: Recorded::Row,
             busy: false,
             synced: false,
             moved_on: false,

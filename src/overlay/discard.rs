@@ -11,7 +11,7 @@ use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewed};
 use super::side::Side;
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
@@ -360,7 +360,7 @@ impl Overlay {
         state.uppers.held_no_more(id);
         state.uppers.set_base(id, Base::of(Below::of(below.as_ref())));
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
-        (upper.dirty, upper.saved) = (true, true);
+        (upper.dirty, upper.recorded) = (true, Recorded::Row);
         Ok(self.store.save_upper(&upper.row)?)
     }
 }

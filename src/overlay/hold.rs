@@ -10,7 +10,7 @@ use super::goes::{Doing, Part};
 use super::land::backup_of;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::protocol::EventName;
@@ -56,7 +56,7 @@ impl Overlay {
         state.uppers.set_row(row);
         for row in &epilogue.save {
             if let Some(upper) = state.uppers.get_mut(row.id) {
-                upper.saved = true;
+                upper.recorded = Recorded::Row;
             }
         }
         if let Some(upper) = state.uppers.get_mut(job.row.id) {

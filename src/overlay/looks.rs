@@ -123,7 +123,7 @@ impl Overlay {
             }
             None => {}
         }
-        if upper.row.looks != before && upper.saved {
+        if upper.row.looks != before && upper.has_row() {
             self.store.save_upper(&upper.row)?;
         }
         Ok(())

@@ -247,7 +247,7 @@ impl State {
             Some(upper) => upper.moved_on,
             None => writing.handle.opened().is_some_and(is_other),
         };
-        let synced = before.is_some_and(|upper| upper.synced && upper.saved);
+        let synced = before.is_some_and(|upper| upper.synced && upper.has_row());
         self.uppers.insert(Upper { moved_on, synced, ..Upper::written(row) });
         self.epoch += 1;
         // Whoever has looked at the content before must look again.

@@ -12,7 +12,7 @@ use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
 use super::settle::{Claim, Job};
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{NodeId, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::Action;
@@ -283,7 +283,7 @@ impl State {
                 let takes_along = upper.takes_along.filter(|(source, _)| *source != covered.to);
                 // What goes on waiting is judged already.
                 let dirty = upper.dirty || upper.row.held.is_none() || row.held.is_none();
-                self.uppers.insert(Upper { row, saved: true, dirty, takes_along, ..upper });
+                self.uppers.insert(Upper { row, recorded: Recorded::Row, dirty, takes_along, ..upper });
             }
         }
     }

@@ -11,7 +11,7 @@ use super::parting::{Departure, Parted, Parting};
 use super::rename::End;
 use super::renamed::Renamed;
 use super::settle::{Claim, Settled};
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, Reason, RelPath};
 use crate::policy::rules::Action;
@@ -101,7 +101,8 @@ impl Overlay {
         // What lower alone has at the target gives way when this is judged: until then nothing need be known of it, but where
         // the source is judged by itself, after it.
         let saved = goes_by_review(from) || taken.gives_way.stands().is_some();
-        let entry = Upper { saved, synced, takes_along, ..Upper::written(taken.row) };
+        let recorded = if saved { Recorded::Row } else { Recorded::Nothing };
+        let entry = Upper { recorded, synced, takes_along, ..Upper::written(taken.row) };
         let (hiding, gives_way, epilogue) = (Some(hiding), taken.gives_way, Epilogue::default());
         let arrival = Arrival { entry, gives_way, hiding, parts: None, epilogue, kept };
         let ((upper, renamed), parted) = {
@@ -175,7 +176,7 @@ impl Overlay {
 
     fn save_moved(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
-        let unsaved = state.uppers.get_mut(id).filter(|upper| !upper.saved);
+        let unsaved = state.uppers.get_mut(id).filter(|upper| !upper.has_row());
         unsaved.map_or(Ok(()), |upper| self.save_vitally(upper))
     }
 
@@ -351,8 +352,8 @@ impl Overlay {
         if state.uppers.at(&to.path) != gives_way.stands() {
             return Err(Error::Errno(libc::ESTALE));
         }
-        let (replaced, is_saved) = (gives_way.goes(), entry.saved);
-        let hiding = hiding.map(|hiding| Upper { saved: is_saved, ..hiding });
+        let (replaced, is_saved) = (gives_way.goes(), entry.has_row());
+        let hiding = hiding.map(|hiding| Upper { recorded: entry.recorded, ..hiding });
         if is_saved {
             epilogue.drop.extend(replaced);
             epilogue.save.extend([Some(&entry), hiding.as_ref()].into_iter().flatten().map(|upper| upper.row.clone()));
@@ -431,7 +432,7 @@ impl Overlay {
     fn undo_move_over(&self, from: &End, to: &End, upper: UpperId, whiteout: UpperId, err: Error) -> Error {
         let mut state = self.state.lock();
         state.uppers.remove(whiteout);
-        let is_saved = state.uppers.remove(upper).is_some_and(|entry| entry.saved);
+        let is_saved = state.uppers.remove(upper).is_some_and(|entry| entry.has_row());
         state.epoch += 1;
         state.nodes.unname(to.parent, &to.name);
         state.nodes.unname(from.parent, &from.name);
@@ -536,7 +537,7 @@ impl Overlay {
     /// What it hid is gone. The database has a row of one that took the place of what was written.
     pub(super) fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
         let gone = self.state.lock().uppers.remove(whiteout);
-        match gone.is_some_and(|gone| gone.saved) {
+        match gone.is_some_and(|gone| gone.has_row()) {
             true => Ok(self.store.vitally_for_programs(|| self.store.remove_upper(whiteout))?),
             false => Ok(()),
         }

@@ -15,7 +15,7 @@ use super::error::Context;
 use super::handles::OpenFile;
 use super::land::{backup_of, is_elsewhere};
 use super::side::Side;
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::hooks::Answer;
 use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
@@ -346,10 +346,11 @@ impl Overlay {
     /// Without room for it the next write is refused, and what landed has landed all the same.
     pub(super) fn row_dropped(&self, state: &mut State, id: UpperId) {
         let Some(upper) = state.uppers.get_mut(id) else { return };
-        upper.saved = false;
         if !upper.dirty {
+            upper.recorded = Recorded::Landed;
             return;
         }
+        upper.recorded = Recorded::Nothing;
         let path = upper.row.names[0].clone();
         if let Err(err) = self.save_vitally(upper) {
             log::error!("{path} was written to while it landed, and that is not recorded: {err}");
@@ -363,7 +364,7 @@ impl Overlay {
     /// The database knows of an entry from here on, on a full disk, too: what it stands for is done.
     pub(super) fn save_vitally(&self, upper: &mut Upper) -> Result<()> {
         self.store.vitally_for_programs(|| self.store.save_upper(&upper.row))?;
-        upper.saved = true;
+        upper.recorded = Recorded::Row;
         Ok(())
     }
 

@@ -107,7 +107,7 @@ impl Overlay {
             taken => taken?,
         };
         self.take_looks_below(&row, &mut self.row_side(&row)?, &self.present_side(path)?)?;
-        if let Some(upper) = self.state.lock().uppers.get(id).filter(|upper| upper.saved) {
+        if let Some(upper) = self.state.lock().uppers.get(id).filter(|upper| upper.has_row()) {
             self.store.save_upper(&upper.row)?;
         }
         drop(claimed);

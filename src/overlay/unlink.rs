@@ -8,7 +8,7 @@ use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::parting::{Departure, Parting};
 use super::settle::Claim;
-use super::uppers::Upper;
+use super::uppers::{Recorded, Upper};
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
@@ -77,7 +77,7 @@ impl Overlay {
 
     fn unlink_hidden(&self, whiteout: Upper, caller: &Caller) -> Result<()> {
         let (by, id) = (self.doer(caller), whiteout.row.id);
-        self.hide_by(Upper { saved: false, ..whiteout })?;
+        self.hide_by(Upper { recorded: Recorded::Nothing, ..whiteout })?;
         match self.settle_or_deny(id, &by, Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
@@ -107,7 +107,7 @@ impl Overlay {
     pub(super) fn whiteout(&self, path: &RelPath, meta: &Meta) -> Upper {
         let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
         let row = deleted(self.store.reserve_upper(), path, Base::of(below));
-        Upper { saved: false, ..Upper::written(row) }
+        Upper { recorded: Recorded::Nothing, ..Upper::written(row) }
     }
 
     fn unlink_upper(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {

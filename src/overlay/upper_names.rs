@@ -68,8 +68,8 @@ impl State {
                 epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
             }
         }
-        if upper.saved {
-            // One that is not has landed, and is only open still: the database need not know of it.
+        if upper.has_row() {
+            // One without has landed, and is only open still, or is recorded by the judgement that is coming.
             epilogue.save.push(row.clone());
         }
         rows.push(row);

@@ -19,8 +19,7 @@ pub(super) struct Upper {
     pub row: UpperRow,
     /// Written since it was last judged.
     pub dirty: bool,
-    /// The database has a row of it. It has none between a landing and the next write through a handle still open.
-    pub saved: bool,
+    pub recorded: Recorded,
     /// Being judged or reviewed: nobody else may touch it.
     pub busy: bool,
     /// An fsync was asked for of this content: what lands it must be durable, also once more under another name.
@@ -41,10 +40,24 @@ pub(super) struct Upper {
     pub blob: Option<(ChangeId, gix::ObjectId)>,
 }
 
+/// What the database tells of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// Nothing yet.
+    Nothing,
+    Row,
+    /// Nothing any more, until the next write through a handle still open: lower has its content.
+    Landed,
+}
+
 impl Upper {
     /// Lower has its content; it stays only for who has it open.
     pub fn is_landed(&self) -> bool {
-        !self.saved && !self.dirty
+        self.recorded == Recorded::Landed && !self.dirty
+    }
+
+    pub fn has_row(&self) -> bool {
+        self.recorded == Recorded::Row
     }
 
     /// A directory that somebody removed below, and that the view goes on having for what is held in it.
@@ -226,7 +239,7 @@ impl Uppers {
             {
                 *stamp = *after;
                 upper.row.base.found = content;
-                rows.extend(upper.saved.then(|| upper.row.clone()));
+                rows.extend(upper.has_row().then(|| upper.row.clone()));
             }
         }
         rows
@@ -241,7 +254,7 @@ impl Uppers {
 
     /// What the database shall know then of the entry there.
     pub fn saved_on_copy(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<UpperRow> {
-        let saved = self.upper_at(path).filter(|upper| upper.saved);
+        let saved = self.upper_at(path).filter(|upper| upper.has_row());
         saved.and_then(|upper| upper.on_copy(before, after)).into_iter().collect()
     }
 

@@ -152,6 +152,37 @@ assert sorted(os.listdir(".")) == ["deny", "hold", "land"], os.listdir(".")
     }
 }
 
+/// Who has it open may ask for its attributes anew while the program thinks.
+#[test]
+fn what_is_asked_about_has_the_size_that_it_was_written_with() {
+    let scratch = mounted_scratch!();
+    scratch.write("target", "old\n");
+    let flags = scratch.root().display().to_string();
+    let waits = format!("touch '{flags}/asked'; until [ -e '{flags}/go' ]; do sleep 0.01; done");
+    let hook = BY_NAME.replace(
+        "case $question in",
+        &format!("case $question in\n    *'\"path\":\"target'*) {waits} ;;\nesac\ncase $question in"),
+    );
+    let hook = program(&scratch, "waits", &hook);
+    let view = mounting(&scratch, &[&hook]).start();
+    let size = r#"
+import ctypes, struct, threading, time
+put("temporary", b"longer\n")
+file = os.open("temporary", os.O_RDONLY)
+renaming = threading.Thread(target=os.rename, args=("temporary", "target"))
+renaming.start()
+while not os.path.exists("FLAGS/asked"):
+    time.sleep(0.01)
+told, by_descriptor, asks_anew = ctypes.create_string_buffer(256), 0x1000, 0x2000
+assert ctypes.CDLL(None).statx(file, b"", by_descriptor | asks_anew, 0x7ff, told) == 0
+open("FLAGS/go", "w").close()
+renaming.join()
+assert struct.unpack_from("<Q", told, 40)[0] == 7, told.raw[40:48]
+"#;
+    script(&scratch, &view, &size.replace("FLAGS", &flags));
+    view.assert_landed("target", "longer\n");
+}
+
 /// The kernel asks for such a rename twice, and permission programs are asked once.
 #[test]
 fn one_of_several_names_whose_rename_is_denied_is_the_files_still() {

@@ -310,7 +310,7 @@ impl Project {
         let state = self.bench.view().state.lock();
         assert!(state.uppers.iter().all(|upper| !upper.busy), "an entry stays claimed");
         let mut rows: Vec<UpperRow> =
-            state.uppers.iter().filter(|upper| upper.saved).map(|upper| upper.row.clone()).collect();
+            state.uppers.iter().filter(|upper| upper.has_row()).map(|upper| upper.row.clone()).collect();
         drop(state);
         rows.sort_by_key(|row| row.id);
         assert_eq!(rows, self.bench.view().store().load_upper().unwrap(), "the database");

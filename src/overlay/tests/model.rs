@@ -654,7 +654,7 @@ impl Pair {
     /// The database and the memory agree, and no upper file is without its entry.
     fn check_rows(&self) {
         let state = self.view().state.lock();
-        let saved = state.uppers.iter().filter(|upper| upper.saved).map(|upper| upper.row.clone());
+        let saved = state.uppers.iter().filter(|upper| upper.has_row()).map(|upper| upper.row.clone());
         let mut rows: Vec<UpperRow> = saved.collect();
         rows.sort_by_key(|row| row.id);
         let files = state.uppers.iter().filter(|upper| upper.row.what != What::Whiteout).count();

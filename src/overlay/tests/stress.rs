@@ -202,7 +202,7 @@ fn check(seed: u64) {
         assert!(state.handles.is_empty());
         let mut rows: Vec<UpperRow> = Vec::new();
         for upper in state.uppers.iter() {
-            let settled = !upper.busy && !upper.dirty && upper.saved && upper.row.held.is_some();
+            let settled = !upper.busy && !upper.dirty && upper.has_row() && upper.row.held.is_some();
             assert!(settled, "{upper:?}");
             rows.push(upper.row.clone());
         }
