@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - No lower entry is replaced or removed before its content is in [`content`] (DESIGN, invariant 4).
-//! - An upper inode never becomes a lower inode: landing copies (invariant 5).
+//! - An upper inode becomes a lower inode only where nobody goes on writing to it: [`landing`] is told so, and copies all
+//!   else (invariant 5).
 //! - Settled rows and the journal entry that made them change in one database transaction.
 
 mod anchors;
