@@ -183,7 +183,7 @@ say "scripts/realworld --quick"
 # Not cargo and npm, which take minutes.
 scripts/realworld --quick --only git --only trees --only sqlite --only traffic --bin "$target/debug/fettlefs"
 say "scripts/powercut"
-scripts/powercut --states 50 --bin "$target/debug/fettlefs"
+scripts/powercut --states 40 --bin "$target/debug/fettlefs"
 say "scripts/conformance --quick"
 # Beside what it builds, so that the suites are built once for it.
 scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
