@@ -13,7 +13,7 @@
 
 use rusqlite::OptionalExtension;
 
-use super::recovery::sweep_dir;
+use super::recovery::{sweep_dir, told_if_it_stays};
 use super::upper::{self, UpperRow, What};
 use super::{Context, Fate, Recovered, Result, STATE_DIR_NAME, Store, verdicts};
 use crate::model::RelPath;
@@ -189,8 +189,8 @@ fn runner_key(runner: u32) -> String {
 fn sweep_tree(lower: &Tree) -> Result<usize> {
     let (mut dirs, mut swept) = (vec![RelPath::default()], 0);
     while let Some(dir) = dirs.pop() {
-        swept += sweep_dir(lower, &dir)?;
-        // One that cannot be listed has no names of ours: we made none there.
+        swept += told_if_it_stays(sweep_dir(lower, &dir))?.unwrap_or_default();
+        // Of one that cannot be listed that has been told.
         let entries = lower.list(&dir).unwrap_or_default();
         let below = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
         let below = below.filter(|entry| !(dir.is_root() && entry.name == STATE_DIR_NAME));

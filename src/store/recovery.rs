@@ -157,7 +157,11 @@ impl Store {
             true => are_there(lower, &intent.made)?,
             false => progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn)),
         };
-        if foreign.is_empty() && is_begun && self.finish_all(&staged, &progress).is_ok() {
+        let is_finished = || {
+            let finished = self.finish_all(&staged, &progress);
+            finished.inspect_err(|err| log::error!("finish a landing, which is undone instead: {err}")).is_ok()
+        };
+        if foreign.is_empty() && is_begun && is_finished() {
             // Noted with what decides: a death right after it leaves only names that the notes tell.
             let waiting = if is_swept_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
             self.database.lock().write(|tx| {
@@ -202,26 +206,37 @@ impl Store {
         staged.iter().try_for_each(Staged::sync_rewritten)
     }
 
-    /// Removes the temporary names that finished landings had no time to remove.
+    /// Removes the temporary names that finished landings had no time to remove. The note of one that stays does, too.
     fn sweep_noted(&self, lower: &Tree) -> Result<usize> {
         let noted = {
             let database = self.reading()?;
-            let mut statement = database.reader().prepare("SELECT path FROM sweep")?;
-            let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+            let mut statement = database.reader().prepare("SELECT id, path FROM sweep")?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
         };
-        let mut swept = 0;
-        for note in noted.iter().filter_map(|bytes| SweepNote::parse(bytes)) {
-            if let Some(of) = &note.of {
-                self.keep_left_in(lower, &note.at, of)?;
+        let (mut swept, mut done) = (0, Vec::new());
+        for (id, bytes) in noted {
+            let sweeping = SweepNote::parse(&bytes).map_or(Ok(0), |note| self.sweep(lower, &note));
+            if let Some(gone) = told_if_it_stays(sweeping)? {
+                swept += gone;
+                done.push(id);
             }
-            swept += match note.at.name().is_some_and(is_temp_name) {
-                true => usize::from(remove_temp(lower, &note.at)?),
-                false => sweep_dir(lower, &note.at)?,
-            };
         }
-        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM sweep", []).map(|_| ())?))?;
+        self.database.lock().write(|tx| {
+            let mut forget = tx.prepare_cached("DELETE FROM sweep WHERE id = ?1")?;
+            done.iter().try_for_each(|id| Ok(forget.execute([id]).map(|_| ())?))
+        })?;
         Ok(swept)
+    }
+
+    fn sweep(&self, lower: &Tree, note: &SweepNote) -> Result<usize> {
+        if let Some(of) = &note.of {
+            self.keep_left_in(lower, &note.at, of)?;
+        }
+        match note.at.name().is_some_and(is_temp_name) {
+            true => remove_temp(lower, &note.at).map(usize::from),
+            false => sweep_dir(lower, &note.at),
+        }
     }
 
     /// What somebody put into a directory before it came to stand under a temporary name is his: a backup by its path.
@@ -237,7 +252,7 @@ impl Store {
     fn sweep_strays(&self, lower: &Tree) -> Result<usize> {
         let rows = self.load_upper()?;
         let dirs: HashSet<RelPath> = rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
-        dirs.iter().map(|dir| sweep_dir(lower, dir)).sum()
+        dirs.iter().map(|dir| told_if_it_stays(sweep_dir(lower, dir)).map(Option::unwrap_or_default)).sum()
     }
 
     /// Removes upper files that no row speaks of: their landing was recorded, their removal was not reached.
@@ -388,9 +403,24 @@ fn are_there(lower: &Tree, made: &[RelPath]) -> Result<bool> {
     Ok(true)
 }
 
+/// A start does not fail by what cannot be looked into or removed: none is given then. For want of room it is, which is made
+/// for who tries again.
+pub(super) fn told_if_it_stays<T>(sweeping: Result<T>) -> Result<Option<T>> {
+    match sweeping {
+        Err(err) if !err.is_full() => {
+            log::error!("remove what a landing has left: {err}");
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
+}
+
 pub(super) fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {
-    // A directory that is gone has no names to sweep.
-    let Ok(entries) = lower.list(dir) else { return Ok(0) };
+    let entries = match lower.list(dir) {
+        // One that is gone has no names to sweep.
+        Err(err) if is_absent(&err) => return Ok(0),
+        listed => listed.doing(|| format!("look for temporary names in {dir}"))?,
+    };
     let mut swept = 0;
     for entry in entries.iter().filter(|entry| is_temp_name(&entry.name)) {
         if let Ok(path) = dir.join(&entry.name) {
@@ -404,10 +434,9 @@ fn remove_temp(lower: &Tree, path: &RelPath) -> Result<bool> {
     if !path.name().is_some_and(is_temp_name) {
         return Ok(false);
     }
-    let Ok(place) = lower.place(path) else { return Ok(false) };
-    match place.unlink() {
+    match lower.place(path).and_then(|place| place.unlink()) {
         Ok(()) => Ok(true),
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(err) if is_absent(&err) => Ok(false),
         Err(err) if err.raw_os_error() == Some(libc::EISDIR) => {
             remove_temp_dir(lower, path)?;
             Ok(true)

@@ -685,6 +685,40 @@ fn the_boot_stays_noted_where_the_project_cannot_be_synced() {
     assert_eq!(bench.store().setting("boot").unwrap(), None);
 }
 
+/// By which a process knows which calls below fail.
+const SWEEPS_UNDER: &str = "FETTLE_SWEEPS_UNDER";
+
+#[test]
+fn a_name_that_recovery_cannot_remove_goes_when_it_can() {
+    for calls in ["reading", "changing"] {
+        let (passed, told) = test_apart("store::tests::a_sweep_cannot_look_or_remove", (SWEEPS_UNDER, calls));
+        assert!(passed, "{calls}: {told}");
+    }
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_sweep_cannot_look_or_remove() {
+    let (calls, errno) = match std::env::var(SWEEPS_UNDER).as_deref() {
+        Ok("reading") => (Calls::Reading, libc::EIO),
+        Ok(_) => (Calls::Changing, libc::EACCES),
+        Err(_) => return,
+    };
+    let mut bench = Bench::new();
+    let temp = bench.path(&format!("d/{TEMP_PREFIX}left"));
+    std::fs::create_dir(bench.path("d")).unwrap();
+    std::fs::write(&temp, "new\n").unwrap();
+    bench.store().announce(&path("d")).unwrap();
+    let (area, fate) = (Area::Below { dir: bench.path("d"), but: None }, Fate::AllFail(errno));
+    let steps = Steps::watch(Trap { calls, area, at: 1, fate, reserve: None }).unwrap();
+    assert!(bench.recover().unwrap().is_nothing(), "the start does not fail by it");
+    assert!(steps.failed() > 0 && temp.exists());
+    steps.relent();
+    assert_eq!(bench.recover().unwrap().swept, 1);
+    assert!(!temp.exists());
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
 #[test]
 fn a_run_is_remembered_until_the_machine_is_started_again() {
     let mut bench = Bench::new();
