@@ -120,18 +120,18 @@ impl Overlay {
             }
             _ => Ok(()),
         };
-        self.closed(open, removed.access)?;
+        self.closed(open, removed.access);
         self.changed.notify_all();
         settled
     }
 
     /// Lets go of what nobody has open any more.
-    fn closed(&self, open: &Arc<OpenFile>, access: Access) -> Result<()> {
+    fn closed(&self, open: &Arc<OpenFile>, access: Access) {
         let last = open.part();
         if open.writers() == 0
             && let Some(id) = open.upper()
         {
-            self.evict(id)?;
+            self.evict(id);
         }
         if last {
             let mut state = self.state.lock();
@@ -142,7 +142,6 @@ impl Overlay {
             let _state = self.state.lock();
             open.only_read();
         }
-        Ok(())
     }
 
     /// Marks a release as under way until the guard is dropped; taken when the request is read.

@@ -212,13 +212,15 @@ impl Overlay {
 
     fn after_landing(&self, taken: &[Taken], outcomes: &[Outcome]) {
         for change in taken {
-            if let Err(err) = self.evict(change.row.id).and_then(|()| self.empty_hidden_dirs(&change.row.names[0])) {
-                log::error!("let go of {}: {err}", change.row.names[0]);
+            self.evict(change.row.id);
+            if let Err(err) = self.empty_hidden_dirs(&change.row.names[0]) {
+                log::error!("let go of the directory of {}: {err}", change.row.names[0]);
             }
         }
         let merged = |path: &RelPath| outcomes.iter().any(|done| done.path == *path && done.action == Done::Merged);
         for change in taken {
-            self.tell_changed(&change.row.names[0], merged(&change.row.names[0]));
+            let path = &change.row.names[0];
+            if merged(path) { self.tell_content_changed(path) } else { self.tell_changed(path) }
         }
     }
 

@@ -275,16 +275,13 @@ impl Overlay {
     }
 
     /// Lets an upper entry go that has landed and is not being written, and reads on from lower.
-    pub(super) fn evict(&self, id: UpperId) -> Result<()> {
+    pub(super) fn evict(&self, id: UpperId) {
         let mut state = self.state.lock();
-        let Some(upper) = state.uppers.get(id) else { return Ok(()) };
-        if !upper.is_landed() || upper.busy {
-            return Ok(());
-        }
+        let Some(upper) = state.uppers.get(id).filter(|upper| upper.is_landed() && !upper.busy) else { return };
         let path = upper.row.names[0].clone();
         if let Some(open) = state.open_of(id, &path).cloned() {
             if open.writers() > 0 {
-                return Ok(());
+                return;
             }
             if open.is_unused() {
                 state.nodes.let_go(&open);
@@ -296,7 +293,6 @@ impl Overlay {
         state.epoch += 1;
         drop(state);
         self.store.drop_upper_file(id);
-        Ok(())
     }
 
     fn read_on_from_lower(&self, open: &OpenFile, path: &RelPath) {

@@ -271,7 +271,7 @@ impl Overlay {
         let taken = reviewing.give_back();
         let names = || taken.iter().flat_map(|change| &change.row.names);
         let late = self.end_emptied_stand_ins(names());
-        names().for_each(|name| self.tell_changed(name, true));
+        names().for_each(|name| self.tell_content_changed(name));
         failures.into_iter().next().map_or(late, Err).map(|()| outcomes)
     }
 

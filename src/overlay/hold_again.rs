@@ -109,7 +109,7 @@ impl Overlay {
     }
 
     pub(super) fn tell_returned(&self, again: HeldAgain) {
-        again.rows.iter().flat_map(|row| &row.names).for_each(|name| self.tell_changed(name, true));
+        again.rows.iter().flat_map(|row| &row.names).for_each(|name| self.tell_content_changed(name));
         again.gone.into_iter().for_each(|gone| self.store.drop_upper_file(gone));
     }
 

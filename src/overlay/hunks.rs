@@ -113,7 +113,7 @@ impl Overlay {
         let outcome = self.land_hunks(&split, how).inspect_err(|err| self.record_failure(change, &err.message))?;
         self.note_parted(&change.held, outcome.new_id.as_ref());
         if !how.review.dry_run {
-            self.tell_changed(&change.row.names[0], false);
+            self.tell_changed(&change.row.names[0]);
         }
         Ok(vec![outcome])
     }
@@ -132,7 +132,7 @@ impl Overlay {
         let outcome = self.drop_hunks(&split, review)?;
         self.note_parted(&change.held, outcome.new_id.as_ref());
         if !review.dry_run {
-            self.tell_changed(&change.row.names[0], true);
+            self.tell_content_changed(&change.row.names[0]);
         }
         Ok(vec![outcome])
     }

@@ -433,32 +433,6 @@ impl Overlay {
     }
 }
 
-impl Overlay {
-    pub(super) fn tell_changed(&self, path: &RelPath, content: bool) {
-        let (node, parent) = {
-            let state = self.state.lock();
-            let parent = path.parent().and_then(|dir| state.nodes.at(&dir));
-            (state.nodes.at(path), parent)
-        };
-        if let Some(node) = node {
-            self.forget_attributes(node);
-            if content {
-                self.tell(|observer| observer.content_changed(node));
-            }
-        }
-        self.tell(|observer| observer.shows_other(path));
-        if let (Some(parent), Some(name)) = (parent, path.name()) {
-            // Its links: what is held counts in the view, and lower's events tell nothing of it.
-            self.forget_attributes(parent);
-            self.tell(|observer| match node {
-                // Dropped, it would be no place to stand in any more for who stands in it.
-                Some(_) => observer.entry_doubted(parent, name),
-                None => observer.entry_changed(parent, name),
-            });
-        }
-    }
-}
-
 impl State {
     /// An entry's own file is lower's now: nothing may be written to it any more by what is open.
     fn raised(&mut self, job: &Job, landed: &Meta) {

@@ -62,7 +62,7 @@ impl Overlay {
         let id = claimed.id;
         drop(claimed);
         // It may have landed a moment before, with us in the way of its being let go of.
-        self.evict(id)?;
+        self.evict(id);
         let Some(was) = was else { return changed };
         let judged = changed.and_then(|()| self.judge_looks(id, caller));
         if judged.is_err()

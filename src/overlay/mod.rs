@@ -434,6 +434,39 @@ impl Overlay {
         }
     }
 
+    /// Something else stands for a path, or looks otherwise.
+    fn tell_changed(&self, path: &RelPath) {
+        let node = self.state.lock().nodes.at(path);
+        if let Some(node) = node {
+            self.forget_attributes(node);
+        }
+        self.tell_name_changed(path, node);
+    }
+
+    /// The same, and its content is another.
+    fn tell_content_changed(&self, path: &RelPath) {
+        let node = self.state.lock().nodes.at(path);
+        if let Some(node) = node {
+            self.forget_attributes(node);
+            self.tell(|observer| observer.content_changed(node));
+        }
+        self.tell_name_changed(path, node);
+    }
+
+    fn tell_name_changed(&self, path: &RelPath, node: Option<NodeId>) {
+        self.tell(|observer| observer.shows_other(path));
+        let parent = path.parent().and_then(|dir| self.state.lock().nodes.at(&dir));
+        if let (Some(parent), Some(name)) = (parent, path.name()) {
+            // Its links: what is held counts in the view, and lower's events tell nothing of it.
+            self.forget_attributes(parent);
+            self.tell(|observer| match node {
+                // Dropped, it would be no place to stand in any more for who stands in it.
+                Some(_) => observer.entry_doubted(parent, name),
+                None => observer.entry_changed(parent, name),
+            });
+        }
+    }
+
     /// An event of this session about `path`.
     fn event(&self, name: EventName, path: &RelPath) -> EventDraft {
         EventDraft::new(name).with(|event| {

@@ -115,7 +115,7 @@ impl Overlay {
         let outcomes = writing.iter().zip(settled).map(|(one, settled)| one.outcome(settled, &events));
         let outcomes = outcomes.collect::<Reviewed<Vec<_>>>();
         drop(writing);
-        rewrites.iter().for_each(|rewrite| self.tell_changed(&rewrite.path, true));
+        rewrites.iter().for_each(|rewrite| self.tell_content_changed(&rewrite.path));
         outcomes
     }
 
@@ -338,7 +338,7 @@ impl<'a> Writing<'a> {
             }
             return Err(self.overlay.not_written(path, &err));
         }
-        self.overlay.tell_changed(path, true);
+        self.overlay.tell_content_changed(path);
         Ok(self.facts(Done::Landed))
     }
 

@@ -61,7 +61,7 @@ impl Overlay {
             (applied, parted)
         };
         applied.finish()?;
-        self.tell_changed(&to, false);
+        self.tell_changed(&to);
         if let Some(node) = parted {
             self.forget_attributes(node);
         }

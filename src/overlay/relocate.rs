@@ -145,7 +145,7 @@ impl Overlay {
         drop(claimed);
         self.tell_renamed(to, renamed);
         // It may have landed a moment before, with us in the way of its being let go of.
-        self.evict(id)?;
+        self.evict(id);
         Ok(operation)
     }
 
@@ -318,7 +318,7 @@ impl Overlay {
             drop(claimed);
             self.tell_renamed(moving.to, renamed);
             // One may have landed a moment before, with us in the way of its being let go of.
-            ids.iter().try_for_each(|id| self.evict(*id))?;
+            ids.iter().for_each(|id| self.evict(*id));
             return Ok(relocated);
         }
     }

@@ -376,11 +376,11 @@ impl Overlay {
             if !again.contains(file.path) {
                 self.rebase_restored(file.path);
             }
-            self.tell_changed(file.path, true);
+            self.tell_content_changed(file.path);
         }
         let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed.iter().copied());
         let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
-        dirs.for_each(|dir| self.tell_changed(dir, false));
+        dirs.for_each(|dir| self.tell_changed(dir));
     }
 
     fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {

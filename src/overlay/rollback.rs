@@ -68,7 +68,7 @@ impl Overlay {
         for outcome in &mut outcomes {
             outcome.operation = operation.map(|operation| operation.to_string());
             self.rebase_restored(&outcome.path);
-            self.tell_changed(&outcome.path, true);
+            self.tell_content_changed(&outcome.path);
         }
         Ok(outcomes)
     }

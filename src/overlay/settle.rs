@@ -168,7 +168,7 @@ impl Overlay {
             }
         };
         match &settled {
-            Ok(Settled::Landed | Settled::Unchanged) => self.evict(id)?,
+            Ok(Settled::Landed | Settled::Unchanged) => self.evict(id),
             Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
         }
         if let Some(covering) = covering {

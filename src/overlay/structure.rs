@@ -334,7 +334,8 @@ impl Overlay {
                 self.store.drop_upper_file(replaced.id);
             }
             // One may have landed a moment before, with us in the way of its being let go of.
-            return ids.iter().try_for_each(|id| self.evict(*id));
+            ids.iter().for_each(|id| self.evict(*id));
+            return Ok(());
         }
     }
 

@@ -201,7 +201,7 @@ impl Overlay {
             other => not_undone(path, &other),
         })?;
         outcome.operation = landed.operation.map(|undone| undone.to_string());
-        self.tell_changed(path, true);
+        self.tell_content_changed(path);
         Ok(vec![outcome])
     }
 
@@ -326,7 +326,7 @@ impl Overlay {
         let synced = dirs.iter().try_for_each(File::sync_all).map_err(Error::from);
         self.durable(paths[0], synced).map_err(|err| failed(paths[0], &err))?;
         outcome.operation = undone.map(|undone| undone.to_string());
-        paths.iter().for_each(|path| self.tell_changed(path, true));
+        paths.iter().for_each(|path| self.tell_content_changed(path));
         Ok(vec![outcome])
     }
 

@@ -63,7 +63,7 @@ impl Overlay {
         let undone = self.set_back((path, &place), &now, (&wanted, &found), event);
         outcome.operation = undone.map_err(|err| not_undone(path, &err))?.map(|undone| undone.to_string());
         let dressed = self.dress_held(path, &now).map_err(|err| failed(path, &err));
-        self.tell_changed(path, true);
+        self.tell_content_changed(path);
         dressed.map(|()| vec![outcome])
     }
 
@@ -112,7 +112,8 @@ impl Overlay {
         }
         drop(claimed);
         // It may have landed a moment before, with us in the way of its being let go of.
-        self.evict(id)
+        self.evict(id);
+        Ok(())
     }
 }
 
