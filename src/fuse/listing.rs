@@ -54,6 +54,10 @@ impl Changes {
     fn count(&self, dir: u64) -> u64 {
         self.0.lock().get(&dir).copied().unwrap_or_default()
     }
+
+    fn forget(&self, dir: u64) {
+        self.0.lock().remove(&dir);
+    }
 }
 
 /// Two listings of a directory at the same version are the same.
@@ -141,6 +145,10 @@ impl Open {
         self.handles.values().any(|open| open.dir == dir && open.cached_at.is_some())
     }
 
+    fn is_open(&self, dir: u64) -> bool {
+        self.handles.values().any(|open| open.dir == dir)
+    }
+
     fn keep(&mut self, dir: u64, version: Version, snapshot: &Snapshot) {
         self.drop_kept(dir);
         if snapshot.len() > KEPT_ENTRIES_MAX {
@@ -210,7 +218,12 @@ impl Listings {
     /// The kernel has let go of a directory, and of what it has kept of it. While it is unknown nobody says that its names
     /// change, and it may come back under the same number.
     pub fn forget(&self, dir: INodeNo) {
-        self.open.lock().drop_kept(dir.0);
+        let mut open = self.open.lock();
+        open.drop_kept(dir.0);
+        // Of one that has come back and was opened already, what is read is compared with how often it had changed then.
+        if !open.is_open(dir.0) {
+            self.changes.forget(dir.0);
+        }
     }
 
     /// Tells entries from `offset` on until `full` says that there is no room for the one it was given.
@@ -326,5 +339,25 @@ fn present(shown: Result<Shown>) -> Result<Option<Shown>> {
         Ok(shown) => Ok(Some(shown)),
         Err(err) if err.code() == libc::ENOENT => Ok(None),
         Err(err) => Err(err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::tests::door_to;
+
+    #[test]
+    fn of_a_directory_that_the_kernel_forgets_nothing_is_kept() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (_overlay, door) = door_to(scratch.path());
+        let (dir, listings) = (INodeNo(1), &door.listings);
+        let (handle, _) = listings.open(&door.view, dir);
+        listings.changes.note(dir.0);
+        listings.forget(dir);
+        assert_eq!(listings.changes.count(dir.0), 1, "what the handle reads is another listing");
+        listings.release(handle);
+        listings.forget(dir);
+        assert!(listings.changes.0.lock().is_empty());
     }
 }

@@ -177,7 +177,7 @@ fn work_waits_while_all_threads_are_taken_and_then_runs() {
 }
 
 /// A door to the view of a directory, as `serve` makes it, without a kernel on the other side.
-fn door_to(dir: &std::path::Path) -> (Arc<Overlay>, Door) {
+pub(super) fn door_to(dir: &std::path::Path) -> (Arc<Overlay>, Door) {
     let lower = Tree::open(dir).unwrap();
     let store = Store::open(&lower, &Location::default()).unwrap();
     let source = RuleSource::default();
