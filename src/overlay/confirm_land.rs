@@ -188,11 +188,7 @@ impl Overlay {
             };
         });
         epilogue.events.push(reviewed(event, &taken.held, by).doing(effects));
-        // What is compared with later must be there even when the file is replaced from outside.
-        if let Some(content) = new.stage(&self.store)? {
-            self.store.keep_content(&content)?;
-        }
-        Ok(())
+        self.keep_to_compare(new)
     }
 }
 

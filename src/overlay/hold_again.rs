@@ -209,9 +209,7 @@ impl Overlay {
         };
         row.id = new.as_ref().map_or_else(|| self.store.reserve_upper(), |content| content.new.id());
         // The base may have been let go of with the change.
-        if let Some(content) = self.present_side(path)?.stage(&self.store)? {
-            self.store.keep_content(&content)?;
-        }
+        self.keep_to_compare(&self.present_side(path)?)?;
         Ok(Returned { row, below: *below, content: new, instead: instead.clone() })
     }
 

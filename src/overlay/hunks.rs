@@ -237,10 +237,8 @@ impl Overlay {
         if let Some(meta) = landing.meta_of(path)? {
             rest.base.below = Below::of(Some(&meta));
         }
-        // It is what the rest is based on, and must be there even when the file is replaced from outside.
-        if let Some(content) = landed.stage(&self.store)? {
-            self.store.keep_content(&content)?;
-        }
+        // It is what the rest is based on.
+        self.keep_to_compare(landed)?;
         let whole = (whole_of(&split.change.held)?, split.new.text());
         let rest = split.rest(self, rest, landed.text(), whole)?;
         let mut epilogue = split.superseded(&rest);

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::error::Context;
-use super::review::{Reviewed, Taken, failed};
+use super::review::{Reviewed, Taken, failed, refused_at};
 use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::diff::{self, Merge};
@@ -95,6 +95,13 @@ impl Overlay {
         // The descriptor is all that is needed: the name goes with `upper`.
         write().map_err(fault)
     }
+}
+
+/// Why what comes back is not put in the place of what somebody has made of it since; `clashes` are the hunks of both that
+/// cannot be merged.
+pub(super) fn edited_since(path: &RelPath, clashes: Option<String>) -> ErrorBody {
+    let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
+    ErrorBody { detail: clashes.map(String::into_boxed_str), ..error }
 }
 
 /// Merged content looks like the change itself, until it takes over what is lower's.

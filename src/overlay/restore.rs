@@ -15,6 +15,7 @@ use super::error::Context;
 use super::flush::WAIT_FOR_RELEASES;
 use super::handles::Handle;
 use super::land::{Replacement, content_effect};
+use super::merge::edited_since;
 use super::review::{Reviewed, failed, refused_at};
 use super::side::Side;
 use super::undo::{UndoHow, structure_outcome, undone_event};
@@ -307,10 +308,7 @@ impl Overlay {
     /// What somebody has edited since, without what the operation did to it.
     fn merge_back(&self, reversal: &Reversal<'_>, new: Side, present: &Side) -> Reviewed<Side> {
         let path = reversal.path;
-        let refuse = |detail: Option<String>| {
-            let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
-            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
-        };
+        let refuse = |clashes| edited_since(path, clashes);
         let Left::Content(Some(left)) = &reversal.left else { return Err(refuse(None)) };
         self.merge_texts(path, left.content, present, &new, refuse)
     }
@@ -389,11 +387,7 @@ impl Overlay {
         let change = Replacement { path, base, new, raises: None, present, kind: BackupKind::RolledBack, by };
         file.backup = self.stage_replacement(&change, landing)?;
         file.new.digest().doing(|| format!("hash {}", file.path))?;
-        // What is compared with later must be there even when the file is replaced from outside.
-        if let Some(content) = file.new.stage(&self.store)? {
-            self.store.keep_content(&content)?;
-        }
-        Ok(())
+        self.keep_to_compare(&file.new)
     }
 
     /// Reviewed: from here on the path is judged against what it is now.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, content_effect};
-use super::review::{Review, Reviewed, check_not_ours, failed, refused_at};
+use super::merge::edited_since;
+use super::review::{Review, Reviewed, check_not_ours, failed};
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, Digest, RelPath};
@@ -115,10 +116,7 @@ impl Overlay {
     /// The backup's content with what somebody has done to `known` since. Of another file nothing can be merged; and where
     /// the backup is what is known, what he has done is all that would go.
     fn merge_edited(&self, backup: &Backup, path: &RelPath, known: Digest, present: &Side) -> Reviewed<Side> {
-        let refuse = |detail: Option<String>| {
-            let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
-            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
-        };
+        let refuse = |clashes| edited_since(path, clashes);
         if backup.symlink || backup.path != *path || backup.digest == known {
             return Err(refuse(None));
         }
@@ -181,11 +179,8 @@ impl Overlay {
             &Replacement { path, base: &base, new: &new, raises: None, present, kind, by },
             landing,
         )?;
-        if let Some(merged) = one.merged.as_ref()
-            && let Some(content) = merged.stage(&self.store)?
-        {
-            // What is compared with later must be there even when the file is replaced from outside.
-            self.store.keep_content(&content)?;
+        if let Some(merged) = &one.merged {
+            self.keep_to_compare(merged)?;
         }
         let after = new.kept().doing(|| format!("hash {}", one.path))?;
         Ok(content_effect(&base, (&one.present, one.replaced), new.version(after)))
@@ -260,9 +255,7 @@ impl Overlay {
         row.base.below = Below::of(present.meta.as_ref());
         // Where nothing is any more it stays a change of what it was one of, as one of a deleted file does (SPEC §4.3).
         (row.base.content, row.base.found) = (content.or(row.base.content), None);
-        if let Some(content) = present.stage(&self.store)? {
-            self.store.keep_content(&content)?;
-        }
+        self.keep_to_compare(&present)?;
         if row.what.is_structure() {
             return self.rebase_structure(row);
         }

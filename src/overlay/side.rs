@@ -224,6 +224,14 @@ impl Side {
 }
 
 impl Overlay {
+    /// What is compared with later must be there even when the file is replaced from outside.
+    pub(super) fn keep_to_compare(&self, side: &Side) -> Result<()> {
+        match side.stage(&self.store)? {
+            Some(content) => Ok(self.store.keep_content(&content)?),
+            None => Ok(()),
+        }
+    }
+
     /// What is judged: what its writer has open need not be opened once more.
     pub(super) fn job_side(&self, job: &Job) -> Result<Side> {
         match job.open.as_ref().and_then(|open| open.upper_file(job.row.id)) {
