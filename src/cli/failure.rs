@@ -16,6 +16,16 @@ pub enum Failure {
     Print(io::Error),
 }
 
+/// For who answers with it instead of printing it.
+impl From<Failure> for ErrorBody {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Told(body) => *body,
+            Failure::Print(err) => Self::new(ErrorCode::Io, err.to_string()),
+        }
+    }
+}
+
 impl Failure {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::Told(Box::new(ErrorBody::new(code, message)))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::mount::SettingFlags;
-use super::{Failure, sources};
+use super::sources;
 use crate::client::Place;
 use crate::control::{Asker, Project, Served, serve};
 use crate::overlay::{Grants, Overlay, Policy, PolicyError};
@@ -29,7 +29,7 @@ pub fn answer(place: &Place, request: &Request) -> Response {
 }
 
 fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody> {
-    let location = sources::location().map_err(told)?;
+    let location = sources::location()?;
     let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
     if !StateDirs::exist(&lower, &location).map_err(store_failure)? {
         return Err(not_mounted(place, request));
@@ -64,7 +64,7 @@ fn lock(lower: &Tree, location: &Location) -> Result<Lock, ErrorBody> {
 
 /// Whether a daemon died here and no other has come in its place: one that ends takes its note away.
 pub fn is_left_by_dead(place: &Place) -> Result<bool, ErrorBody> {
-    let location = sources::location().map_err(told)?;
+    let location = sources::location()?;
     let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
     Ok(is_daemons(&lower, &location))
 }
@@ -78,7 +78,7 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
     let note = HolderNote { pid: std::process::id(), mountpoint: None };
     store.write_holder(&note).map_err(store_failure)?;
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
-    let source = sources::rule_source(&place.root, None, &SettingFlags::default()).map_err(told)?;
+    let source = sources::rule_source(&place.root, None, &SettingFlags::default())?;
     let policy = match Policy::load(&lower, &source) {
         Err(err) if !asks_rules(op) => Policy::built_in(&err),
         loaded => loaded.map_err(|err| rules_needed(op, &err))?,
@@ -152,11 +152,4 @@ pub(super) fn unwritten(path: &Path, err: &io::Error) -> ErrorBody {
         _ => ErrorCode::Io,
     };
     ErrorBody::new(code, format!("write {}: {err}", path.display()))
-}
-
-fn told(failure: Failure) -> ErrorBody {
-    match failure {
-        Failure::Told(body) => *body,
-        Failure::Print(err) => ErrorBody::new(ErrorCode::Io, err.to_string()),
-    }
 }

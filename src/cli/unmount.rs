@@ -1,13 +1,14 @@
 //! `fettlefs unmount`: end a mount; what is held waits for the next one.
 
 use super::desk::Length;
+use super::mount_start::{take_away, take_dead_away};
 use super::outcome::Tense;
 use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure, held, outcome};
 use crate::client::{Client, ClientError, DeadMount, Reach};
 use crate::protocol::{ErrorCode, Exit, Held, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
-use crate::sys::mount::{self, UnmountMode, is_dead};
+use crate::sys::mount::is_dead;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use std::io::Write;
@@ -140,7 +141,7 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
     if !arguments.dry_run {
         take_away(mountpoint)?;
         // Of daemons that died before.
-        super::mount_start::take_dead_away(mountpoint)?;
+        take_dead_away(mountpoint)?;
         match waiting(project) {
             Ok(held) => (reply.held_count, reply.held) = (held.len() as u64, held),
             Err(failure) => reply.notices.push(format!("what it held is not known: {}", failure.message())),
@@ -157,18 +158,4 @@ fn waiting(project: &Path) -> Result<Vec<Held>, Failure> {
         Reply::Status(status) => Ok(status.held),
         _ => Err(Failure::other_answer()),
     }
-}
-
-fn take_away(mountpoint: &Path) -> Result<(), Failure> {
-    let done = match mount::unmount(mountpoint, UnmountMode::Detach) {
-        // A user's own mount is taken away by the set-uid program that made it.
-        Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied => {
-            mount::unmount_with_helper(mountpoint, UnmountMode::Detach)
-        }
-        done => done,
-    };
-    done.map_err(|err| {
-        let message = format!("detach the dead mount {}: {err}", mountpoint.display());
-        Failure::new(ErrorCode::NotPermitted, message)
-    })
 }

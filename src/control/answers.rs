@@ -9,10 +9,13 @@ use crate::diff::{FileContent, FileDiff, FileSide, Unreadable, unified};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent, Sides};
 use crate::protocol::{
-    Also, Backup, Counters, Counts, Cut, ErrorBody, ErrorCode, External, Held, ProjectFile, ProjectPath, Run, Status,
-    Writer,
+    Also, Backup, Counters, Counts, Cut, ErrorBody, ErrorCode, EventName, External, Held, ProjectFile, ProjectPath,
+    Run, Status, Writer,
 };
-use crate::store::{self, Depth, UpperRow, What};
+use crate::store::{self, Depth, EventDraft, UpperRow, What};
+
+/// Held changes that an answer tells of; what waits for review in full is `status`'s to tell.
+pub const HELD_TOLD_MAX: usize = 200;
 
 /// A row of which it is known that it is held.
 #[derive(Clone)]
@@ -320,6 +323,15 @@ fn standing_below(project: &Project, asker: &Asker) -> Option<String> {
 
 fn device_of(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|metadata| metadata.dev())
+}
+
+/// An event of what somebody asks for.
+pub fn asked_event(name: EventName, message: String, asker: &Asker, project: &Project) -> EventDraft {
+    EventDraft::new(name).with(|event| {
+        event.session = Some(project.overlay.session().to_owned());
+        event.message = Some(message);
+        (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
+    })
 }
 
 /// A failure below as an answer.

@@ -10,12 +10,9 @@ use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Review};
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
-use crate::store::EventDraft;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// Held changes that an answer tells of; what waits for review in full is `status`'s to tell.
-const HELD_TOLD_MAX: usize = 200;
 /// What has moved is told in so many lines.
 const MOVED_TOLD_MAX: usize = 20;
 /// Characters of a command that an event repeats.
@@ -228,7 +225,7 @@ fn reply(
 ) -> Result<CheckReply> {
     let mut held = answers::all_held(project)?;
     let held_count = held.len() as u64;
-    held.truncate(HELD_TOLD_MAX);
+    held.truncate(answers::HELD_TOLD_MAX);
     let phase = request.phase.unwrap_or(CheckPhase::Started);
     let moved = match phase {
         CheckPhase::Passed => moved(tested, &held_names(project), project)?,
@@ -247,11 +244,8 @@ fn changes(count: usize) -> String {
 }
 
 fn record(name: EventName, message: String, asker: &Asker, project: &Project) -> Result<()> {
-    let event = EventDraft::new(name).with(|event| {
-        event.session = Some(project.overlay.session().to_owned());
-        event.message = Some(message.chars().take(COMMAND_CHARS_MAX).collect());
-        (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
-    });
+    let message = message.chars().take(COMMAND_CHARS_MAX).collect();
+    let event = answers::asked_event(name, message, asker, project);
     project.overlay.store().record(&event).map_err(failed)
 }
 

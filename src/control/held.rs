@@ -12,12 +12,9 @@ use crate::protocol::{
     Acted, ChangeDiff, DiffCut, DiffReply, DiffText, ErrorBody, ErrorCode, EventName, Outcome, Reply, Request,
     ReviewReply, Target,
 };
-use crate::store::{Depth, EventDraft, Verdict};
+use crate::store::{Depth, Verdict};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
-
-/// Held changes that the answer to a request for review tells of; all are `status`'s to tell.
-const HELD_TOLD_MAX: usize = 200;
 
 /// Changes that joined an operation since it was shown, of which a refusal tells.
 const LATE_TOLD_MAX: usize = 20;
@@ -126,7 +123,8 @@ pub fn request_review(request: &Request, asker: &Asker, project: &Project) -> Re
         note_review_requested(request, &chosen, asker, project)?;
     }
     let held_count = chosen.len() as u64;
-    let held = chosen.iter().take(HELD_TOLD_MAX).map(|row| answers::held(project, row)).collect::<Result<_>>()?;
+    let held =
+        chosen.iter().take(answers::HELD_TOLD_MAX).map(|row| answers::held(project, row)).collect::<Result<_>>()?;
     Ok(Reply::RequestReview(ReviewReply { held, held_count, may_confirm: rights::may_change(asker, project) }))
 }
 
@@ -137,13 +135,10 @@ fn note_review_requested(request: &Request, chosen: &[HeldRow], asker: &Asker, p
     };
     let why = request.name.iter().flat_map(|why| [": ", why.as_str()]).flat_map(str::chars);
     let message: String = what.chars().chain(why).take(REVIEW_CHARS_MAX).collect();
-    let event = EventDraft::new(EventName::ReviewRequested).with(|event| {
-        event.session = Some(project.overlay.session().to_owned());
+    let event = answers::asked_event(EventName::ReviewRequested, message, asker, project).with(|event| {
         if let [row] = chosen {
             (event.id, event.path) = (Some(row.id().to_string()), row.row().names.first().cloned());
         }
-        event.message = Some(message);
-        (event.pid, event.uid) = (Some(asker.pid), Some(asker.uid));
     });
     project.overlay.store().record(&event).map_err(failed)
 }

@@ -95,13 +95,13 @@ impl Standing {
     fn end(&self) -> Result<()> {
         match self.is_kept {
             true => abort_connection(self.number.minor).map_err(|err| failure("cut the connection to the view", &err)),
-            false => take_away(&self.path).map_err(told).and_then(|()| self.uncover()),
+            false => take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()),
         }
     }
 
     /// Below the view are those of daemons that died. To be called when it is gone itself.
     fn uncover(&self) -> Result<()> {
-        if self.is_kept { Ok(()) } else { take_dead_away(&self.path).map_err(told) }
+        if self.is_kept { Ok(()) } else { take_dead_away(&self.path).map_err(ErrorBody::from) }
     }
 }
 
@@ -455,9 +455,9 @@ fn mount(plan: &Plan, keeper: Option<&Keeper>) -> Result<Door> {
 fn prepare_place(plan: &Plan) -> Result<()> {
     let place = &plan.mountpoint;
     if !plan.is_root {
-        return take_dead_away(place).map_err(told);
+        return take_dead_away(place).map_err(ErrorBody::from);
     }
-    if let Some(dead) = dead_mount_at(place).map_err(told)? {
+    if let Some(dead) = dead_mount_at(place)? {
         say(format_args!("mounts over the dead mount of {} on {}", dead.source.display(), place.display()));
     }
     Ok(())
@@ -564,11 +564,4 @@ fn start_waiting_for_runs(project: &Arc<Project>) -> Result<()> {
             (mounted.ask_end)();
         }
     })
-}
-
-fn told(failure: Failure) -> ErrorBody {
-    match failure {
-        Failure::Told(body) => *body,
-        Failure::Print(err) => ErrorBody::new(ErrorCode::Io, err.to_string()),
-    }
 }

@@ -367,11 +367,12 @@ pub fn take_dead_away(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As root, or else by the set-uid program that made it.
+/// As root, or else by the set-uid program that made it; what that refuses nobody here may do.
 pub fn take_away(path: &Path) -> Result<(), Failure> {
+    let refused = |err| io::Error::new(io::ErrorKind::PermissionDenied, err);
     let done = match mount::unmount(path, UnmountMode::Detach) {
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            mount::unmount_with_helper(path, UnmountMode::Detach)
+            mount::unmount_with_helper(path, UnmountMode::Detach).map_err(refused)
         }
         done => done,
     };
