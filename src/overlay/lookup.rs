@@ -107,15 +107,7 @@ impl Overlay {
         Ok(walked)
     }
 
-    /// The node of `parent`/`name`, which the kernel then knows until it forgets it.
-    pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
-        match self.find(parent, name)? {
-            Found::Entry(entry) => Ok(entry),
-            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
-        }
-    }
-
-    /// The same, with for how long a name is missing.
+    /// The node of `parent`/`name`, which the kernel then knows until it forgets it, or for how long the name is missing.
     pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
         self.wait_for_release(|state| state.nodes.child(parent, name));
         self.find_now(parent, name, Asked::ToLook)

@@ -81,6 +81,15 @@ fn rename(view: &Overlay, from: (NodeId, &OsStr), to: (NodeId, &OsStr), flags: R
     }
 }
 
+impl Overlay {
+    fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match self.find(parent, name)? {
+            Found::Entry(entry) => Ok(entry),
+            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+}
+
 /// Whatever a test does: nothing that later judging needs is in memory alone.
 impl Drop for Bench {
     fn drop(&mut self) {
