@@ -21,6 +21,9 @@ pub enum Error {
     /// Somebody wrote there at the very moment, or still does: the process, where that is known.
     #[error("{path} was written to at this very moment")]
     Busy { path: RelPath, pid: Option<u32> },
+    /// What we know contradicts itself.
+    #[error("internal fault: {0}")]
+    Internal(&'static str),
     #[error("{doing}: {cause}")]
     Io { doing: String, cause: io::Error },
     #[error(transparent)]
@@ -41,6 +44,7 @@ impl Error {
             Self::Denied => libc::EACCES,
             Self::LooksAgain => libc::ESTALE,
             Self::Busy { .. } => libc::EBUSY,
+            Self::Internal(_) => libc::EIO,
             Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
             Self::Store(err) => err.errno(),
         }
@@ -52,7 +56,7 @@ impl Error {
             Self::Denied => ErrorCode::HookDenied,
             Self::Busy { .. } => ErrorCode::Busy,
             Self::Io { .. } | Self::Store(_) if self.is_written_meanwhile() => ErrorCode::Busy,
-            Self::Errno(_) | Self::LooksAgain | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
+            Self::Errno(_) | Self::LooksAgain | Self::Internal(_) | Self::Io { .. } | Self::Store(_) => ErrorCode::Io,
         }
     }
 
@@ -60,7 +64,12 @@ impl Error {
     pub fn is_written_meanwhile(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Store(store::Error::Io { cause, .. }) => file::has_changed_meanwhile(cause),
-            Self::Errno(_) | Self::Denied | Self::LooksAgain | Self::Busy { .. } | Self::Store(_) => false,
+            Self::Errno(_)
+            | Self::Denied
+            | Self::LooksAgain
+            | Self::Busy { .. }
+            | Self::Internal(_)
+            | Self::Store(_) => false,
         }
     }
 
@@ -116,6 +125,13 @@ mod tests {
         assert_eq!(written, [(ErrorCode::Busy, ErrorCode::Busy); 2]);
         let broken = fails(|| io::Error::from_raw_os_error(libc::EIO)).map(told);
         assert_eq!(broken, [(ErrorCode::Io, ErrorCode::WriteFailed); 2]);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_told_and_logged() {
+        let err = Error::Internal("what is held has no id");
+        assert_eq!((err.code(), err.kind(), err.is_fault()), (libc::EIO, ErrorCode::Io, true));
+        assert_eq!(err.to_string(), "internal fault: what is held has no id");
     }
 
     /// What has changed the project is not told as nothing.

@@ -28,7 +28,7 @@ impl Overlay {
         }
         self.put_back(job, comparison)?;
         let (row, part) = self.held_row(job, comparison, actor)?;
-        let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
+        let id = held_id(&row)?;
         let operation = row.held.as_ref().and_then(|held| held.operation);
         let before = job.row.held.as_ref().map(|held| held.id.clone());
         let is_new = before.as_ref() != Some(&id);
@@ -258,6 +258,11 @@ impl Overlay {
     }
 }
 
+/// Of a row that waits for review.
+pub(super) fn held_id(row: &UpperRow) -> Result<ChangeId> {
+    row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Internal("what is held has no id"))
+}
+
 /// Whether the view had something where a rename has brought what is judged.
 fn replaces_something(job: &Job) -> bool {
     match &job.row.held {
@@ -281,7 +286,7 @@ impl State {
         };
         let mut ids = (ID_DIGITS..=full.len()).filter_map(|length| ChangeId::parse(&full[..length]));
         let unused = ids.clone().find(|id| !taken(id)).or_else(|| ids.next_back());
-        unused.ok_or(Error::Errno(libc::EIO))
+        unused.ok_or(Error::Internal("the hash of a change gives no id"))
     }
 
     /// What hides an older source of a rename, which is judged by itself when its target is held. A death between the two

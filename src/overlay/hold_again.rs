@@ -10,6 +10,7 @@ use super::copy_up::same_content_stamp;
 use super::discard::discarded_for;
 use super::error::Context;
 use super::handles::Backing;
+use super::hold::held_id;
 use super::land::backup_of;
 use super::restore::{Coming, Plan};
 use super::review::{Reviewed, failed, refused_at};
@@ -260,7 +261,7 @@ impl Overlay {
     ) -> Result<()> {
         for Returned { row, instead, .. } in returned {
             let path = &row.names[0];
-            let id = row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
+            let id = held_id(row)?;
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
             let effect = match instead {
                 None => Effect::HeldAgain { id },
@@ -280,7 +281,8 @@ impl Overlay {
     fn stage_replaced(&self, id: UpperId, by: ChangeId, how: &UndoHow, landing: &mut Landing<'_>) -> Result<Effect> {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::EBUSY))?;
         let side = self.row_side(&row)?;
-        let content = side.stage(&self.store)?.ok_or(Error::Errno(libc::EIO))?;
+        let content =
+            side.stage(&self.store)?.ok_or(Error::Internal("what is to be held again instead has no content"))?;
         let backup = backup_of(&row.names[0], &side, &content, BackupKind::Discarded, &how.review.by);
         let effect = discarded_for(Some(by), &row, &side, Some(content.digest))?;
         landing.keep(content, backup);

@@ -342,5 +342,5 @@ impl State {
 
 /// The content of the whole change: that of a text has one.
 fn whole_of(held: &Held) -> Result<Digest> {
-    held.new.ok_or(Error::Errno(libc::EIO))
+    held.new.ok_or(Error::Internal("a held text has no hash"))
 }

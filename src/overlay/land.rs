@@ -253,7 +253,9 @@ impl Overlay {
     ) -> Result<Option<Kept>> {
         let Replacement { path, new, present, .. } = change;
         let replaced = self.keep_present(change, landing)?;
-        let (Some(content), Some(meta)) = (&new.file, present.meta) else { return Err(Error::Errno(libc::EIO)) };
+        let (Some(content), Some(meta)) = (&new.file, present.meta) else {
+            return Err(Error::Internal("what takes a place, or that place, is no file"));
+        };
         landing.take(&self.lower, (path, meta.stamp()), source, content)?;
         Ok(replaced)
     }
@@ -281,7 +283,7 @@ impl Overlay {
         let stays = present.meta.is_some_and(|meta| must_stay(base, &meta));
         match (new.kind, &new.file, expect) {
             (Some(FileKind::Regular), Some(file), Some(expect)) if stays => {
-                let old = present.file.as_ref().ok_or(Error::Errno(libc::EIO))?;
+                let old = present.file.as_ref().ok_or(Error::Internal("what is written in place is not open"))?;
                 landing.rewrite(&self.lower, path, expect, file, old)?;
             }
             (Some(FileKind::Regular), Some(file), _) => self.stage_file(change, file, landing)?,
@@ -289,11 +291,15 @@ impl Overlay {
                 // Somebody has made it below meanwhile.
             }
             (Some(FileKind::Directory), ..) => {
-                let (like, meta) = new.node.as_deref().zip(new.meta).ok_or(Error::Errno(libc::EIO))?;
+                let (like, meta) = new
+                    .node
+                    .as_deref()
+                    .zip(new.meta)
+                    .ok_or(Error::Internal("a directory that waits has no entry in stage"))?;
                 self.stage_new(change, &NewContent::Dir { like, meta }, landing)?;
             }
             (Some(kind), ..) if kind.is_special() => {
-                let meta = new.meta.ok_or(Error::Errno(libc::EIO))?;
+                let meta = new.meta.ok_or(Error::Internal("a node that waits has no attributes"))?;
                 let node = NewContent::Node { looks: NodeLooks::of(&meta), like: new.node.as_deref() };
                 self.stage_new(change, &node, landing)?;
             }

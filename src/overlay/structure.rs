@@ -17,6 +17,7 @@ use super::carry::Move;
 use super::discard::discarded;
 use super::error::Context;
 use super::goes::{Doing, Part};
+use super::hold::held_id;
 use super::lookup::Origin;
 use super::rename::End;
 use super::review::{Reviewed, refused_at};
@@ -382,7 +383,7 @@ impl Overlay {
         }
         let writer = row.held.as_ref().and_then(|held| held.writer.clone()).or(Some(caller.writer()));
         let there = state.waiting(there, ChangeKind::Structure, reasons, writer)?;
-        let by = there.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Errno(libc::EIO))?;
+        let by = held_id(&there)?;
         let superseded = |row: &UpperRow| {
             let old = row.held.as_ref().filter(|held| held.id != by)?;
             Some((old.id.clone(), row.names[0].clone(), Fate::Superseded { by: by.clone() }))

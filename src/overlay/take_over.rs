@@ -67,7 +67,9 @@ impl Overlay {
     }
 
     fn make_anew(&self, source: &RelPath, new: &Side) -> Result<()> {
-        let (Some(like), Some(meta)) = (&new.file, new.meta) else { return Err(Error::Errno(libc::EIO)) };
+        let (Some(like), Some(meta)) = (&new.file, new.meta) else {
+            return Err(Error::Internal("what was renamed is not open"));
+        };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.place(&self.lower, source, None, &NewContent::Bytes { bytes: new.text(), like, meta })?;
         landing.promise(Epilogue::default())?.apply()?.finish()?;
