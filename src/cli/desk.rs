@@ -7,6 +7,7 @@ use crate::client::{self, Client};
 use crate::diff::Unreadable;
 use crate::protocol::{Exit, Reply, Response, Target};
 use crate::sys::foreground::{Foreground, Heard};
+use rustix::termios::{QueueSelector, tcflush};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -169,11 +170,14 @@ impl Desk {
         })
     }
 
+    /// What was typed before the question is no answer to it: not a person's who typed ahead, and not what a program that
+    /// was on the terminal has pushed into it (TIOCSTI).
     fn ask(&self, what: &str, question: &str) -> Result<(), Failure> {
-        match self.can_ask() {
-            true => Ok(write!(io::stderr(), "fettlefs: {question} [y/N] ")?),
-            false => Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask"))),
+        if !self.can_ask() {
+            return Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask")));
         }
+        tcflush(io::stdin(), QueueSelector::IFlush).map_err(io::Error::from)?;
+        Ok(write!(io::stderr(), "fettlefs: {question} [y/N] ")?)
     }
 
     /// Says on stderr what a person should know before an answer.

@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use super::{NEW, OLD, id_of, small};
 use crate::harness::{Output, Scratch, Screen, View, lines, mounted_scratch, with_changed_lines};
 
-/// Runs the command on a pseudo terminal of 24 rows, types `typed` and gives what the terminal was sent.
+/// Runs the command on a pseudo terminal of 24 rows, types `typed` when it asks and gives what the terminal was sent.
 const ON_TERMINAL: &str = r#"
 import fcntl, os, pty, struct, sys, termios
 pid, terminal = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[2], sys.argv[2:])
 fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 200, 0, 0))
-os.write(terminal, sys.argv[1].encode())
+typed, seen = sys.argv[1].encode(), b''
 while True:
     try:
         piece = os.read(terminal, 65536)
@@ -22,6 +22,10 @@ while True:
     if not piece:
         break
     os.write(1, piece)
+    seen += piece
+    if b'[y/N] ' in seen:
+        os.write(terminal, typed)
+        typed = b''
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 

@@ -139,3 +139,30 @@ fn a_line_that_comes_in_pieces_answers_the_question_of_a_run() {
     assert!(scratch.read("a").starts_with("changed "), "{}", screen.text());
     nobody_is_left(&scratch);
 }
+
+/// Whoever typed ahead did not know the question, and a program can push a line into its terminal (TIOCSTI).
+#[test]
+fn what_was_typed_before_a_question_is_no_answer_to_it() {
+    let scratch = mounted_scratch!();
+    let program = scratch.fettlefs().get_program().to_str().expect("a plain path").to_owned();
+    let (until_go, go) = ("echo begun; until [ -e \"$ROOT/go\" ]; do :; done", scratch.root().join("go"));
+    let rewrite = format!("sed -i 's/^/changed /' a; {until_go}");
+    let confirm = format!("{until_go}; exec {program} confirm --all");
+    let asking: [(&[&str], i32); 2] =
+        [(&[&program, "run", "--on-exit", "ask", "--", "bash", "-c", &rewrite], 0), (&["bash", "-c", &confirm], 1)];
+    scratch.write("a", lines(100));
+    for (words, status) in asking {
+        let mut command = scratch.command(words[0]);
+        command.args(&words[1..]).env("ROOT", scratch.root()).current_dir(scratch.project());
+        let mut screen = Screen::start(&command, 24, 100);
+        screen.shows("begun");
+        screen.press("yes\n");
+        screen.shows("yes");
+        std::fs::write(&go, "").expect("a file");
+        screen.shows("Apply 1 held change? [y/N]");
+        screen.press("n\n");
+        assert_eq!(screen.ends(), status, "{}", screen.text());
+        assert_eq!(scratch.read("a"), lines(100), "{}", screen.text());
+        std::fs::remove_file(&go).expect("a file");
+    }
+}
