@@ -6,6 +6,8 @@ use rustix::mount::MountFlags;
 use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use super::keystrokes::type_nothing;
+
 /// What root keeps: rights over files and processes that it sees, and none over the machine. As containers have it, but
 /// for device nodes, by which a disk could be read past every file system.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
@@ -37,11 +39,12 @@ pub fn shut_in() -> io::Result<()> {
     }
     // What it starts has the same user and rights: else that could take descriptors and memory from it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::thread::set_no_new_privs(true)?;
+    type_nothing()?;
     drop_capabilities()
 }
 
 fn drop_capabilities() -> io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
     rustix::thread::clear_ambient_capability_set()?;
     for one in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
         match rustix::thread::capability_is_in_bounding_set(one) {

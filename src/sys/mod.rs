@@ -13,6 +13,7 @@ pub mod inherited;
 pub mod isolation;
 pub mod job;
 pub mod keeper;
+mod keystrokes;
 pub mod lease;
 pub mod mount;
 pub mod namespace;

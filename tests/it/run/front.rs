@@ -166,3 +166,25 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
         std::fs::remove_file(&go).expect("a file");
     }
 }
+
+/// What it typed would be the next command of the shell that the run was started from, which is outside.
+#[test]
+fn an_isolated_command_types_nothing_on_its_terminal() {
+    let scratch = mounted_scratch!();
+    let text = r#"
+import ctypes, errno, os, termios
+libc = ctypes.CDLL(None, use_errno=True)
+for request in termios.TIOCSTI, termios.TIOCSTI | 1 << 32, 0x541c:
+    done = libc.ioctl(0, ctypes.c_ulong(request), b"x")
+    print("request", hex(request), done, errno.errorcode.get(ctypes.get_errno()), flush=True)
+print("lines", os.get_terminal_size(0).lines)
+"#;
+    let mut command = scratch.fettlefs();
+    command.args(["run", "--isolate", "--", "python3", "-c", text]).current_dir(scratch.project());
+    let mut screen = Screen::start(&command, 24, 100);
+    assert_eq!(screen.ends(), 0, "{}", screen.text());
+    for told in ["0x5412 -1 EPERM", "0x100005412 -1 EPERM", "0x541c -1 EPERM"] {
+        assert!(screen.text().contains(&format!("request {told}")), "{told}: {}", screen.text());
+    }
+    assert!(screen.text().contains("lines 24"), "{}", screen.text());
+}
