@@ -1,24 +1,28 @@
 //! What can be answered with no mount present, from the state directory (SPEC §3).
 
 use std::io;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::mount::SettingFlags;
 use super::sources;
-use crate::client::Place;
-use crate::control::{Asker, Project, Served, serve};
-use crate::overlay::{Grants, Overlay, Policy, PolicyError};
-use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response};
+use crate::client::{Client, DeadMount, Place};
+use crate::control::{self, Asker, Project, Served, serve};
+use crate::overlay::{Grants, Overlay, Policy, PolicyError, Runs};
+use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
 use crate::sys::file::Meta;
+use crate::sys::mount;
 use crate::sys::tree::Tree;
+use rustix::fs::{Mode, OFlags};
 
 /// How long to wait for another command that works without a mount, and how often to ask. They take a moment each.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+
+const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Answers one request under the project's lock.
 pub fn answer(place: &Place, request: &Request) -> Response {
@@ -36,12 +40,52 @@ fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody
     }
     let _lock = lock(&lower, &location)?;
     let project = open(place, lower, &location, request.op)?;
-    let Served { response, receipt } = serve(request, &Asker::myself(), &project);
+    let Served { response, receipt } = serve(request, &Asker::myself(project.overlay.runs()), &project);
     if let Some(receipt) = receipt {
         receipt.note(&project);
     }
     project.overlay.store().dirs().clear_holder().map_err(store_failure)?;
     Ok(response)
+}
+
+/// Whether whoever runs this may take a dead view away, or mount over it: to be asked before, for what the state directory
+/// knows of runs. Where it cannot be reached below the view, it is the kernel that keeps what a run has started from both.
+pub fn check_outside(doing: &str, dead: &DeadMount) -> Result<(), ErrorBody> {
+    let Some(lower) = below(dead) else { return Ok(()) };
+    let location = sources::location()?;
+    if !StateDirs::exist(&lower, &location).map_err(store_failure)? {
+        return Ok(());
+    }
+    let _lock = match lock(&lower, &location) {
+        Err(busy) if busy.code == ErrorCode::Busy => {
+            return check_with_holder(dead, &lower, &location).unwrap_or(Err(busy));
+        }
+        taken => taken?,
+    };
+    let store = Store::open(&lower, &location).map_err(unopened)?;
+    let runs = Runs::after_others(&store).map_err(|err| ErrorBody::new(ErrorCode::Io, err.to_string()))?;
+    control::check_outside(doing, std::process::id(), &runs)
+}
+
+/// A daemon that has the project, for a view somewhere else, knows itself who is inside. None where it answers nobody yet.
+fn check_with_holder(dead: &DeadMount, lower: &Tree, location: &Location) -> Option<Result<(), ErrorBody>> {
+    let covered = || PathBuf::from(format!("/proc/self/fd/{}/{STATE_DIRECTORY}", lower.root().as_raw_fd()));
+    let (root, state) = (dead.project.clone(), location.state.clone().unwrap_or_else(covered));
+    let mut holder = Client::of_holder(Place { start: root.clone(), root, state }, answer).ok()?;
+    match holder.ask(&Request { dry_run: true, ..Request::new(Op::Unmount) }) {
+        Err(refused) if refused.code == ErrorCode::NotPermitted => Some(Err(refused)),
+        // Nothing else that it says is about this view.
+        Ok(_) | Err(_) => Some(Ok(())),
+    }
+}
+
+/// The project of a dead mount, which may cover it.
+fn below(DeadMount { project, .. }: &DeadMount) -> Option<Tree> {
+    let covered = || rustix::fs::openat(mount::open_covered(project).ok()?, ".", TO_READ, Mode::empty()).ok();
+    match mount::is_dead(project) {
+        true => Tree::from_root(covered()?).ok(),
+        false => Tree::open(project).ok(),
+    }
 }
 
 fn not_mounted(place: &Place, request: &Request) -> ErrorBody {

@@ -137,6 +137,7 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
         );
         return Err(Failure::new(ErrorCode::NotMounted, message));
     }
+    check_outside(dead)?;
     let mut reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
     if !arguments.dry_run {
         take_away(mountpoint)?;
@@ -149,6 +150,17 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
     }
     desk.answer(&Reply::Unmount(reply.clone()), Length::Short, |text| render(&reply, text))?;
     Ok(Exit::Done)
+}
+
+/// Damaged state keeps nobody from his project: whoever could damage it below a dead view needs no leave.
+fn check_outside(dead: &DeadMount) -> Result<(), Failure> {
+    match super::offline::check_outside("unmount", dead) {
+        Err(body) if !matches!(body.code, ErrorCode::NotPermitted | ErrorCode::Busy) => {
+            super::mount_start::say(format_args!("who is in a run is not known: {}", body.message));
+            Ok(())
+        }
+        checked => Ok(checked?),
+    }
 }
 
 /// What waits for review in a project without a mount.

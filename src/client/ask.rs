@@ -1,6 +1,6 @@
 //! One question and its answer, pages joined.
 
-use super::{DeadMount, Place, Reach, find, patiently, project_of, reach};
+use super::{DeadMount, Place, Reach, find, patiently, project_of, reach, reach::reach_by_socket};
 use crate::protocol::{
     ErrorBody, ErrorCode, PROJECT_LINK, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole,
 };
@@ -71,6 +71,12 @@ impl Client {
     pub fn open(start: &Path, offline: Offline) -> Result<Self, ClientError> {
         let place = find(start)?;
         let reach = reach(&place)?;
+        Ok(Self { place, reach, offline, project: None })
+    }
+
+    /// Of the daemon that has the place's state directory, where a dead mount covers the project.
+    pub fn of_holder(place: Place, offline: Offline) -> Result<Self, ClientError> {
+        let reach = reach_by_socket(&place.state)?;
         Ok(Self { place, reach, offline, project: None })
     }
 

@@ -56,6 +56,13 @@ fn way_to(place: &Place) -> Result<Reach, ClientError> {
     }
 }
 
+/// To the daemon that has this state directory, whatever stands where the project is.
+pub(super) fn reach_by_socket(state: &Path) -> Result<Reach, ClientError> {
+    let socket = state.join(CONTROL_SOCKET);
+    let stream = connect(state, &socket).map_err(|err| io_error("connect to", &socket, err))?;
+    Ok(Reach::Socket(stream.into()))
+}
+
 /// A socket file that a killed daemon left behind refuses connections.
 fn is_nobody(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)

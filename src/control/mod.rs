@@ -27,6 +27,6 @@ mod socket;
 pub use answers::project_file;
 pub use desk::{DESK_ROOT, Desk, VirtualMeta};
 pub use project::{Mounted, Project};
-pub use rights::Asker;
+pub use rights::{Asker, check_in_no_run, check_outside};
 pub use serve::{Served, serve};
 pub use socket::Socket;

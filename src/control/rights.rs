@@ -1,5 +1,7 @@
 //! Who may ask for what (SPEC §8). Decided here and nowhere else.
 
+use std::fmt::Display;
+
 use crate::model::{Acl, RelPath};
 use crate::overlay::{Caller, Overlay, Runs, Shown};
 use crate::policy::settings::Approve;
@@ -27,7 +29,7 @@ enum Whereabouts {
     Outside,
     /// The kernel does not tell, or tells that it is in a pid namespace of its own: inside, where there is an inside.
     Unseen,
-    /// A run has started it, or it is in a mount namespace that is not the daemon's, as that of a run is.
+    /// A run has started it, or it is in a mount namespace as a run's is.
     Inside,
 }
 
@@ -63,12 +65,13 @@ impl Asker {
     }
 
     /// The process itself, where it works without a daemon.
-    pub fn myself() -> Self {
+    pub fn myself(runs: &Runs) -> Self {
+        let pid = std::process::id();
         Self {
-            pid: std::process::id(),
+            pid,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            whereabouts: Whereabouts::Outside,
+            whereabouts: Whereabouts::without_daemon(pid, runs),
         }
     }
 }
@@ -79,9 +82,19 @@ impl Whereabouts {
         match same_namespace(pid, Kind::Mount) {
             _ if !is_among_our_pids => Self::Unseen,
             _ if runs.has_started(pid) => Self::Inside,
+            // A daemon that somebody has started elsewhere shuts nobody out.
+            Some(false) if runs.were_started_beside(pid) => Self::Outside,
             Some(false) if runs.have_been() => Self::Inside,
             Some(_) => Self::Outside,
             None => Self::Unseen,
+        }
+    }
+
+    /// The same where no daemon answers, which would compare with its own namespaces.
+    fn without_daemon(pid: u32, runs: &Runs) -> Self {
+        match runs.has_started(pid) || runs.may_have_left(pid) {
+            true => Self::Inside,
+            false => Self::Outside,
         }
     }
 }
@@ -122,6 +135,25 @@ pub fn check(op: Op, asker: &Asker, project: &Project) -> Result<(), ErrorBody> 
     }
 }
 
+/// Whether a process may do `doing` to a dead view, which uncovers the project: there nobody can be asked. What a run has
+/// started may not, whatever settings say: they are those of whoever acts.
+pub fn check_outside(doing: &str, pid: u32, runs: &Runs) -> Result<(), ErrorBody> {
+    allow(doing, Whereabouts::without_daemon(pid, runs) == Whereabouts::Outside)
+}
+
+/// Whether a process may start a daemon where no view is that it could uncover. Whoever stands in a mount namespace of his own
+/// may have come there by himself.
+pub fn check_in_no_run(doing: &str, pid: u32, runs: &Runs) -> Result<(), ErrorBody> {
+    allow(doing, !runs.has_started(pid))
+}
+
+fn allow(doing: &str, is_outside: bool) -> Result<(), ErrorBody> {
+    match is_outside {
+        true => Ok(()),
+        false => Err(ErrorBody::new(ErrorCode::NotPermitted, refused_inside(doing))),
+    }
+}
+
 /// Where somebody stands, if that is what hinders him: who may not from outside either is refused as he would be there.
 fn hindrance(uid: u32, stands: Whereabouts, approve: Approve, owner: u32) -> Whereabouts {
     match may_approve(uid, Whereabouts::Outside, approve, owner) {
@@ -135,15 +167,19 @@ fn refusal(op: Op, hindrance: Whereabouts, owner: u32) -> String {
         Whereabouts::Outside => {
             format!("{op}: only its owner (uid {owner}) and root may change the state of this project")
         }
-        Whereabouts::Inside => format!(
-            "{op}: what a run has started may not change the state of this project (approve = \"outside\"): ask the person \
-             you work for, who does it from outside"
-        ),
+        Whereabouts::Inside => refused_inside(op),
         Whereabouts::Unseen => format!(
             "{op}: only a process whose namespaces can be seen may change the state of this project, its owner's (uid \
              {owner}) or root's"
         ),
     }
+}
+
+fn refused_inside(doing: impl Display) -> String {
+    format!(
+        "{doing}: what a run has started may not change the state of this project (approve = \"outside\"): ask the person \
+         you work for, who does it from outside"
+    )
 }
 
 /// Where `asker` stands, as far as that matters for the settings in force.
@@ -157,6 +193,8 @@ fn stand(asker: &Asker, project: &Project) -> Whereabouts {
 pub fn may_change(asker: &Asker, project: &Project) -> bool {
     let (settings, stands) = (project.overlay.settings(), stand(asker, project));
     let approve = match stands {
+        // Without a daemon settings are the asker's own, environment included.
+        Whereabouts::Inside if project.mounted.is_none() => Approve::Outside,
         Whereabouts::Inside => settings.approve_in_run,
         Whereabouts::Outside | Whereabouts::Unseen => settings.approve,
     };

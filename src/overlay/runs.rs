@@ -5,7 +5,7 @@
 //! that programs of a run were met in are remembered, each run having one of its own as a rule. Rights are not decided by
 //! that memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ struct Known {
     is_only_for_runs: bool,
     /// Another daemon had some, of which something may be left.
     had_been: bool,
+    /// The mount namespaces that runs were started from, those of others' too.
+    outside: HashSet<u64>,
     /// Runners whose runs went on when it died, each with what tells of its end: they come by themselves.
     awaited: Vec<(u32, OwnedFd)>,
     /// When requests were refused a moment ago.
@@ -59,14 +61,15 @@ pub struct Run {
 
 impl Runs {
     /// As another daemon has left them.
-    pub(super) fn after_others(store: &Store) -> Result<Self> {
+    pub fn after_others(store: &Store) -> Result<Self> {
         let (had_been, noted) = (store.has_had_runs()?, store.noted_runners()?);
         let awaited = noted.into_iter().filter_map(|(runner, began)| {
             let end = namespace::pidfd_of(runner).ok()?;
             // Asked last: the descriptor may be of one that came in its place.
             (process::began(runner) == Some(began)).then_some((runner, end))
         });
-        Ok(Self(Mutex::new(Known { had_been, awaited: awaited.collect(), ..Known::default() })))
+        let outside = store.noted_outside()?.into_iter().collect();
+        Ok(Self(Mutex::new(Known { had_been, outside, awaited: awaited.collect(), ..Known::default() })))
     }
 
     /// What `runner` starts is a run from here on. None if it has one, or none can begin any more.
@@ -76,6 +79,7 @@ impl Runs {
             return None;
         }
         known.awaited.retain(|(awaited, _)| *awaited != runner);
+        known.outside.extend(namespace::of(runner, Kind::Mount));
         known.count += 1;
         let session = format!("{:x}-{runner}-{}", now_millis(), known.count);
         let run = Run { runner, uid, session, command: command.to_owned(), started: now_millis() };
@@ -119,6 +123,18 @@ impl Runs {
     pub fn have_been(&self) -> bool {
         let known = self.0.lock();
         known.is_only_for_runs || known.had_been || known.count > 0
+    }
+
+    /// Whether a process is in a mount namespace that a run was started from.
+    pub fn were_started_beside(&self, pid: u32) -> bool {
+        let its = namespace::of(pid, Kind::Mount);
+        its.is_ok_and(|its| self.0.lock().outside.contains(&its))
+    }
+
+    /// Whether one may have left a process behind: none was started beside it, and one beside others that are still there.
+    /// Where nobody is, as in a container that came in another's place, no place is more outside than any other.
+    pub fn may_have_left(&self, pid: u32) -> bool {
+        !self.0.lock().outside.is_empty() && !self.were_started_beside(pid)
     }
 
     /// The run of a process, also of one that has ended where it can have been no other's.

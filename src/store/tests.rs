@@ -730,8 +730,15 @@ fn a_run_is_remembered_until_the_machine_is_started_again() {
     bench.store().forget_run(1).unwrap();
     bench.recover().unwrap();
     assert_eq!(known(&bench), (true, vec![(own, began)]));
+    let outside = crate::sys::namespace::own(crate::sys::namespace::Kind::Mount).unwrap();
+    assert!(bench.store().noted_outside().unwrap().contains(&outside));
+    // A number is another namespace's, perhaps, once nobody is left who was there.
+    let another_began = "UPDATE setting SET value = '1 0' WHERE key GLOB 'outside *'";
+    bench.store().database.lock().write(|tx| Ok(tx.execute(another_began, [])?)).unwrap();
+    assert_eq!(bench.store().noted_outside().unwrap(), Vec::<u64>::new());
     bench.machine_starts_again();
     assert_eq!(known(&bench), (false, Vec::new()));
+    assert_eq!(bench.store().noted_outside().unwrap(), Vec::<u64>::new());
     bench.store().note_run(own).unwrap();
     assert_eq!(known(&bench), (true, vec![(own, began)]));
     bench.store().forget_run(own).unwrap();

@@ -10,7 +10,7 @@ use crate::sys::process::{Bystander, parent, standing_in};
 /// The process that asks for a mount; what comes of it has other numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    pid: u32,
+    pub pid: u32,
     parent: Option<u32>,
 }
 

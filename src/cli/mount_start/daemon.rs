@@ -25,7 +25,7 @@ use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
 use super::say;
 use super::{bystanders, git_exclude};
 use crate::client::ClientError;
-use crate::control::{Desk, Mounted, Project, Socket};
+use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run};
 use crate::fuse;
 use crate::overlay::{Overlay, Policy};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
@@ -349,6 +349,9 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     }
     let opened = Overlay::new(lower, store, policy, plan.options.grants());
     let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
+    if plan.is_first_start() {
+        check_in_no_run(plan.doing(), plan.caller.pid, overlay.runs())?;
+    }
     if plan.options.read_only {
         overlay.stop_writing("mounted read-only (-o ro)");
     }

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use super::super::mount::{Audience, MountArgs};
 use super::super::offline::store_failure;
-use super::super::{Failure, sources};
+use super::super::{Failure, offline, sources};
 use super::bystanders::Caller;
 use super::options::Options;
 use super::say;
@@ -54,6 +54,7 @@ impl Plan {
             lower: Parcel::empty().map_err(|err| told("open a socket", err))?,
         };
         plan.check_runs_uncover_nothing()?;
+        plan.check_uncovers_from_outside()?;
         plan.check()?;
         Ok(plan)
     }
@@ -67,6 +68,17 @@ impl Plan {
             }
             Audience::Runs | Audience::Everyone => Ok(()),
         }
+    }
+
+    /// What a run has left behind is kept out by the view that is dead, until another is mounted.
+    fn check_uncovers_from_outside(&self) -> Result<(), Failure> {
+        for path in self.mounted_on()? {
+            if dead_mount_at(&path)?.is_some() {
+                let dead = DeadMount { mountpoint: path, project: self.project.clone() };
+                return Ok(offline::check_outside("mount", &dead)?);
+            }
+        }
+        Ok(())
     }
 
     /// A dead mount of the project stands in nobody's way, and stays until another covers it.
@@ -94,6 +106,14 @@ impl Plan {
     /// No daemon has come to answer yet.
     pub fn is_first_start(&self) -> bool {
         self.location.known.is_none()
+    }
+
+    /// What was asked for, as a person calls it.
+    pub fn doing(&self) -> &'static str {
+        match self.audience {
+            Audience::Everyone => "mount",
+            Audience::Runs => "run",
+        }
     }
 
     /// From now on no other state is taken for the one that is there.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use super::inside::Way;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
 use crate::cli::{Failure, mount_start, offline, sources};
-use crate::client::{Client, ClientError, Reach};
+use crate::client::{Client, ClientError, Reach, fettle_mounts};
 use crate::protocol::{ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::store::holder_note;
+use crate::sys::mount::MountEntry;
 use crate::sys::namespace::{has_ended, pidfd_of};
 use crate::sys::process;
 use crate::sys::tree::Tree;
@@ -186,7 +187,28 @@ fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
     };
     let daemon = pidfd_of(reply.pid).map_err(|err| super::told("watch the daemon", &err))?;
     let way = way(&client, &reply);
+    if let Err(unseen) = check_seen(&way, &reply) {
+        leave(project, &daemon)?;
+        return Err(unseen);
+    }
     Ok(Some((daemon, reply, way)))
+}
+
+/// A daemon that was started in another mount namespace may answer from there: what would be taken for its view is the project
+/// itself.
+fn check_seen(way: &Way, reply: &RunReply) -> Result<(), Failure> {
+    let Way::Cover { view, project } = way else { return Ok(()) };
+    let is_it = |mount: &MountEntry| mount.mountpoint == *view && (view == project || mount.source == *project);
+    if fettle_mounts()?.iter().any(is_it) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} is mounted where you do not see it, in another mount namespace (pid {}): `fettlefs unmount {}` ends that",
+        project.display(),
+        reply.pid,
+        project.display()
+    );
+    Err(Failure::new(ErrorCode::NotMounted, message))
 }
 
 fn way(client: &Client, reply: &RunReply) -> Way {

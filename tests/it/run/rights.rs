@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Going, REWRITE, command, held, rewritten, run};
+use super::{Going, REWRITE, command, held, nobody_is_left, rewritten, run};
 use crate::harness::{Scratch, View, eventually, lines, mounted_scratch, script};
 
 fn refused_events(scratch: &Scratch) -> usize {
@@ -229,4 +229,86 @@ fn another_daemon_knows_that_there_was_a_run() {
     assert_eq!(elsewhere(&view), 6, "started again");
     view.cli(&["confirm", "a"]).ok();
     view.unmount();
+}
+
+/// Each with what it ends with in a run, or in what one has left behind, that no daemon answers. The view is dead, and then
+/// taken away by hand, as root may.
+const WITHOUT_A_DAEMON: &str = r#"
+    cd /; mkdir -p $ROOT/elsewhere; export FETTLE_APPROVE=anyone
+    try() { $FETTLEFS -C $PROJECT $1 > /dev/null 2> $ROOT/said; echo ${1%% *} $?; grep -v 'what a run has started may not' $ROOT/said; }
+    for act in unmount "unmount --dry-run" mount "mount . $ROOT/elsewhere"; do try "$act"; done
+    cat $PROJECT/a > /dev/null 2>&1 && echo uncovered
+    umount -l $PROJECT
+    for act in "confirm --all --yes" "confirm a" "discard a" "rollback b" "undo op1" reload; do try "$act"; done
+"#;
+
+const REFUSED_WITHOUT_A_DAEMON: &str = "unmount 6\nunmount 6\nmount 6\nmount 6\nconfirm 6\nconfirm 6\ndiscard 6\n\
+                                        rollback 6\nundo 6\nreload 6\n";
+
+#[test]
+fn where_no_daemon_answers_what_a_run_has_started_decides_nothing() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = format!(
+        "{REWRITE}; export PROJECT=$PWD
+         daemon=$($FETTLEFS status --json | grep -o '\"pid\":[0-9]*' | head -1 | grep -o '[0-9]*')
+         kill -9 $(cut -d ' ' -f 4 /proc/$daemon/stat) $daemon; while cat a > /dev/null 2>&1; do :; done
+         {WITHOUT_A_DAEMON}
+         $FETTLEFS mount $PROJECT 2> $ROOT/said; echo mount $?"
+    );
+    let output = run(&scratch, &["--no-effects"], &script);
+    assert_eq!(output.stdout, format!("{REFUSED_WITHOUT_A_DAEMON}mount 6\n"), "{}", output.stderr);
+    assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+    scratch.cli(&["confirm", "a"]).ok();
+    assert_eq!(scratch.read("a"), rewritten(), "outside decides");
+}
+
+/// Nor where one answers that has begun since, whose view is another.
+#[test]
+fn where_no_daemon_answers_what_a_run_has_left_behind_decides_nothing() {
+    for is_another_there in [false, true] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let script = scratch.root().join("left");
+        std::fs::write(&script, format!("read -r _ < $ROOT/go\n{WITHOUT_A_DAEMON}echo end\n")).expect("a script");
+        Command::new("mkfifo").arg(scratch.root().join("go")).status().expect("mkfifo");
+        let leave = "export PROJECT=$PWD; (setsid bash $ROOT/left > $ROOT/told 2> $ROOT/log < /dev/null &)";
+        run(&scratch, &["--no-effects"], &format!("{REWRITE}; {leave}")).ok();
+        nobody_is_left(&scratch);
+        let another = is_another_there.then(|| Going::start(&scratch, "another", "true"));
+        std::fs::write(scratch.root().join("go"), "go\n").expect("a word to what is left");
+        let told = || std::fs::read_to_string(scratch.root().join("told")).unwrap_or_default();
+        eventually("it has tried", || told().ends_with("end\n"));
+        assert_eq!(told(), format!("{REFUSED_WITHOUT_A_DAEMON}end\n"));
+        assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+        another.map(Going::finish);
+        scratch.cli(&["confirm", "a"]).ok();
+        assert_eq!(scratch.read("a"), rewritten(), "outside decides");
+    }
+}
+
+/// As from a service with mounts of its own. Where nobody sees the view, a command would have the project itself.
+#[test]
+fn a_daemon_in_another_mount_namespace_shuts_nobody_out_and_takes_no_run_from_outside() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let mount_elsewhere = || {
+        let mut command = scratch.command("unshare");
+        command.args(["-m", "--propagation", "private"]).arg(scratch.fettlefs().get_program());
+        let mounted = command.arg("mount").arg(scratch.project()).current_dir(scratch.root()).output();
+        crate::harness::Output::from(mounted.expect("unshare")).ok();
+    };
+    let refuses_runs = || {
+        let refused = run(&scratch, &[], REWRITE).exits(125);
+        assert!(refused.stderr.contains("is mounted where you do not see it"), "{}", refused.stderr);
+        assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 0));
+    };
+    mount_elsewhere();
+    refuses_runs();
+    scratch.cli(&["unmount"]).ok();
+    run(&scratch, &[], "true").ok();
+    mount_elsewhere();
+    refuses_runs();
+    scratch.cli(&["unmount"]).ok();
+    nobody_is_left(&scratch);
 }
