@@ -209,6 +209,20 @@ fn an_untrusted_project_cannot_undo_what_the_user_tightened() {
 }
 
 #[test]
+fn an_untrusted_project_lets_nobody_decide_who_is_in_a_run_and_that_is_told() {
+    let told = |user: &str, text: &str| {
+        let (kept, notes) = untrusted(file(text), &file(user).values, &Settings::defaults());
+        (kept == file(text), notes)
+    };
+    let ignored = |what: &str| vec![format!(".fettle.toml:1: approve = {what}")];
+    assert_eq!(told("", "approve = 'anyone'"), (true, ignored("anyone, for who is in a run")));
+    assert_eq!(told("", "approve = 'owner'"), (true, ignored("owner, for who is in a run")));
+    assert_eq!(told("", "approve = 'outside'"), (true, Vec::new()));
+    assert_eq!(told("approve = 'owner'", "approve = 'anyone'"), (false, ignored("anyone")), "for nobody");
+    assert_eq!(told("approve = 'owner'", "approve = 'owner'"), (true, Vec::new()), "the user's own word");
+}
+
+#[test]
 fn rules_without_force_are_told() {
     let text = "[[rule]]\nmatch = 'out/'\naction = 'pass'\n[[rule]]\nmatch = 'docs/'\naction = 'auto'\n\
         [[rule]]\nmatch = 'AGENTS.md'\naction = 'auto'\n[[rule]]\nmatch = '.vscode/'\naction = 'auto'\n\

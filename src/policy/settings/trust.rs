@@ -3,7 +3,7 @@
 //! Measured against what would hold without the file, which is the user's own file over the defaults: a clone must not
 //! undo what its user set tighter either. Whether a file is trusted is for callers to find out.
 
-use super::{Key, Layer, Settings, SettingsFile};
+use super::{Approve, Given, Key, Layer, Settings, SettingsFile};
 use crate::model::RelPath;
 use crate::policy::rules::{Rule, RuleAction, pattern_matches, sensitive_examples};
 
@@ -14,9 +14,17 @@ pub fn untrusted(file: SettingsFile, user: &Layer, defaults: &Settings) -> (Sett
     without.apply(user);
     let (ignored, kept): (Vec<_>, Vec<_>) =
         file.values.0.into_iter().partition(|given| loosens(given.key, &given.value, &without));
-    let values = ignored.iter().map(|given| format!("{}: {} = {}", given.at, given.key.name(), given.value));
-    let notes = values.chain(file.rules.iter().filter_map(rule_note)).collect();
+    let line = |given: &Given| format!("{}: {} = {}", given.at, given.key.name(), given.value);
+    let in_run = user.approve().unwrap_or(defaults.approve_in_run);
+    let let_in = kept.iter().filter(|given| lets_runs_decide(given, in_run));
+    let let_in = let_in.map(|given| format!("{}, for who is in a run", line(given)));
+    let notes = ignored.iter().map(line).chain(let_in).chain(file.rules.iter().filter_map(rule_note)).collect();
     (SettingsFile { values: Layer(kept), rules: file.rules }, notes)
+}
+
+/// Whether a value that tightens who decides, or leaves it, would let in who is in a run: that is kept for others alone.
+fn lets_runs_decide(given: &Given, in_run: Approve) -> bool {
+    given.key == Key::Approve && Approve::parse(&given.value).is_some_and(|approve| approve < in_run)
 }
 
 fn loosens(key: Key, value: &str, without: &Settings) -> bool {

@@ -73,7 +73,7 @@ fn who_may_approve_is_not_for_a_project_to_widen() {
 fn what_tightens_needs_no_trust() {
     let scratch = mounted_scratch!();
     let rules = "[[rule]]\nmatch = 'kept'\naction = 'freeze'\n[[rule]]\nmatch = 'seen'\naction = 'hold'\n";
-    scratch.write(".fettle.toml", format!("floor = 0\nceil = 1\non_hold = \"fail\"\napprove = \"owner\"\n{rules}"));
+    scratch.write(".fettle.toml", format!("floor = 0\nceil = 1\non_hold = \"fail\"\napprove = \"outside\"\n{rules}"));
     for path in ["a", "kept", "seen"] {
         scratch.write(path, "old\n");
     }

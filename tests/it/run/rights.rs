@@ -126,7 +126,9 @@ fn a_setting_lets_a_run_decide_and_a_clones_own_file_does_not() {
     let confirm = format!("{REWRITE}; $FETTLEFS confirm a");
     for setting in ["approve = \"anyone\"\n", "approve = \"owner\"\n"] {
         scratch.write(".fettle.toml", setting);
-        assert_eq!(run(&scratch, &[], &confirm).status, 6, "{setting}");
+        let refused = run(&scratch, &[], &confirm).exits(6);
+        let ignored = format!(".fettle.toml:1: {}, for who is in a run", setting.trim().replace('"', ""));
+        assert!(refused.stderr.contains(&format!("ignored until `fettlefs trust`: {ignored}")), "{}", refused.stderr);
     }
     assert_eq!(scratch.read("a"), lines(100));
     scratch.cli(&["trust", "--yes"]).ok();
