@@ -64,6 +64,11 @@ impl Asker {
         Self { whereabouts: self.whereabouts.max(now), ..*self }
     }
 
+    /// Whether the kernel does not tell where it stands, as a user's daemon of a process of root's.
+    pub fn is_unseen(&self) -> bool {
+        self.whereabouts == Whereabouts::Unseen
+    }
+
     /// The process itself, where it works without a daemon.
     pub fn myself(runs: &Runs) -> Self {
         let pid = std::process::id();

@@ -23,8 +23,7 @@ const NAME_CHARACTERS_MAX: usize = 200;
 pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     let mounted = mounted(Op::Run, project)?;
     if is_in_run(asker, project) {
-        let message = format!("this is inside a run of {} already; start programs as they are", project.path.display());
-        return Err(ErrorBody::new(ErrorCode::BadRequest, message));
+        return Err(ErrorBody::new(ErrorCode::BadRequest, already_in_run(asker, project)));
     }
     // Who has been in a run may be kept from deciding: others could keep the owner from it.
     if !rights::sees_all(asker, project) {
@@ -63,6 +62,17 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         view: ProjectPath(mounted.mountpoint.clone()),
         keeper: mounted.keeper,
     }))
+}
+
+fn already_in_run(asker: &Asker, project: &Project) -> String {
+    let (path, owner) = (project.path.display(), project.owner);
+    match asker.is_unseen() {
+        true => format!(
+            "run: the daemon of {path}, which is uid {owner}'s, cannot see whether you are in a run of it: run as that user, \
+             or when it has ended"
+        ),
+        false => format!("this is inside a run of {path} already; start programs as they are"),
+    }
 }
 
 /// Whoever delivers the answer ends the daemon if it was the last.

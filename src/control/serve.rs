@@ -241,7 +241,9 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
 /// namespaces of their own; who is in ours (an ordinary user's run beside a mount) would find the project in its place.
 fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
     let runs = project.overlay.runs().live();
-    let among_us = runs.iter().find(|run| runs::is_among_us(run));
+    // Of the view of runs alone nobody is, but who serves it may be a child of who began the first.
+    let has_own_view = project.mounted.as_ref().is_some_and(|mounted| mounted.keeper.is_some());
+    let among_us = runs.iter().find(|run| !has_own_view && runs::is_among_us(run));
     let (run, way_out) = match (among_us, runs.first()) {
         (Some(run), _) => (run, "it would find the project in the view's place; end it first"),
         (None, Some(run)) if !request.force => (run, "--force shuts its view"),

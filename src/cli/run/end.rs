@@ -1,7 +1,7 @@
 //! The end of a run: what is left to be judged, what becomes of what is held, and the status to end with.
 
 use super::OnExit;
-use super::join::{Membership, Sessions};
+use super::join::{Gone, Membership, Sessions};
 use super::summary::{self, Summary, Touched};
 use crate::cli::desk::Answer;
 use crate::cli::words::plural;
@@ -43,9 +43,10 @@ impl Ending<'_> {
             }
             concluded => concluded,
         };
+        let Some(concluded) = concluded.transpose() else { return gone(membership.why_gone(), status, desk) };
         // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
         let left = membership.leave();
-        let Some(Concluded { summary, signal }) = concluded? else { return gone(status, desk) };
+        let Concluded { summary, signal } = concluded?;
         let ended = match signal {
             Some(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
             None if self.fail_on_held && status == 0 && !summary.held.is_empty() => 1,
@@ -123,10 +124,14 @@ impl Ending<'_> {
 }
 
 /// Nobody can say what became of the last writes.
-fn gone(status: u8, desk: &Desk) -> Result<u8, Failure> {
-    const GONE: &str = "the daemon died and did not come back; what was held and kept is safe: fettlefs status";
+fn gone(why: Gone, status: u8, desk: &Desk) -> Result<u8, Failure> {
+    let why = match why {
+        Gone::Died => "the daemon died and did not come back",
+        Gone::Unmounted => "somebody has unmounted the view, and it is shut",
+    };
     let status = if status == 0 { super::OWN_FAILURE } else { status };
-    summary::print_failed(&ErrorBody::new(ErrorCode::NotMounted, GONE), status, desk)?;
+    let message = format!("{why}; what was held and kept is safe: fettlefs status");
+    summary::print_failed(&ErrorBody::new(ErrorCode::NotMounted, message), status, desk)?;
     Ok(status)
 }
 

@@ -44,6 +44,14 @@ pub struct Sessions {
     pub of_nobody: Vec<String>,
 }
 
+/// How a daemon went that does not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    Died,
+    /// At somebody's wish: it took its note away.
+    Unmounted,
+}
+
 impl Membership {
     /// Starts a daemon where none answers.
     pub fn join(project: PathBuf, settings: &SettingFlags, name: &str) -> Result<Self, Failure> {
@@ -98,6 +106,17 @@ impl Membership {
         }
         self.daemon.as_ref()?;
         Some((answering(&self.project).ok()??, &self.sessions))
+    }
+
+    /// To be asked where nobody answers any more, for words alone: a command that works without a daemon takes a dead one's
+    /// note away, too. What cannot be looked at is taken for dead.
+    pub fn why_gone(&self) -> Gone {
+        let looked_at = Tree::open(&self.project).ok().zip(sources::location().ok());
+        let Some((project, location)) = looked_at else { return Gone::Died };
+        match holder_note(&project, &location).and_then(|note| note.mountpoint) {
+            Some(_) => Gone::Died,
+            None => Gone::Unmounted,
+        }
     }
 
     pub fn lose(&mut self) {

@@ -175,3 +175,22 @@ fn what_lies_in_a_project_that_is_mounted_is_no_project_to_run_in() {
     assert!(output.stderr.contains("which is mounted on"), "{}", output.stderr);
     assert!(!view.has("inner/b"));
 }
+
+#[test]
+fn a_view_that_is_unmounted_by_force_is_shut_and_its_runs_say_so() {
+    for is_beside in [false, true] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let view = is_beside.then(|| scratch.mount());
+        let going = Going::start(&scratch, "one", REWRITE);
+        let refused = scratch.cli(&["unmount"]).exits(5);
+        assert!(refused.stderr.contains("; --force shuts its view"), "{is_beside}: {}", refused.stderr);
+        scratch.cli(&["unmount", "--force"]).ok();
+        let output = going.finish().exits(7);
+        let said = "fettlefs: somebody has unmounted the view, and it is shut; what was held and kept is safe";
+        assert!(output.stderr.contains(said), "{is_beside}: {}", output.stderr);
+        assert_eq!(scratch.read("a"), lines(100));
+        drop(view);
+        nobody_is_left(&scratch);
+    }
+}

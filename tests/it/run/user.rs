@@ -106,6 +106,25 @@ fn where_a_user_may_not_a_refusal_names_the_remedy() {
     nobody_is_left(&scratch);
 }
 
+/// The daemon of a user may not look where a process of root's stands.
+#[test]
+fn root_is_told_why_it_cannot_run_beside_an_ordinary_users_run() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let prepare = format!(
+        "{OPEN_DEVICE}; cd $ROOT; export PROJECT={}; mkfifo -m 666 go
+         setpriv --reuid={AGENT} --regid={AGENT} --clear-groups --inh-caps=-all -- $FETTLEFS -C $PROJECT run -- \
+             sh -c ': > $ROOT/there; read -r _ < $ROOT/go' 2> /dev/null &
+         until [ -e there ]; do :; done
+         $FETTLEFS -C $PROJECT run -- true || echo $?; echo go > go; wait $!",
+        scratch.project().display()
+    );
+    let output = as_user(&scratch, &prepare, &["version"]).ok();
+    assert!(output.stdout.starts_with("125\n"), "{output:?}");
+    assert!(output.stderr.contains("cannot see whether you are in a run of it: run as that user"), "{output:?}");
+    nobody_is_left(&scratch);
+}
+
 /// `script` as that user, beside a mount over the project and a run, whose command goes on once it has read a word from `go`.
 fn beside_a_mount(scratch: &Scratch, command: &str, script: &str) -> Output {
     project(scratch);
