@@ -3,7 +3,7 @@
 use super::desk::{Length, targets};
 use super::text::Text;
 use super::words::{age, size};
-use super::{Desk, Failure, completions};
+use super::{Desk, Failure, at_least, completions};
 use crate::protocol::{Backup, Exit, Op, Reply, Request};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ pub struct Arguments {
     #[arg(value_name = "NAME|PATH|GLOB", add = ArgValueCompleter::new(completions::backups))]
     which: Vec<OsString>,
     /// At most so many
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = at_least(1))]
     limit: Option<u64>,
 }
 

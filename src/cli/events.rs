@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::desk::Readers;
-use super::{Desk, Failure, log, offline};
+use super::{Desk, Failure, at_least, log, offline};
 use crate::client::{Client, Reach};
 use crate::protocol::{ErrorBody, ErrorCode, EventsReply, Exit, Op, Reply, Request};
 
@@ -28,7 +28,7 @@ pub struct Arguments {
     #[arg(short, long)]
     follow: bool,
     /// Only what came after the event of this number
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", value_parser = at_least(0))]
     since: Option<u64>,
     /// Only of this session
     #[arg(long, value_name = "SESSION")]

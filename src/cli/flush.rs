@@ -2,7 +2,7 @@
 
 use super::desk::Length;
 use super::text::Text;
-use super::{Desk, Failure, outcome};
+use super::{Desk, Failure, at_least, outcome};
 use crate::protocol::{Exit, FlushReply, Op, Reply, Request, WritingNow};
 
 /// Wait for releases under way, so that everything closed is judged
@@ -12,7 +12,7 @@ pub struct Arguments {
     #[arg(long)]
     wait: bool,
     /// Seconds to wait at most
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = at_least(0))]
     timeout: Option<u64>,
 }
 

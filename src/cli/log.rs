@@ -4,7 +4,7 @@ use super::desk::{Length, targets};
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::moment;
-use super::{Desk, Failure, completions};
+use super::{Desk, Failure, at_least, completions};
 use crate::protocol::{Event, EventName, Exit, Op, Reply, Request};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(value_name = "ID|PATH|GLOB")]
     targets: Vec<OsString>,
     /// The latest N events; 0 means all
-    #[arg(short = 'n', long, value_name = "N", default_value_t = EVENTS_SHOWN)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = EVENTS_SHOWN, value_parser = at_least(0))]
     limit: u64,
     /// Only of this operation
     #[arg(long, value_name = "OP", add = ArgValueCompleter::new(completions::operations))]

@@ -3,7 +3,7 @@
 //! Owns how things are asked for and how they look. What is done is decided by whoever answers the client, in the
 //! daemon or offline. Begin with [`run`].
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -141,7 +141,8 @@ pub fn run(argv: Vec<OsString>) -> ExitCode {
 }
 
 fn run_command(argv: &[OsString]) -> u8 {
-    match Arguments::try_parse_from(argv) {
+    let parsed = grammar().try_get_matches_from(argv).and_then(|matches| Arguments::from_arg_matches(&matches));
+    match parsed {
         Ok(arguments) => {
             let format = arguments.global.format();
             let desk = Desk::new(arguments.global.directory, format);
@@ -153,6 +154,21 @@ fn run_command(argv: &[OsString]) -> u8 {
         }
         Err(err) => run::usage_status(failure::report_usage(&err, argv), argv),
     }
+}
+
+/// A negative number is a value, which the option that it is given to refuses by name.
+fn grammar() -> clap::Command {
+    let numbers = |arg: clap::Arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    Arguments::command().mut_subcommands(|command| command.mut_args(numbers))
+}
+
+/// Reads a count, and tells the range of one that is none: the library says of a sign only that it is no digit.
+fn at_least(least: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    let must_be = move || format!("must be a number from {least} on");
+    move |text| text.parse().ok().filter(|count| *count >= least).ok_or_else(must_be)
 }
 
 fn dispatch(command: Command, desk: &Desk) -> Result<Exit, Failure> {

@@ -1,6 +1,7 @@
 //! `fettlefs mount`: the arguments, checked.
 
 use super::{Desk, Failure, mount_start, project};
+use crate::policy::settings::Key;
 use crate::protocol::Exit;
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -139,15 +140,19 @@ fn time(text: &str) -> Result<Duration, String> {
         "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
-        _ => return Err("not a time such as 2s or 10m".to_owned()),
+        _ => return Err(must_be(Key::Ttl)),
     };
-    let count: u64 = digits.parse().map_err(|_| "not a time such as 2s or 10m".to_owned())?;
+    let count: u64 = digits.parse().map_err(|_| must_be(Key::Ttl))?;
     count.checked_mul(seconds_each).map(Duration::from_secs).ok_or_else(|| "too long".to_owned())
 }
 
 fn window(text: &str) -> Result<Window, String> {
     match text {
         "session" => Ok(Window::Session),
-        _ => time(text).map(Window::Within),
+        _ => time(text).map(Window::Within).map_err(|_| must_be(Key::Window)),
     }
+}
+
+fn must_be(key: Key) -> String {
+    format!("must be {}", key.allowed())
 }

@@ -2,7 +2,7 @@
 
 use super::desk::{Desk, Length};
 use super::terminal::Ink;
-use super::{Failure, words};
+use super::{Failure, at_least, words};
 use crate::client::path_of;
 use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
 use std::ffi::OsString;
@@ -22,10 +22,10 @@ pub struct Arguments {
     #[command(flatten)]
     session: Session,
     /// Skip so many lines; what is read in part is not remembered
-    #[arg(long, value_name = "LINES")]
+    #[arg(long, value_name = "LINES", value_parser = at_least(0))]
     offset: Option<u64>,
     /// At most so many lines
-    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "LINES", value_parser = at_least(1))]
     limit: Option<u64>,
     /// Forget first what was received: of FILE, or without FILE of all
     #[arg(long)]

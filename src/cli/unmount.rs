@@ -5,7 +5,7 @@ use super::mount_start::{take_away, take_dead_away};
 use super::outcome::Tense;
 use super::terminal::Ink;
 use super::text::Text;
-use super::{Desk, Failure, held, outcome};
+use super::{Desk, Failure, at_least, held, outcome};
 use crate::client::{Client, ClientError, DeadMount, Reach};
 use crate::protocol::{ErrorCode, Exit, Held, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
 use crate::sys::mount::is_dead;
@@ -30,7 +30,7 @@ pub struct Arguments {
     #[arg(long, short)]
     yes: bool,
     /// Seconds to wait for writers
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = at_least(0))]
     timeout: Option<u64>,
     /// Do not wait for writers; what they have not closed is held as interrupted
     #[arg(long)]

@@ -48,6 +48,9 @@ pub enum ClientError {
     Gone,
     #[error("the state directory {} belongs to {}, not to {}{}", state.display(), project.display(), asked.display(), way_on(state, project, *is_gone))]
     OtherProject { state: PathBuf, project: PathBuf, asked: PathBuf, is_gone: bool },
+    /// What somebody named to start from.
+    #[error("{}: {cause}", path.display())]
+    NoDirectory { path: PathBuf, cause: io::Error },
     #[error("{what} {}: {cause}", path.display())]
     Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("{0}")]
@@ -261,6 +264,7 @@ impl ClientError {
             Self::Ending(_) | Self::Unanswered(_) => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
             Self::Shut(_) => ErrorCode::NotPermitted,
+            Self::NoDirectory { .. } => ErrorCode::UnknownPath,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
             Self::Stopped(_) => ErrorCode::Busy,
             Self::Io { .. } | Self::AnswerCut => ErrorCode::Io,

@@ -115,9 +115,14 @@ pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
 /// Without symbolic links, so that `..` and prefixes mean what they say. A path through a dead mount has no such
 /// form; it stays as it is and the search finds the dead mount.
 fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
+    let no_directory = |cause| Err(ClientError::NoDirectory { path: start.to_owned(), cause });
     match std::fs::canonicalize(start) {
+        Ok(path) if std::fs::metadata(&path).is_ok_and(|found| !found.is_dir()) => {
+            no_directory(io::ErrorKind::NotADirectory.into())
+        }
         Ok(path) => Ok(path),
         Err(err) if is_death(&err) => Ok(start.to_owned()),
+        Err(cause) if is_absent(&cause) => no_directory(cause),
         Err(err) => Err(io_error("open", start, err)),
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::landing::random_suffix;
 use super::layout::{self, Location, open_despite_mode, open_outside, replace_whole, write_whole};
 use super::upper::UpperId;
-use super::{Context, Result};
+use super::{Context, Error, Result};
 use crate::model::{Digest, Timestamp};
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{self, Place};
@@ -75,16 +75,17 @@ pub(super) fn own_name(state: &OwnedFd, name: String, location: &Location) -> Re
         [&location.stage, &location.backups].into_iter().flatten().map(PathBuf::as_path).collect();
     let owner = Owner::of(state).doing(|| "look at the state directory".to_owned())?;
     for path in &given {
+        let variable = location.variable(path);
         let path = path.join(&name);
         let looking = || format!("look whose {} is", path.display());
         if location.known.is_some() {
-            let noted = read_owner(&note_in(&open_there(&path)?)).doing(looking)?;
+            let noted = read_owner(&note_in(&given_by(variable, open_there(&path))?)).doing(looking)?;
             match whose(noted.as_ref(), &owner) {
                 Whose::Ours => continue,
                 Whose::Others(whose) => return Err(io::Error::other(whose)).doing(looking),
             }
         }
-        if let Whose::Others(whose) = claim(&open_outside(&path)?.into(), &owner).doing(looking)? {
+        if let Whose::Others(whose) = claim(&given_by(variable, open_outside(&path))?.into(), &owner).doing(looking)? {
             let new = copy_all(&given, &name, &owner)?;
             layout::write_instance(state, &new)?;
             log::warn!("{}: {whose}; what is held or kept was copied to {new} beside it", path.display());
@@ -92,6 +93,14 @@ pub(super) fn own_name(state: &OwnedFd, name: String, location: &Location) -> Re
         }
     }
     Ok(name)
+}
+
+/// Whoever reads that a directory cannot be opened learns who has named it.
+fn given_by<T>(variable: &str, opened: Result<T>) -> Result<T> {
+    opened.map_err(|err| match err {
+        Error::Io { doing, cause } => Error::Io { doing: format!("{doing} ({variable})"), cause },
+        other => other,
+    })
 }
 
 fn open_there(path: &Path) -> Result<Arc<OwnedFd>> {

@@ -31,6 +31,9 @@ use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
+/// The variables by which a person says where content is to be.
+pub const STAGE_VARIABLE: &str = "FETTLE_STAGE_DIR";
+pub const BACKUP_VARIABLE: &str = "FETTLE_BACKUP_DIR";
 const STAGE: &str = "stage";
 const CONTENT: &str = "content";
 const HOLDER: &str = "holder.json";
@@ -53,6 +56,11 @@ pub struct Location {
 }
 
 impl Location {
+    /// Which of those that are given for content names a place; one that both name is upper's.
+    pub(super) fn variable(&self, place: &Path) -> &'static str {
+        if self.stage.as_deref() == Some(place) { STAGE_VARIABLE } else { BACKUP_VARIABLE }
+    }
+
     /// The state directory of the project at `lower`, there already or not, as messages name it: by its whole path.
     pub fn describe(&self, lower: &Tree) -> String {
         let inside = || path_of(lower.root()).unwrap_or_default().join(STATE_DIR_NAME);

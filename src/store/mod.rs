@@ -61,7 +61,8 @@ pub use inspections::{Depth, Inspection};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{
-    HolderNote, Location, Lock, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note, is_temp_name, read_instance,
+    BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note,
+    is_temp_name, read_instance,
 };
 pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version};
 pub use readings::{Baseline, Counted, MeterRow, Reader};

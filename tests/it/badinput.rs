@@ -118,7 +118,52 @@ fn wrong_paths_are_named() {
         command.current_dir(scratch.root()).args(["-C", "nowhere", "status"]).args(more);
         command.output().expect("the built program runs").into()
     };
-    refused(&scratch, outside, 1, "io", "open [scratch]/nowhere: No such file or directory (os error 2)");
+    let message = "[scratch]/nowhere: No such file or directory (os error 2)";
+    refused(&scratch, outside, 4, "unknown_path", message);
+    let in_file = |more: &[&str]| -> Output {
+        let mut command = scratch.fettlefs();
+        command.current_dir(scratch.project()).args(["-C", "inside/file", "status"]).args(more);
+        command.output().expect("the built program runs").into()
+    };
+    refused(&scratch, in_file, 4, "unknown_path", "[project]/inside/file: not a directory");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_told_with_the_variable_that_names_it() {
+    let scratch = mounted_scratch!();
+    for variable in ["FETTLE_STAGE_DIR", "FETTLE_BACKUP_DIR"] {
+        let said = mount(&scratch, &["project"], &[(variable, "/proc/x")])(&[]).exits(1).stderr;
+        assert!(said.starts_with("fettlefs: open state directory /proc/x/"), "{said}");
+        assert!(said.contains(&format!(" ({variable}): No such file or directory")), "{said}");
+    }
+}
+
+/// Else it would be taken for an option that nobody knows.
+#[test]
+fn a_negative_number_is_refused_by_the_option_that_it_is_given_to() {
+    let scratch = mounted_scratch!();
+    for (words, range) in [
+        (["mount", "--floor", "-1"], "-1 is not in 0..=1000000"),
+        (["run", "--ceil", "-5"], "-5 is not in 0..=1000000"),
+        (["mount", "--burst", "-1"], "-1 is not in 0.."),
+        (["mount", "--ratio", "-0.5"], "from 0 to 1"),
+        (["mount", "--ttl", "-1"], "must be 0 to 365d, in seconds or like 2s, 10m, 24h"),
+        (["mount", "--window", "-1"], "must be \"session\", or 0 to 365d"),
+        (["unmount", "--timeout", "-1"], "must be a number from 0 on"),
+        (["flush", "--timeout", "-1"], "must be a number from 0 on"),
+        (["events", "--since", "-1"], "must be a number from 0 on"),
+        (["log", "-n", "-1"], "must be a number from 0 on"),
+        (["backups", "--limit", "-1"], "must be a number from 1 on"),
+        (["read", "--offset", "-1"], "must be a number from 0 on"),
+    ] {
+        let output = scratch.fettlefs().current_dir(scratch.project()).args(words).output();
+        let output = Output::from(output.expect("the built program runs"));
+        assert_eq!(output.status, if words[0] == "run" { 125 } else { 2 }, "{words:?}: {}", output.stderr);
+        let option = if words[1] == "-n" { "--limit" } else { words[1] };
+        let named = format!("error: invalid value '{}' for '", words[2]);
+        assert!(output.stderr.starts_with(&named), "{words:?}: {}", output.stderr);
+        assert!(output.stderr.contains(option) && output.stderr.contains(range), "{words:?}: {}", output.stderr);
+    }
 }
 
 /// Whoever comes in the place of a daemon that died could not reach it below the dead mount.

@@ -330,3 +330,19 @@ fn what_a_run_has_held_and_renamed_is_still_its_own() {
     assert_eq!(held(&scratch).len(), 0, "{:?}", held(&scratch));
     assert_eq!(scratch.read("d/b"), rewritten());
 }
+
+/// Shells put it right by themselves; other programs believe it.
+#[test]
+fn a_command_is_told_where_it_starts() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    let (inner, link) = (scratch.project().join("inner"), scratch.root().join("link"));
+    std::os::unix::fs::symlink(&inner, &link).expect("a symlink");
+    let told = |stands: &std::path::Path, flags: &[&std::ffi::OsStr]| {
+        let mut command = scratch.fettlefs();
+        command.args(flags).args(["run", "--", "printenv", "PWD"]).current_dir(stands).env("PWD", stands);
+        Output::from(command.output().expect("the built program runs")).ok().stdout
+    };
+    assert_eq!(told(scratch.root(), &["-C".as_ref(), inner.as_os_str()]), format!("{}\n", inner.display()));
+    assert_eq!(told(&link, &[]), format!("{}\n", link.display()), "by the way that one came");
+}

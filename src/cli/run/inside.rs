@@ -116,6 +116,7 @@ impl Inside {
         }
         let mut command = Command::new(program);
         command.args(arguments).env(RUN_VARIABLE, &self.session);
+        self.say_where(&mut command);
         self.have_shells_tell(&mut command);
         let err = command.exec();
         say(format_args!("{}: {err}", program.to_string_lossy().escape_debug()));
@@ -124,6 +125,14 @@ impl Inside {
 }
 
 impl Inside {
+    /// Programs believe `PWD` where it leads to where they are: then it stays, with the links by which one came.
+    fn say_where(&self, command: &mut Command) {
+        let named = std::env::var_os("PWD").and_then(|named| std::fs::canonicalize(named).ok());
+        if named.as_ref() != Some(&self.directory) {
+            command.env("PWD", &self.directory);
+        }
+    }
+
     /// Every bash that is not interactive reads the file that this variable names, every zsh one in the directory of the
     /// other. The user's own are read by ours.
     fn have_shells_tell(&self, command: &mut Command) {
