@@ -9,7 +9,7 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
-use crate::overlay::{ConfirmHow, Expiry, UndoHow, Undone, no_such_operation};
+use crate::overlay::{ConfirmHow, Expiry, UndoHow, Undone, named, no_such_operation};
 use crate::protocol::{
     Acted, CheckPhase, Cut, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply, FsckReply,
     HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, UnmountReply, VERSION,
@@ -79,7 +79,7 @@ fn answer(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
         Op::External => external(request, project),
         Op::Fsck => fsck(request, project),
         Op::Reload => reload(request, project),
-        Op::Flush => flush(request, project),
+        Op::Flush => flush(request, asker, project),
         Op::Unmount => unmount(request, asker, project),
         Op::Run => runs::begin(request, asker, project),
         Op::Leave => runs::leave(asker, project),
@@ -206,8 +206,12 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
     Ok(Reply::Reload(ReloadReply { notices, project_file, dry_run: request.dry_run }))
 }
 
-fn flush(request: &Request, project: &Project) -> Result<Reply> {
-    let wait = writers_wait(request).or(request.wait.then_some(WRITERS_WAIT));
+fn flush(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
+    let wait = match writers_wait(request).or(request.wait.then_some(WRITERS_WAIT)) {
+        // A permission program would wait for its own answer.
+        None if project.overlay.is_asked(asker.pid) => Some(Duration::ZERO),
+        wait => wait,
+    };
     let outcomes = project.overlay.flush_all(wait)?;
     Ok(Reply::Flush(FlushReply { outcomes, more: 0, writers: project.overlay.unjudged() }))
 }
@@ -259,7 +263,7 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     let writers = project.overlay.writers();
     match writers.first() {
         Some(writer) if !request.force => {
-            let message = format!("pid {} is still writing {}; --force does not wait", writer.pid, writer.path);
+            let message = format!("{} is still writing {}; --force does not wait", named(writer.pid), writer.path);
             Err(ErrorBody::new(ErrorCode::Busy, message))
         }
         Some(_) | None => Ok(()),
@@ -267,7 +271,6 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
 }
 
 fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Outcome>> {
-    let all = answers::held_rows(project);
     let how = ConfirmHow {
         force: false,
         wait: !request.force,
@@ -275,11 +278,14 @@ fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Resul
         review: review(request, asker, project),
         expiry: Expiry::Ignore,
     };
-    match request.held {
-        HeldAtUnmount::Keep => Ok(Vec::new()),
-        HeldAtUnmount::Confirm => act(&all, |ids| project.overlay.confirm(ids, &how)),
-        HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, &review(request, asker, project))),
-    }
+    looking_again(|| {
+        let all = answers::held_rows(project);
+        match request.held {
+            HeldAtUnmount::Keep => Ok(Vec::new()),
+            HeldAtUnmount::Confirm => act(&all, |ids| project.overlay.confirm(ids, &how)),
+            HeldAtUnmount::Discard => act(&all, |ids| project.overlay.discard(ids, &how.review)),
+        }
+    })
 }
 
 fn version(project: &Project) -> VersionReply {

@@ -112,6 +112,7 @@ impl Overlay {
         new: impl FnOnce() -> Result<Side>,
     ) -> Result<()> {
         let job = Job::to_come(row, takes_along);
+        let _judging = self.judging(job.row.names[0].clone(), by.pid);
         let comparison = match self.compare_ahead(&job, by, new) {
             Ok(Some(comparison)) => comparison,
             // They are asked again when it is judged, which cannot deny it, and holds it.
@@ -147,6 +148,11 @@ impl Overlay {
     fn asked_for(&self, caller: &Caller) -> Option<Writer> {
         let by = (!self.policy().hooks.is_empty()).then(|| self.writer(caller))?;
         (!self.is_hooks_own(&by)).then_some(by)
+    }
+
+    /// Whether a process is one that was asked, or that such a one has started: it must not wait for its own answer.
+    pub fn is_asked(&self, pid: u32) -> bool {
+        self.hooks.is_own(pid)
     }
 
     /// A program that was asked, or what it started. None runs where none is set.

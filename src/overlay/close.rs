@@ -56,7 +56,12 @@ impl Overlay {
             return Ok(None);
         }
         let by_opener = || caller.pid == handle.opener.pid || process::same_thread_group(caller.pid, handle.opener.pid);
-        if !handle.is_written() || !by_opener() || !handle.take_written() {
+        if !handle.is_written() || !by_opener() {
+            return Ok(None);
+        }
+        // Before the handle counts as written no more: who waits for writers always finds the one or the other.
+        let _judging = open.upper().and_then(|id| self.judging_upper(id, handle.opener.pid));
+        if !handle.take_written() {
             return Ok(None);
         }
         let Some(id) = open.upper() else { return Ok(None) };

@@ -19,20 +19,19 @@ pub(super) const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
 /// The same where only most signs say that it will: a child may have inherited the descriptor.
 pub(super) const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
 /// How long a judging that is under way is waited for where no program is to be asked: as long as a disk may take.
-const WAIT_FOR_JUDGING: Duration = Duration::from_secs(10);
+pub(super) const WAIT_FOR_JUDGING: Duration = Duration::from_secs(10);
 
 impl Overlay {
-    /// Settles what nobody writes any more, waiting for writers up to `wait`.
+    /// Settles what nobody writes any more, waiting for writers and what is being judged up to `wait`; without it, for what is
+    /// being judged alone.
     pub fn flush_all(&self, wait: Option<Duration>) -> Reviewed<Vec<Outcome>> {
         self.settle_pending();
-        let deadline = Instant::now() + wait.unwrap_or(Duration::ZERO);
-        let mut state = self.state.lock();
-        while state.handles.values().any(|handle| handle.is_unjudged()) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                break;
-            }
+        match wait {
+            Some(max) => self.wait_while(&mut self.state.lock(), max, State::is_being_written),
+            None => self.wait_for_judgings(),
         }
-        let open: std::collections::HashSet<RelPath> = state.writing().into_iter().map(|(path, _)| path).collect();
+        let state = self.state.lock();
+        let open: std::collections::HashSet<RelPath> = state.unjudged().into_iter().map(|(path, _)| path).collect();
         let idle: Vec<(UpperId, RelPath)> = state
             .uppers
             .iter()
@@ -64,10 +63,10 @@ impl Overlay {
         Ok(outcomes)
     }
 
-    /// Who has a file open that was written and not judged.
+    /// Who has a file open that was written and not judged, or has closed one that is being judged.
     pub fn writers(&self) -> Vec<WritingNow> {
-        let writing = self.state.lock().writing();
-        writing.into_iter().map(|(path, pid)| WritingNow { path, pid }).collect()
+        let unjudged = self.state.lock().unjudged();
+        unjudged.into_iter().map(|(path, pid)| WritingNow { path, pid }).collect()
     }
 
     /// The same, and what could not be judged when its writer was done, with 0 for the process.
@@ -211,6 +210,19 @@ impl State {
         writing.sort();
         writing.dedup();
         writing
+    }
+
+    /// The same, and what is being judged.
+    fn unjudged(&self) -> Vec<(RelPath, u32)> {
+        let mut unjudged = self.writing();
+        unjudged.extend(self.judgings.iter().cloned());
+        unjudged.sort();
+        unjudged.dedup();
+        unjudged
+    }
+
+    fn is_being_written(&self) -> bool {
+        !self.judgings.is_empty() || self.handles.values().any(|handle| handle.is_unjudged())
     }
 
     pub(super) fn writer_of(&self, path: &RelPath) -> Option<u32> {

@@ -46,6 +46,7 @@ mod hold_again;
 mod hunks;
 mod inode;
 mod inspected;
+mod judging;
 mod land;
 mod layered;
 mod limits;
@@ -128,7 +129,7 @@ pub use open::Opened;
 pub use passed::{Passed, Registration};
 pub use patch::{Rewrite, RewriteHow, changed_since};
 pub use reading::Shown;
-pub use review::{Review, ShownContent, SideContent, Sides, WholeContent};
+pub use review::{Review, ShownContent, SideContent, Sides, WholeContent, named};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use runs::{Run, Runs};
@@ -144,6 +145,7 @@ use external::{Doubts, Heralded};
 use goes::Goes;
 use handles::Handle;
 use inspected::Inspected;
+use judging::Judgings;
 use nodes::Nodes;
 use past::Past;
 use shells::Shells;
@@ -258,6 +260,7 @@ struct State {
     closing: HashMap<NodeId, u32>,
     /// The same once that release is under way. Each as often as there are such.
     judged_at_release: Vec<NodeId>,
+    judgings: Judgings,
     /// Directories in which something is being changed at this moment, or which are being renamed.
     shape: Shape,
 }
@@ -560,6 +563,7 @@ impl State {
             epoch: 0,
             closing: HashMap::new(),
             judged_at_release: Vec::new(),
+            judgings: Judgings::default(),
             shape: Shape::default(),
         })
     }

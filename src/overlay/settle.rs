@@ -133,6 +133,7 @@ impl Overlay {
         because: Vec<Reason>,
         denial: Denial,
     ) -> Result<Settled> {
+        let _judging = self.judging_upper(id, actor.pid);
         self.follow_file(id)?;
         let covering = self.uncover(id, actor)?;
         let mut is_crossed = false;

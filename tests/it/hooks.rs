@@ -2,6 +2,7 @@
 //! it behaves, keeps anybody waiting for longer than its limit or leaves anything behind.
 
 mod behaviour;
+mod closing;
 mod examples;
 mod questions;
 

@@ -206,6 +206,8 @@ impl Daemon {
         // Who follows events through the view would keep the mount busy.
         self.project.overlay.store().end_waits();
         self.standing.end()?;
+        // Who is closing something at this moment is not cut off before he is told what has become of it.
+        self.project.overlay.wait_for_judgings();
         match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
             Ok(End::SessionOver) => self.session_over(),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}

@@ -345,7 +345,7 @@ fn what_somebody_still_writes_is_busy_and_names_the_writer() {
     let want = "$ confirm c.txt\n! fettlefs: c.txt is being written by python3 (pid [pid])\n!   To wait for the writer: fettlefs flush --wait\n=> 5\n\
                 $ flush\nStill being written:\n  c.txt  by pid [pid]\n=> 0\n\
                 $ flush --wait --timeout 0\nStill being written:\n  c.txt  by pid [pid]\n=> 5\n\
-                $ unmount --timeout 0\n! fettlefs: pid [pid] is still writing c.txt; --force does not wait\n=> 5\n";
+                $ unmount --timeout 0\n! fettlefs: python3 (pid [pid]) is still writing c.txt; --force does not wait\n=> 5\n";
     let commands = ["confirm c.txt", "flush", "flush --wait --timeout 0", "unmount --timeout 0"];
     assert_eq!(transcript(&scratch, &commands, |arguments| view.cli(arguments)), want);
     assert_eq!(view.status()["writers"], serde_json::json!([{"path": "c.txt", "pid": writer.pid()}]));

@@ -305,7 +305,7 @@ fn a_capricious_program_leaves_everything_in_agreement() {
     assert_eq!(listed(view.root()), listed(&scratch.lower()));
 }
 
-fn writer(scratch: &Scratch, view: &View<'_>) -> Child {
+pub(super) fn writer(scratch: &Scratch, view: &View<'_>) -> Child {
     let mut command = scratch.command("sh");
     command.args(["-c", "printf new > file"]).current_dir(view.root()).spawn().expect("sh")
 }
