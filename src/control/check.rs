@@ -7,7 +7,7 @@
 
 use super::answers::{self, failed};
 use super::{Asker, Project, rights};
-use crate::model::{ChangeId, Digest, RelPath};
+use crate::model::{ChangeId, Digest, Reason, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Review};
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
 
@@ -86,6 +86,10 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         ));
     }
     project.overlay.settle_pending();
+    if !project.overlay.is_asked(asker.pid) {
+        // It shows in the view and may be denied: neither the command's start nor its verdict comes before that is known.
+        project.overlay.wait_for_judgings();
+    }
     // What somebody did below before the command started is nothing that moved under it, and the last of it counts.
     project.overlay.tell_all_external()?;
     let reply = match phase {
@@ -196,6 +200,8 @@ fn told(event: &Event) -> Option<String> {
         EventName::RolledBack => "rolled back",
         EventName::Undone => "undone",
         EventName::ExternalModified => "changed outside",
+        // By a permission program: what the view has shown is gone. What a rule denies never shows.
+        EventName::WriteDenied if event.reason == Some(Reason::Hook) => "denied",
         // Of a run, which is a process that comes or goes, and no daemon.
         EventName::SessionStarted | EventName::SessionEnded if event.pid.is_some() => return None,
         EventName::SessionStarted | EventName::SessionEnded | EventName::Recovered => {

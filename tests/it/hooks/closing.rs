@@ -135,6 +135,45 @@ fn a_run_ends_with_what_becomes_of_a_close() {
     assert_eq!(scratch.read("file"), "new");
 }
 
+/// A view in which `big` is held, and whose program denies `lib`, of which it makes `asked`, after a second.
+fn denying_lib(scratch: &Scratch) -> View<'_> {
+    scratch.write("lib", "old\n");
+    scratch.write("big", lines(200));
+    let asked = scratch.root().join("asked");
+    let script = format!(
+        "#!/bin/sh\ncase $(cat) in *'\"path\":\"lib\"'*) : > {asked:?}; sleep 1; echo '{{\"decision\":\"deny\"}}' ;;\n\
+         *) echo '{{\"decision\":\"land\"}}' ;; esac\n"
+    );
+    let hook = program(scratch, "hook", &script);
+    let view = mounting(scratch, &[&hook]).start();
+    view.write("big", with_changed_lines(&lines(200), 90));
+    view
+}
+
+#[test]
+fn a_check_starts_once_what_is_asked_about_is_decided() {
+    let scratch = mounted_scratch!();
+    let view = denying_lib(&scratch);
+    let mut command = scratch.command("sh");
+    let mut writer = command.args(["-c", "echo new > lib"]).current_dir(view.root()).spawn().expect("sh");
+    eventually("the program is asked", || scratch.root().join("asked").exists());
+    view.cli(&["check", "--confirm", "--", "grep", "-q", "old", "lib"]).ok();
+    writer.wait().expect("it ends");
+    view.assert_landed("big", &with_changed_lines(&lines(200), 90));
+}
+
+#[test]
+fn a_check_counts_for_nothing_where_what_it_saw_was_denied() {
+    let scratch = mounted_scratch!();
+    let view = denying_lib(&scratch);
+    let asked = scratch.root().join("asked");
+    let tested = format!("echo new > lib & until [ -e {asked:?} ]; do :; done; grep -q new lib");
+    let refused = view.cli(&["check", "--confirm", "--", "sh", "-c", &tested]).exits(5);
+    assert!(refused.stderr.contains("denied: lib"), "{}", refused.stderr);
+    assert_eq!((scratch.read("lib"), scratch.read("big")), ("old\n".to_owned(), lines(200)));
+    assert_eq!(view.only_held().path, "big");
+}
+
 /// It would wait for its own answer, until its limit.
 #[test]
 fn a_program_that_is_asked_may_flush() {
