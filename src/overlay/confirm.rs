@@ -7,7 +7,7 @@ use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
-use crate::store::{self, Below, Durability, Epilogue, Fate, Kept, Landed, Landing, UpperRow, What};
+use crate::store::{self, Below, Kept, Landed, UpperRow, What};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
 
@@ -42,7 +42,8 @@ impl Overlay {
     pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         self.person_decides(&how.review);
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
-        let ids = self.with_landing_first(ids)?;
+        let ids = self.with_emptied_dirs(self.with_landing_first(ids))?;
+        self.check_contents_named(&ids)?;
         let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
         let result = self.confirm_taken(&taken.taken, how);
         let taken = taken.give_back();
@@ -56,12 +57,12 @@ impl Overlay {
 
     fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         if how.expiry == Expiry::Guard && !how.renew {
-            // A directory that takes nothing's place has nothing that anybody could have overlooked.
-            let shows = |change: &&Taken| change.row.what != What::Dir || change.row.base.content.is_some();
+            // A directory that takes nothing's place, or goes, has nothing that anybody could have overlooked.
+            let shows = |change: &&Taken| {
+                !is_removal(change) && (change.row.what != What::Dir || change.row.base.content.is_some())
+            };
             taken.iter().filter(shows).try_for_each(|change| self.check_fresh(change))?;
         }
-        let is_removal =
-            |change: &&Taken| change.row.what == What::Whiteout && change.held.kind == ChangeKind::Structure;
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
         let check =
             |dir: &&Taken| self.check_emptied(dir, taken).inspect_err(|err| self.record_failure(dir, &err.message));
@@ -81,19 +82,19 @@ impl Overlay {
         // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
         let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
         landables.sort_by_key(|landable| (!replaces_dir(landable), depth(landable), writes_in_place(landable)));
-        let outcomes: Vec<Outcome> = landables.iter().map(outcome).collect();
+        let outcomes = landables.iter().map(outcome).chain(dirs.iter().copied().map(dir_outcome));
+        let mut outcomes: Vec<Outcome> = outcomes.collect();
         if how.review.dry_run {
             return Ok(outcomes);
         }
         let landed = self.land_all(&mut landables, &dirs, &how.review.by);
         let Landed { backups, operation } = landed.map_err(|err| self.not_landed(err, "nothing was applied"))?;
         let mut names = backups.into_iter();
-        let with_backup = outcomes.into_iter().zip(&landables).map(|(mut outcome, landable)| {
+        for (outcome, landable) in outcomes.iter_mut().zip(&landables) {
             outcome.backup = landable.backup.and_then(|_| names.next());
-            outcome.operation = operation.map(|operation| operation.to_string());
-            outcome
-        });
-        Ok(with_backup.collect())
+        }
+        outcomes.iter_mut().for_each(|outcome| outcome.operation = operation.map(|operation| operation.to_string()));
+        Ok(outcomes)
     }
 
     /// Checks one of `all` changes against its id and against lower as it is now; merges where lower has moved on.
@@ -194,13 +195,9 @@ impl Overlay {
     /// A directory goes with what was deleted in it. With anything else in it, which the view does not show, it stays.
     fn check_emptied(&self, dir: &Taken, taken: &[Taken]) -> Reviewed<()> {
         let path = &dir.row.names[0];
-        let entries = match self.lower.list(path) {
-            Err(err) if is_absent(&err) => return Ok(()),
-            listed => listed.map_err(|err| failed(path, &err.into()))?,
-        };
         let goes =
             |entry: &RelPath| taken.iter().any(|one| one.row.what == What::Whiteout && one.row.names[0] == *entry);
-        match entries.iter().filter_map(|entry| path.join(&entry.name).ok()).find(|entry| !goes(entry)) {
+        match self.other_entry(path, goes)? {
             Some(other) => {
                 let why =
                     format!("{other} has come to be in it below; move it away, or discard {} to see it", dir.held.id);
@@ -210,12 +207,18 @@ impl Overlay {
         }
     }
 
+    /// What lower has in a directory that does not go.
+    pub(super) fn other_entry(&self, dir: &RelPath, goes: impl Fn(&RelPath) -> bool) -> Reviewed<Option<RelPath>> {
+        let entries = match self.lower.list(dir) {
+            Err(err) if is_absent(&err) => return Ok(None),
+            listed => listed.map_err(|err| failed(dir, &err.into()))?,
+        };
+        Ok(entries.iter().filter_map(|entry| dir.join(&entry.name).ok()).find(|entry| !goes(entry)))
+    }
+
     fn after_landing(&self, taken: &[Taken], outcomes: &[Outcome]) {
         for change in taken {
             self.evict(change.row.id);
-            if let Err(err) = self.empty_hidden_dirs(&change.row.names[0]) {
-                log::error!("let go of the directory of {}: {err}", change.row.names[0]);
-            }
         }
         let merged = |path: &RelPath| outcomes.iter().any(|done| done.path == *path && done.action == Done::Merged);
         for change in taken {
@@ -223,29 +226,11 @@ impl Overlay {
             if merged(path) { self.tell_content_changed(path) } else { self.tell_changed(path) }
         }
     }
+}
 
-    /// A hidden directory goes below when the last held deletion in it has landed.
-    fn empty_hidden_dirs(&self, path: &RelPath) -> Result<()> {
-        let Some(dir) = path.parent() else { return Ok(()) };
-        let hidden = {
-            let state = self.state.lock();
-            let id = state.uppers.at(&dir);
-            id.and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
-        };
-        let Some(row) = hidden.filter(|row| row.what == What::Whiteout && row.held.is_some()) else { return Ok(()) };
-        if !self.lower.list(&dir)?.is_empty() {
-            return Ok(());
-        }
-        let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
-        if let Some(held) = row.held {
-            epilogue.verdicts.push((held.id, dir.clone(), Fate::Applied));
-        }
-        let mut landing = Landing::new(&self.store, Durability::Synced);
-        landing.remove_dir(&self.lower, &dir)?;
-        landing.promise(epilogue)?.apply()?.finish()?;
-        self.state.lock().uppers.remove(row.id);
-        self.empty_hidden_dirs(&dir)
-    }
+/// Whether a change is that of a directory which goes.
+fn is_removal(change: &&Taken) -> bool {
+    change.row.what == What::Whiteout && change.held.kind == ChangeKind::Structure
 }
 
 /// A mode that somebody has given the file below since is not taken back by one that nobody has seen beside it.
@@ -264,6 +249,11 @@ fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Reviewed<()> 
 
 pub(super) fn has_content(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Symlink)
+}
+
+fn dir_outcome(dir: &Taken) -> Outcome {
+    let (id, kind) = (Some(dir.held.id.clone()), Some(dir.held.kind));
+    Outcome { id, kind, ..Outcome::new(Done::Applied, dir.row.names[0].clone()) }
 }
 
 pub(super) fn outcome(landable: &Landable) -> Outcome {

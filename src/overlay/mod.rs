@@ -87,6 +87,7 @@ mod structure;
 mod take_over;
 #[cfg(test)]
 mod tests;
+mod together;
 mod tracked;
 mod traffic;
 mod undo;

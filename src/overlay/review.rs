@@ -4,7 +4,7 @@
 //! Several changes are one transaction: either all of them land, durably, or lower and the view are as they were.
 //! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{self, ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{self, Below, EventDraft, Held, UpperRow, What, Writer};
+use crate::store::{self, Below, EventDraft, Held, UpperRow, Writer};
 use crate::sys::file::{self, FileKind};
 use crate::sys::process;
 
@@ -241,58 +241,6 @@ impl Overlay {
         self.policy().unread.clone()
     }
 
-    /// What cannot land alone. A held removal of a directory, or what takes its place, takes the deletions in it along;
-    /// what is in a directory that lower does not have takes that along, which comes first.
-    pub(super) fn with_landing_first(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
-        let ids = self.with_children(ids, |row| row.what != What::Dir)?;
-        let state = self.state.lock();
-        let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
-        // A deletion needs no directory.
-        let rows = rows.filter(|row| row.what != What::Whiteout);
-        let dirs =
-            rows.flat_map(|row| &row.names).flat_map(|name| std::iter::successors(name.parent(), RelPath::parent));
-        let mut dirs: Vec<RelPath> = dirs.collect();
-        // A path is less than what is below it.
-        dirs.sort();
-        let held = |dir: &RelPath| state.uppers.get(state.uppers.held_dir(dir)?)?.row.held.as_ref();
-        let first = dirs.iter().filter_map(held).map(|held| held.id.clone());
-        Ok(each_once(first.chain(ids.iter().cloned())))
-    }
-
-    /// What goes with them: what is held within directories that go.
-    pub(super) fn with_contents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
-        self.with_children(ids, |_| true)
-    }
-
-    /// What cannot stay without them. Deletions in a directory that comes back can.
-    pub(super) fn with_dependents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
-        self.with_children(ids, |row| row.what != What::Whiteout)
-    }
-
-    fn with_children(&self, ids: &[ChangeId], takes_along: fn(&UpperRow) -> bool) -> Reviewed<Vec<ChangeId>> {
-        let state = self.state.lock();
-        let (mut all, mut seen) = (Vec::new(), HashSet::new());
-        for id in ids {
-            let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
-            let held = upper.row.held.as_ref().ok_or_else(|| unknown(id))?;
-            if seen.contains(id) {
-                // With all that is in it, if it came with another.
-                continue;
-            }
-            let within = match takes_along(&upper.row) {
-                true => state.uppers.within(&upper.row.names[0]),
-                false => Vec::new(),
-            };
-            let within = within.into_iter().filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
-            for held in within.chain([held]) {
-                if seen.insert(held.id.clone()) {
-                    all.push(held.id.clone());
-                }
-            }
-        }
-        Ok(all)
-    }
-
     pub(super) fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
         let mut taken = Reviewing { overlay: self, taken: Vec::new() };
         // In one order, whatever the request's: two requests never wait for each other.
@@ -432,12 +380,7 @@ fn by_path<'a>(rows: impl Iterator<Item = &'a UpperRow>) -> Vec<UpperRow> {
     rows.into_iter().cloned().collect()
 }
 
-fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {
-    let mut seen = std::collections::HashSet::new();
-    ids.into_iter().filter(|id| seen.insert(id.clone())).collect()
-}
-
-fn unknown(id: &ChangeId) -> ErrorBody {
+pub(super) fn unknown(id: &ChangeId) -> ErrorBody {
     ErrorBody::new(ErrorCode::UnknownId, format!("no held change {id}")).about(id.as_str())
 }
 

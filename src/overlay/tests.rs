@@ -943,8 +943,7 @@ fn removing_a_directory_of_held_deletions_hides_it_until_they_land() {
     bench.view().rmdir(parent, name, &ME).unwrap();
     assert!(bench.names("").is_empty());
     assert_eq!(bench.lower("d/a"), Some(lines(100)));
-    let structure = bench.held().iter().find(|row| row.names[0].as_bytes() == b"d").cloned().unwrap();
-    bench.confirm(&[structure.held.unwrap().id]).unwrap();
+    bench.confirm(&[bench.id_of("d/a")]).unwrap();
     assert!(bench.lower_names().is_empty());
     assert!(bench.held().is_empty());
 }
@@ -1120,7 +1119,7 @@ fn what_takes_the_place_of_a_directory_lands_with_the_deletions_in_it() {
     assert_eq!(bench.lower("d/b"), Some(lines(100)));
     let file = bench.held().into_iter().find(|row| row.names[0].as_bytes() == b"d").unwrap().held.unwrap();
     assert_eq!((file.kind, file.reasons.contains(&Reason::Type)), (ChangeKind::Type, true));
-    bench.confirm(&[file.id]).unwrap();
+    bench.confirm_all();
     assert_eq!((bench.lower("d"), bench.lower_names()), (Some("once a directory\n".to_owned()), vec!["d".to_owned()]));
     assert!(bench.held().is_empty(), "{:?}", bench.held());
 }

@@ -1058,6 +1058,19 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["gone a 99\n", "gone b 99\n"],
     },
     Scenario {
+        name: "the last deletion in directories that are hidden is confirmed",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            remove_nested_directory(bench);
+            bench.applied("d/a");
+        },
+        act: |bench| {
+            bench.view().confirm(&[bench.id_of("d/sub/b")], &HOW)?;
+            Ok(())
+        },
+        precious: &["gone a 99\n", "gone b 99\n"],
+    },
+    Scenario {
         name: "a file in the place of a removed directory is confirmed",
         rule: Rule::AllOrNothing,
         ready: |bench| {

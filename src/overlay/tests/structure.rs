@@ -1,5 +1,7 @@
 //! Structure that waits for review: one test an operation and origin.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::sys::file::FileKind;
 
@@ -568,6 +570,123 @@ fn a_removed_directory_into_which_somebody_has_put_something_stays() {
     assert_eq!(bench.read("d/new"), Some("by a person\n".to_owned()));
     std::fs::remove_file(bench.lower_path("d/new")).unwrap();
     bench.check();
+}
+
+/// `d` with `d/a` and `d/sub/b`, all of which is held as deleted, and below has modes of its own.
+fn removed_directories() -> Bench {
+    let bench = Bench::new();
+    for path in ["d/a", "d/sub/b"] {
+        bench.put(path, &lines(100));
+        bench.unlink(path);
+    }
+    for (dir, mode) in [("d/sub", 0o2750), ("d", 0o700)] {
+        std::fs::set_permissions(bench.lower_path(dir), std::fs::Permissions::from_mode(mode)).unwrap();
+        bench.rmdir(dir).unwrap();
+    }
+    bench
+}
+
+#[test]
+fn the_id_of_a_directory_that_goes_lands_no_deletion_that_is_not_named() {
+    for instead in [None, Some("in its place\n")] {
+        let bench = removed_directories();
+        instead.iter().for_each(|content| bench.save("d", content));
+        let ids = ["d", "d/a", "d/sub", "d/sub/b"].map(|path| bench.id_of(path));
+        for force in [false, true] {
+            let refusal = bench.view().confirm(&ids[..2], &ConfirmHow { force, ..HOW }).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::Conflict);
+            assert!(refusal.message.starts_with("d: it goes only with what is deleted in it"), "{refusal:?}");
+            let left = format!("{}  d/sub\n{}  d/sub/b\n", ids[2], ids[3]);
+            assert_eq!(refusal.detail.as_deref(), Some(left.as_str()));
+        }
+        assert_eq!((bench.lower("d/a"), bench.lower("d/sub/b")), (Some(lines(100)), Some(lines(100))));
+        // The directory in it has no content that anybody would have to name.
+        bench.confirm(&[ids[0].clone(), ids[1].clone(), ids[3].clone()]).unwrap();
+        assert_eq!((bench.lower("d").as_deref(), bench.lower_path("d").exists()), (instead, instead.is_some()));
+        assert_eq!(bench.held().len(), 0);
+        bench.check();
+    }
+}
+
+#[test]
+fn a_hidden_directory_goes_with_the_last_deletion_in_it_and_comes_back_with_that() {
+    let mut bench = removed_directories();
+    assert_eq!(bench.applied("d/a"), ["d/a"]);
+    assert!(bench.lower_path("d/sub").exists());
+    let dirs = ["d/sub", "d"].map(|path| bench.id_of(path));
+    assert_eq!(bench.applied("d/sub/b"), ["d/sub/b", "d/sub", "d"]);
+    assert_eq!((bench.lower_path("d").exists(), bench.held().len()), (false, 0));
+    let confirmed = bench.latest();
+    let told = bench.view().store().events_since(0).unwrap();
+    for id in dirs {
+        let of_it =
+            told.iter().find(|event| event.id.as_deref() == Some(id.as_str()) && event.event == EventName::Confirmed);
+        assert_eq!(of_it.and_then(|event| event.operation.clone()), Some(confirmed.id.to_string()), "{id}");
+    }
+    bench.remount();
+    bench.undo(&confirmed).unwrap();
+    let modes = ["d", "d/sub"].map(|dir| bench.lower_path(dir).metadata().unwrap().permissions().mode() & 0o7777);
+    assert_eq!((bench.lower("d/sub/b"), modes), (Some(lines(100)), [0o700, 0o2750]));
+    bench.check();
+}
+
+#[test]
+fn a_hidden_directory_with_a_rule_or_something_of_its_own_stays() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"/gated\"\naction = \"hold\"\n");
+    bench.remount();
+    for dir in ["gated", "used"] {
+        let deleted = format!("{dir}/f");
+        bench.put(&deleted, &lines(100));
+        bench.unlink(&deleted);
+        bench.rmdir(dir).unwrap();
+        if dir == "used" {
+            bench.put("used/new", "by a person\n");
+        }
+        assert_eq!(bench.applied(&deleted), [deleted]);
+        assert!(bench.lower_path(dir).exists() && bench.waiting().iter().any(|(path, ..)| path == dir), "{dir}");
+    }
+    assert_eq!(bench.applied("gated"), ["gated"]);
+    assert!(!bench.lower_path("gated").exists());
+    bench.check();
+}
+
+/// Whoever comes first: it is made, or it has gone and is looked up again.
+#[test]
+fn a_directory_that_is_made_while_the_last_deletion_in_it_lands_stays() {
+    for _ in 0..20 {
+        let bench = Bench::new();
+        bench.put("d/f", &lines(100));
+        bench.unlink("d/f");
+        bench.rmdir("d").unwrap();
+        let id = bench.id_of("d/f");
+        let made = std::thread::scope(|scope| {
+            let confirming = scope.spawn(|| bench.confirm(&[id]));
+            let made = bench.try_mkdir("d");
+            let confirmed = confirming.join().unwrap();
+            assert!(matches!(confirmed, Ok(_) | Err(ErrorCode::UnknownId)), "{confirmed:?}");
+            made
+        });
+        assert!(made.is_err() || bench.names("") == ["d"], "it was removed under who had made it");
+        bench.check();
+    }
+}
+
+/// Who has looked at the last deletion has looked at all there is.
+#[test]
+fn a_hidden_directory_that_has_expired_goes_with_what_has_not() {
+    let mut bench = removed_directories();
+    bench.applied("d/a");
+    for row in bench.held() {
+        let held = row.held.clone().map(|held| crate::store::Held { renewed: 0, ..held });
+        bench.view().store().save_upper(&UpperRow { held, ..row }).unwrap();
+    }
+    bench.remount();
+    let id = bench.id_of("d/sub/b");
+    assert_eq!(bench.confirm(std::slice::from_ref(&id)), Err(ErrorCode::Expired));
+    bench.view().renew(&id).unwrap();
+    bench.confirm(&[id]).unwrap();
+    assert!(!bench.lower_path("d").exists());
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl Bench {
         self.undo(&self.latest()).unwrap()
     }
 
-    fn confirm_all(&self) -> Operation {
+    pub(super) fn confirm_all(&self) -> Operation {
         let ids: Vec<ChangeId> = self.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
         self.confirm(&ids).unwrap();
         self.latest()

@@ -1111,23 +1111,47 @@ impl Model {
 
 /// What a person does.
 impl Model {
-    /// A held removal of a directory, or what takes its place, takes the deletions in it along.
+    /// What is within them goes with them.
     fn with_children(&self, paths: &[Path]) -> Vec<Path> {
         let all = self.held().map(|(held, _)| held);
         all.filter(|held| paths.iter().any(|path| is_within(held, path))).cloned().collect()
     }
 
-    /// A directory that waits comes without what is in it, and what is in one takes that along.
+    /// What is in a directory that waits takes that along.
     fn with_landing_first(&self, paths: &[Path]) -> Vec<Path> {
-        let (dirs, others): (Vec<Path>, Vec<Path>) = paths.iter().cloned().partition(|path| self.is_held_dir(path));
-        let landing: Vec<Path> = self.with_children(&others).into_iter().chain(dirs).collect();
-        let is_above = |held: &Path| self.is_held_dir(held) && landing.iter().any(|path| is_within(path, held));
+        let is_above = |held: &Path| self.is_held_dir(held) && paths.iter().any(|path| is_within(path, held));
         let all = self.held().map(|(held, _)| held);
-        all.filter(|held| landing.contains(held) || is_above(held)).cloned().collect()
+        all.filter(|held| paths.contains(held) || is_above(held)).cloned().collect()
+    }
+
+    /// A directory that is hidden only for the deletions in it goes with the last of them.
+    fn with_emptied_dirs(&self, mut paths: Vec<Path>) -> Vec<Path> {
+        let waits_for_them = |dir: &Path| {
+            let held = self.upper[dir].held.as_ref();
+            self.is_removed_dir(dir) && held.is_some_and(|held| held.reasons == [Reason::Parent])
+        };
+        // What is in a directory comes before it.
+        for dir in self.upper.keys().rev().filter(|dir| waits_for_them(dir)) {
+            let goes = |entry: &Path| entry == dir || paths.contains(entry);
+            let is_last = paths.iter().any(|path| is_within(path, dir)) && self.lower.within(dir).iter().all(goes);
+            if is_last && !paths.contains(dir) {
+                paths.push(dir.clone());
+            }
+        }
+        paths
+    }
+
+    /// Whether something would take along what is not named: the deletions in a directory that goes.
+    fn leaves_contents_out(&self, paths: &[Path]) -> bool {
+        let whole: Vec<Path> = paths.iter().filter(|path| !self.is_held_dir(path)).cloned().collect();
+        self.with_children(&whole).iter().any(|path| !paths.contains(path))
     }
 
     pub fn confirm(&mut self, paths: &[Path]) -> Result<(), ErrorCode> {
-        let all = self.with_landing_first(paths);
+        let all = self.with_emptied_dirs(self.with_landing_first(paths));
+        if self.leaves_contents_out(&all) {
+            return Err(ErrorCode::Conflict);
+        }
         if all.iter().any(|path| self.handles.values().any(|handle| handle.is_at(path) && handle.is_unjudged())) {
             return Err(ErrorCode::Busy);
         }
@@ -1154,13 +1178,11 @@ impl Model {
             self.missed.remove(&path);
             self.ended(&path);
         }
-        let is_emptied = |dir: &&Path| self.is_removed_dir(dir) && all.iter().any(|path| is_within(path, dir));
-        let mut dirs: Vec<Path> = self.upper.keys().filter(is_emptied).cloned().collect();
-        while let Some(dir) = dirs.pop() {
-            if self.lower.within(&dir).len() == 1 {
-                self.upper.remove(&dir);
-                self.lower.remove(&dir);
-            }
+        let mut dirs: Vec<&Path> = all.iter().filter(|path| self.is_removed_dir(path)).collect();
+        dirs.sort();
+        for dir in dirs.into_iter().rev() {
+            self.upper.remove(dir);
+            self.lower.remove(dir);
         }
         Ok(())
     }

@@ -1,0 +1,125 @@
+//! What is decided about together: which changes land or go with those that somebody names, and which must be named
+//! themselves. Facts of the table and of lower's listings; nothing is claimed here.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::Overlay;
+use super::review::{Reviewed, refused_at, unknown};
+use crate::model::{ChangeId, RelPath};
+use crate::protocol::{ErrorBody, ErrorCode};
+use crate::store::{UpperRow, What};
+
+/// Changes that are not named and would have to land too, of which a refusal tells.
+const LEFT_TOLD_MAX: usize = 20;
+
+impl Overlay {
+    /// What cannot land alone: what is in a directory that lower does not have takes that along, which comes first.
+    pub(super) fn with_landing_first(&self, ids: &[ChangeId]) -> Vec<ChangeId> {
+        let state = self.state.lock();
+        let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
+        // A deletion needs no directory.
+        let rows = rows.filter(|row| row.what != What::Whiteout);
+        let dirs =
+            rows.flat_map(|row| &row.names).flat_map(|name| std::iter::successors(name.parent(), RelPath::parent));
+        let mut dirs: Vec<RelPath> = dirs.collect();
+        // A path is less than what is below it.
+        dirs.sort();
+        let held = |dir: &RelPath| state.uppers.get(state.uppers.held_dir(dir)?)?.row.held.as_ref();
+        let first = dirs.iter().filter_map(held).map(|held| held.id.clone());
+        each_once(first.chain(ids.iter().cloned()))
+    }
+
+    /// An id names exact content (SPEC §8): that of the removal of a directory, or of what takes its place, has no deletion in
+    /// the directory land that is not named as well.
+    pub(super) fn check_contents_named(&self, ids: &[ChangeId]) -> Reviewed<()> {
+        let named: HashSet<&ChangeId> = ids.iter().collect();
+        for id in ids {
+            let state = self.state.lock();
+            let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
+            if upper.row.what == What::Dir {
+                continue;
+            }
+            let path = &upper.row.names[0];
+            let within = state.uppers.within(path).into_iter().filter_map(|id| {
+                let row = &state.uppers.get(id)?.row;
+                Some((&row.held.as_ref()?.id, &row.names[0]))
+            });
+            let mut left: Vec<_> = within.filter(|(id, _)| !named.contains(id)).collect();
+            left.sort_by_key(|(_, path)| *path);
+            if !left.is_empty() {
+                return Err(goes_only_with(path, &left));
+            }
+        }
+        Ok(())
+    }
+
+    /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they
+    /// go with it (SPEC §4.8).
+    pub(super) fn with_emptied_dirs(&self, mut ids: Vec<ChangeId>) -> Reviewed<Vec<ChangeId>> {
+        let mut going: HashSet<RelPath> = {
+            let state = self.state.lock();
+            let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
+            rows.filter(|row| row.what == What::Whiteout).map(|row| row.names[0].clone()).collect()
+        };
+        let mut dirs: BTreeSet<RelPath> = going.iter().filter_map(RelPath::parent).collect();
+        // A path is less than what is below it: each directory comes after all that could go with it.
+        while let Some(dir) = dirs.pop_last() {
+            let Some(id) = self.state.lock().uppers.hidden_for_contents(&dir).cloned() else { continue };
+            if going.contains(&dir) || self.other_entry(&dir, |entry| going.contains(entry))?.is_some() {
+                continue;
+            }
+            ids.push(id);
+            dirs.extend(dir.parent());
+            going.insert(dir);
+        }
+        Ok(ids)
+    }
+
+    /// What goes with them: what is held within directories that go.
+    pub(super) fn with_contents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
+        self.with_children(ids, |_| true)
+    }
+
+    /// What cannot stay without them. Deletions in a directory that comes back can.
+    pub(super) fn with_dependents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
+        self.with_children(ids, |row| row.what != What::Whiteout)
+    }
+
+    fn with_children(&self, ids: &[ChangeId], takes_along: fn(&UpperRow) -> bool) -> Reviewed<Vec<ChangeId>> {
+        let state = self.state.lock();
+        let (mut all, mut seen) = (Vec::new(), HashSet::new());
+        for id in ids {
+            let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
+            let held = upper.row.held.as_ref().ok_or_else(|| unknown(id))?;
+            if seen.contains(id) {
+                // With all that is in it, if it came with another.
+                continue;
+            }
+            let within = match takes_along(&upper.row) {
+                true => state.uppers.within(&upper.row.names[0]),
+                false => Vec::new(),
+            };
+            let within = within.into_iter().filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
+            for held in within.chain([held]) {
+                if seen.insert(held.id.clone()) {
+                    all.push(held.id.clone());
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Without an id as such, by which programs and people would be told that it can be forced.
+fn goes_only_with(path: &RelPath, left: &[(&ChangeId, &RelPath)]) -> ErrorBody {
+    let why = "it goes only with what is deleted in it; confirm that, too, or all of it by its path";
+    let told = left.iter().take(LEFT_TOLD_MAX).map(|(id, path)| format!("{id}  {path}\n"));
+    let more = left.len().saturating_sub(LEFT_TOLD_MAX);
+    let detail: String = told.chain((more > 0).then(|| format!("and {more} more\n"))).collect();
+    ErrorBody { detail: Some(detail.into_boxed_str()), ..refused_at(path, ErrorCode::Conflict, why) }
+}
+
+fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {
+    let mut seen = HashSet::new();
+    ids.into_iter().filter(|id| seen.insert(id.clone())).collect()
+}
