@@ -234,7 +234,7 @@ fn is_removal(change: &&Taken) -> bool {
 }
 
 /// A mode that somebody has given the file below since is not taken back by one that nobody has seen beside it.
-fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Reviewed<()> {
+pub(super) fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Reviewed<()> {
     let Below::Entry { mode: base, .. } = change.row.base.below else { return Ok(()) };
     let brings_mode = change.row.looks.as_ref().is_some_and(|looks| looks.own.mode && !looks.alone);
     match present.meta.filter(Meta::is_file).map(|meta| meta.mode) {

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::confirm::ConfirmHow;
+use super::confirm::{ConfirmHow, check_mode_below};
 use super::discard::discarded_for;
 use super::error::Context;
 use super::expiry::Expiry;
@@ -171,6 +171,10 @@ impl Overlay {
         if !self.is_as_based(&change.row, &mut present).map_err(fault)? {
             let why = format!("changed below since {} was based on it: take the change as a whole", change.held.id);
             return Err(refused_at(path, ErrorCode::Conflict, &why));
+        }
+        if !how.force {
+            // What stays is based on what lands here, and would bring its mode unasked.
+            check_mode_below(change, &split.new, &present)?;
         }
         let text = split.taken();
         let mut outcome = split.outcome(Done::Applied, &text);

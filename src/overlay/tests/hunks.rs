@@ -315,6 +315,20 @@ fn hunks_do_not_land_on_what_somebody_changed_below_and_go_all_the_same() {
 }
 
 #[test]
+fn hunks_do_not_land_where_somebody_has_set_a_mode_that_the_change_would_take_back() {
+    let bench = held();
+    super::scenarios::chmod(&bench, "a", 0o755);
+    bench.chmod_below("a", 0o600);
+    let id = bench.only_id();
+    let refusal = bench.confirm_hunks(&[1]).unwrap_err();
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("given mode 600 below"), "{refusal:?}");
+    assert_eq!(refusal.message, bench.view().confirm(std::slice::from_ref(&id), &HOW).unwrap_err().message);
+    let forced = ConfirmHow { force: true, ..HOW };
+    bench.view().confirm_hunks(&id, &[1], &forced).unwrap();
+    assert_eq!((bench.lower("a"), bench.looks_below("a").0), (Some(text(&[1])), 0o600));
+}
+
+#[test]
 fn the_undo_of_confirmed_hunks_lands_none_of_those_that_are_left() {
     let bench = held();
     bench.confirm_hunks(&[1, 2, 3]).unwrap();

@@ -19,7 +19,7 @@ const DRESSED: SetAttributes = SetAttributes {
 
 impl Bench {
     /// As somebody outside does it.
-    fn chmod_below(&self, path: &str, mode: u32) {
+    pub(super) fn chmod_below(&self, path: &str, mode: u32) {
         std::fs::set_permissions(self.lower_path(path), std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
