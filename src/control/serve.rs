@@ -238,6 +238,9 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     // Nobody is there to be asked for the next page.
     let held = page(held, 0, None).entries;
     let notices = removed.told.into_iter().collect();
+    if request.force && !request.dry_run {
+        project.overlay.leave_judgings();
+    }
     Ok(Reply::Unmount(UnmountReply { outcomes, more: 0, held, held_count, notices, dry_run: request.dry_run }))
 }
 
@@ -259,7 +262,7 @@ fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
 
 fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     let timeout = writers_wait(request).unwrap_or(WRITERS_WAIT);
-    project.overlay.flush_all((!request.force).then_some(timeout))?;
+    project.overlay.flush_all(Some(if request.force { Duration::ZERO } else { timeout }))?;
     let writers = project.overlay.writers();
     match writers.first() {
         Some(writer) if !request.force => {

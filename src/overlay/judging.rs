@@ -15,6 +15,8 @@ pub(super) struct Judgings {
     next: u64,
     /// What is judged, and the process that did it.
     under_way: BTreeMap<u64, (RelPath, u32)>,
+    /// Somebody ends the view by force: nobody waits any more.
+    left: bool,
 }
 
 impl Judgings {
@@ -66,8 +68,14 @@ impl Overlay {
     pub fn wait_for_judgings(&self) {
         let mut state = self.state.lock();
         let found = state.judgings.next;
-        let is_left = |state: &State| state.judgings.under_way.range(..found).next().is_some();
-        self.wait_while(&mut state, self.judging_max(), is_left);
+        let goes_on = |state: &State| state.judgings.under_way.range(..found).next().is_some();
+        self.wait_while(&mut state, self.judging_max(), |state| !state.judgings.left && goes_on(state));
+    }
+
+    /// From here on nobody waits so: what is being judged when the view ends is held by the next start, as interrupted.
+    pub fn leave_judgings(&self) {
+        self.state.lock().judgings.left = true;
+        self.changed.notify_all();
     }
 
     /// Programs are asked one after the other, and each has its limit.

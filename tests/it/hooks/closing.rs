@@ -92,6 +92,23 @@ fn an_unmount_waits_for_the_answer_about_a_close_and_acts_on_what_comes_of_it() 
     }
 }
 
+/// As of what nobody has closed.
+#[test]
+fn by_force_nobody_waits_for_the_answer() {
+    let scratch = mounted_scratch!();
+    scratch.write("file", "old\n");
+    let asking = Asking::start(&scratch);
+    let mut writer = asking.closing(&scratch);
+    // The program is never answered for, and its limit is a minute.
+    let unmount = scratch.fettlefs().arg("-C").arg(asking.view.root()).args(["unmount", "--force"]).output();
+    Output::from(unmount.expect("the built program runs")).ok();
+    writer.wait().expect("it ends");
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    let held = scratch.cli(&["status", "--json"]).ok().json()["held"].clone();
+    assert_eq!((&held[0]["path"], &held[0]["reason"]), (&"file".into(), &"interrupted".into()));
+    assert_eq!(scratch.read("file"), "old\n");
+}
+
 /// The kernel takes a mount away while a release is judged, which no descriptor waits for.
 #[test]
 fn a_plain_umount_loses_no_answer() {
