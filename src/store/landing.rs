@@ -33,7 +33,7 @@ use crate::sys::sqlite::Transaction;
 use crate::sys::tree::{Dirs, Place, Tree, is_absent};
 
 use foreign::foreign_in;
-pub(super) use foreign::{keep_within, remove_if_empty};
+pub(super) use foreign::{keep_foreign, keep_within, remove_if_empty};
 pub use made::NewContent;
 use made::{MadeEntry, make_entry, meta_when_named};
 pub(super) use staged::{Progress, Staged, is_swept_early, sweep_notes};

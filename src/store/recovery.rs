@@ -9,7 +9,7 @@ use super::backups;
 use super::copied::Project;
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
-use super::landing::{Progress, Staged, is_swept_early, keep_within, remove_if_empty, sweep_notes};
+use super::landing::{Progress, Staged, is_swept_early, keep_foreign, keep_within, remove_if_empty, sweep_notes};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, STATE_DIR_NAME, Store, content, is_temp_name};
 use crate::model::{Digest, InodeKey, RelPath};
@@ -208,15 +208,18 @@ impl Store {
 
     /// Removes the temporary names that finished landings had no time to remove. The note of one that stays does, too.
     fn sweep_noted(&self, lower: &Tree) -> Result<usize> {
-        let noted = {
+        let mut noted: Vec<(i64, Option<SweepNote>)> = {
             let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT id, path FROM sweep")?;
-            let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()?
+            let rows =
+                statement.query_map([], |row| Ok((row.get(0)?, SweepNote::parse(&row.get::<_, Vec<u8>>(1)?))))?;
+            rows.collect::<rusqlite::Result<_>>()?
         };
+        // What is to be kept of a name, before all names of its directory go.
+        noted.sort_by_key(|(_, note)| note.as_ref().is_none_or(|note| note.of.is_none()));
         let (mut swept, mut done) = (0, Vec::new());
-        for (id, bytes) in noted {
-            let sweeping = SweepNote::parse(&bytes).map_or(Ok(0), |note| self.sweep(lower, &note));
+        for (id, note) in noted {
+            let sweeping = note.map_or(Ok(0), |note| self.sweep(lower, &note));
             if let Some(gone) = told_if_it_stays(sweeping)? {
                 swept += gone;
                 done.push(id);
@@ -231,7 +234,7 @@ impl Store {
 
     fn sweep(&self, lower: &Tree, note: &SweepNote) -> Result<usize> {
         if let Some(of) = &note.of {
-            self.keep_left_in(lower, &note.at, of)?;
+            self.keep_theirs(lower, &note.at, of)?;
         }
         match note.at.name().is_some_and(is_temp_name) {
             true => remove_temp(lower, &note.at).map(usize::from),
@@ -239,13 +242,13 @@ impl Store {
         }
     }
 
-    /// What somebody put into a directory before it came to stand under a temporary name is his: a backup by its path.
-    fn keep_left_in(&self, lower: &Tree, at: &RelPath, of: &RelPath) -> Result<()> {
-        let doing = || format!("look into {at}");
-        match lower.stat(at).doing(doing)? {
-            Some(meta) if meta.is_dir() => keep_within(self, of, &lower.place(at).doing(doing)?),
-            Some(_) | None => Ok(()),
-        }
+    /// What somebody wrote before it came to stand under a temporary name, or put into a directory that stands there, is his:
+    /// a backup by its path.
+    fn keep_theirs(&self, lower: &Tree, at: &RelPath, of: &RelPath) -> Result<()> {
+        let doing = || format!("look at {at}");
+        let Some(meta) = lower.stat(at).doing(doing)? else { return Ok(()) };
+        let place = lower.place(at).doing(doing)?;
+        if meta.is_dir() { keep_within(self, of, &place) } else { keep_foreign(self, of, &place, &meta) }
     }
 
     /// Removes temporary names that no intent came to tell of. They stand beside what was being landed.
@@ -463,7 +466,7 @@ fn remove_temp_dir(lower: &Tree, path: &RelPath) -> Result<()> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SweepNote {
     pub at: RelPath,
-    /// Of a name that a directory may have: the path at which that stood, and what is in it was written.
+    /// Where what somebody else wrote may go with the name: the path at which that stood.
     pub of: Option<RelPath>,
 }
 

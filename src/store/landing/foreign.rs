@@ -57,7 +57,7 @@ pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) 
 }
 
 /// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.
-pub(super) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
+pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
     let doing = || format!("keep what somebody wrote at {path}");
     match meta.kind {
         FileKind::Regular => {

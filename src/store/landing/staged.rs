@@ -441,10 +441,16 @@ impl Staged {
         self.step.path.parent()?.join(&waiting.name).ok()
     }
 
-    /// Whether a directory stands under its temporary name, before or after, into which somebody may have put something
-    /// while it stood at the path.
-    fn may_be_dir(&self) -> bool {
-        matches!(self.step.act, Act::Supplant { .. } | Act::Place { looks: Some(_), .. })
+    /// Whether what waits may have what somebody wrote while it stood at the path: a directory, before or after, into which
+    /// he may have put something, or what is neither ours nor what was kept.
+    fn may_have_theirs(&self) -> bool {
+        let may_be_dir = matches!(self.step.act, Act::Supplant { .. } | Act::Place { looks: Some(_), .. });
+        let waits = || self.waiting.as_ref().map_or(Ok(None), Place::stat);
+        may_be_dir || waits().map_or(true, |there| there.is_some_and(|there| !self.is_known(&there)))
+    }
+
+    fn is_known(&self, there: &Meta) -> bool {
+        self.is_made_here(there) || self.step.expect.is_some_and(|expect| same_entry(there, &expect))
     }
 
     /// Where what is at a path before this step is after it, if it goes along.
@@ -474,9 +480,8 @@ impl Staged {
             // What has not landed after all is upper's as before, and may have been written to since.
             return Ok(());
         }
-        let is_known = self.is_made_here(&there) || self.step.expect.is_some_and(|expect| same_entry(&there, &expect));
         // In a directory may be others that go with it, and what somebody has put there.
-        if there.is_dir() || !is_known {
+        if there.is_dir() || !self.is_known(&there) {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
@@ -588,7 +593,7 @@ pub(in crate::store) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
         let Some(made) = one.waiting_path() else { continue };
         let carried = |at: RelPath, later: &Staged| later.carried_path(&at).unwrap_or(at);
         let carried = staged[index + 1..].iter().fold(made.clone(), carried);
-        let of = one.may_be_dir().then(|| one.step.path.clone());
+        let of = one.may_have_theirs().then(|| one.step.path.clone());
         notes.extend(Some(carried).filter(|carried| *carried != made).map(|at| SweepNote { at, of: of.clone() }));
         notes.push(SweepNote { at: made, of });
     }
