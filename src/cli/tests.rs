@@ -247,7 +247,7 @@ fn an_error_comes_with_its_hunks_and_with_what_to_do() {
     let style = style(Paint::Plain, Bytes::Escaped);
     assert_eq!(
         String::from_utf8(failure::render(&conflict, &style)).unwrap(),
-        "fettlefs: src/a.rs\\n was edited\n@@ -1 +1 @@\n-a\n+b\n  To land it anyway, keeping the other as a backup: --force\n"
+        "fettlefs: src/a.rs\\n was edited\n@@ -1 +1 @@\n-a\n+b\n  To land it anyway, keeping the other as a backup: confirm it with --force\n"
     );
 }
 

@@ -274,7 +274,9 @@ fn a_clash_with_an_edit_outside_is_refused_with_its_hunks_and_force_keeps_the_ot
     let words = view.cli(&["confirm", "c.txt"]).exits(5).stderr;
     assert_eq!(
         words,
-        format!("fettlefs: {message}\n{hunks}  To land it anyway, keeping the other as a backup: --force\n")
+        format!(
+            "fettlefs: {message}\n{hunks}  To land it anyway, keeping the other as a backup: confirm it with --force\n"
+        )
     );
     assert_eq!((scratch.read("c.txt").as_str(), view.read("c.txt").as_str()), ("one\nzwei\nthree\n", NEW));
     let done = view.cli(&["confirm", &id, "--force", "--json"]).ok().json();
