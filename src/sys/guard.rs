@@ -28,7 +28,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::daemon::{Child, Forked, Output, ReadySignal, fork};
-use super::mount::abort_connection;
+use super::mount::ConnectionAbort;
 use super::signals::{exchange_mask, set_of, signal_descriptor};
 use super::spawn::{close_all_but, receive_signals};
 
@@ -99,10 +99,12 @@ fn stand_guard(daemon: &OwnedFd, mut word: File) -> io::Result<()> {
         // It ended before it had mounted.
         return Ok(());
     }
+    // Now: by the time that it is needed the number may be another mount's.
+    let abort = ConnectionAbort::of(u32::from_ne_bytes(connection));
     wait_for_death(&word)?;
     match ends_within(daemon, END_MAX)? {
         true => Ok(()),
-        false => abort_connection(u32::from_ne_bytes(connection)),
+        false => abort.cut(),
     }
 }
 

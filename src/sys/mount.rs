@@ -11,7 +11,7 @@ mod table;
 mod tests;
 
 use std::ffi::{CString, OsStr};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -213,22 +213,34 @@ pub fn is_death(err: &io::Error) -> bool {
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Cuts a FUSE connection: every request waiting for the daemon fails, the mount is dead. `minor` is that of the device
-/// of the mount.
-pub fn abort_connection(minor: u32) -> io::Result<()> {
-    let path = format!("{minor}/abort");
-    match OpenOptions::new().write(true).open(Path::new(CONNECTIONS).join(&path)) {
-        Ok(mut abort) => abort.write_all(b"1"),
-        // Containers and small systems do not mount it there, so we mount it where nobody sees.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => abort_unmounted(&path),
-        Err(error) => Err(error),
+/// By which a FUSE connection can be cut: every request waiting for the daemon fails, the mount is dead. `minor` is that of
+/// the device of the mount, to be asked for while that stands: another mount may have the number later, and is not cut by this
+/// one's.
+#[derive(Debug)]
+pub struct ConnectionAbort(io::Result<File>);
+
+impl ConnectionAbort {
+    pub fn of(minor: u32) -> Self {
+        let path = format!("{minor}/abort");
+        Self(match OpenOptions::new().write(true).open(Path::new(CONNECTIONS).join(&path)) {
+            // Containers and small systems do not mount it there, so we mount it where nobody sees.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open_unmounted(&path),
+            opened => opened,
+        })
+    }
+
+    /// Nothing happens to one that has ended.
+    pub fn cut(&self) -> io::Result<()> {
+        match &self.0 {
+            Ok(abort) => (&mut &*abort).write_all(b"1"),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        }
     }
 }
 
-fn abort_unmounted(path: &str) -> io::Result<()> {
+fn open_unmounted(path: &str) -> io::Result<File> {
     let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_create(&context)?;
     let root = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    let abort = rustix::fs::openat(&root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    std::fs::File::from(abort).write_all(b"1")
+    Ok(rustix::fs::openat(&root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into())
 }

@@ -32,7 +32,7 @@ use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
-use crate::sys::mount::{Device, Door, abort_connection, is_death, mount_fuse, mount_fuse_with_helper};
+use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper};
 use crate::sys::namespace::Leave;
 use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
@@ -73,6 +73,7 @@ enum End {
 /// Where the view is mounted, and how it is reached from here.
 struct Standing {
     number: Device,
+    abort: Arc<ConnectionAbort>,
     path: PathBuf,
     /// In the namespace of runs, where taking it away would uncover the project.
     is_kept: bool,
@@ -87,14 +88,15 @@ impl Standing {
             }
             None => plan.mountpoint.clone(),
         };
-        Self { number, path, is_kept: keeper.is_some() }
+        let abort = Arc::new(ConnectionAbort::of(number.minor));
+        Self { number, abort, path, is_kept: keeper.is_some() }
     }
 
     /// Nobody asks anything from here on. What is left of a run stays before a closed door: its programs must not find the
     /// project where the view was.
     fn end(&self) -> Result<()> {
         match self.is_kept {
-            true => abort_connection(self.number.minor).map_err(|err| failure("cut the connection to the view", &err)),
+            true => self.abort.cut().map_err(|err| failure("cut the connection to the view", &err)),
             false => take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()),
         }
     }
@@ -293,7 +295,7 @@ fn begin(
     if let Some(guard) = &mut guard {
         tell_guard(guard, mount.standing().number);
     }
-    serve((door, &mount.standing().path), plan, &project, &end)?;
+    serve(door, mount.standing(), plan, &project, &end)?;
     // Not before: whoever is told that the project is covered goes there.
     socket.answer(Arc::clone(&project)).map_err(|err| failure("answer on the control socket", &err))?;
     if keeper.is_some() {
@@ -400,17 +402,17 @@ fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<
     }
 }
 
-fn serve((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
+fn serve(door: Door, standing: &Standing, plan: &Plan, project: &Arc<Project>, end: &Sender<End>) -> Result<()> {
     let desk = Arc::new(Desk::new(Arc::clone(project)));
-    let (overlay, options, connection) = (Arc::clone(&project.overlay), &plan.options, door.number.minor);
-    let running = fuse::serve((door, view), overlay, desk, options.means());
+    let (overlay, view, abort) = (Arc::clone(&project.overlay), &standing.path, Arc::clone(&standing.abort));
+    let running = fuse::serve((door, view), overlay, desk, plan.options.means());
     let running = running.map_err(|err| failure("serve the mount", &err))?;
     let (end, overlay) = (end.clone(), Arc::clone(&project.overlay));
     spawn("session", move || {
         match running.ended.recv() {
             Ok(Ok(())) => {}
-            Ok(Err(err)) => cut(connection, &format!("the session ended: {err}")),
-            Err(_) => cut(connection, "the session ended without a word"),
+            Ok(Err(err)) => cut(&abort, &format!("the session ended: {err}")),
+            Err(_) => cut(&abort, "the session ended without a word"),
         }
         // A run whose own view was the last one asks yet what has become of it.
         let over = Instant::now();
@@ -428,9 +430,9 @@ fn serve((door, view): (Door, &Path), plan: &Plan, project: &Arc<Project>, end: 
 }
 
 /// Nobody answers any more: whoever waits, also for the first answer, is told so.
-fn cut(connection: u32, why: &str) {
+fn cut(abort: &ConnectionAbort, why: &str) {
     log::error!("{why}");
-    if let Err(err) = abort_connection(connection) {
+    if let Err(err) = abort.cut() {
         log::error!("cut the connection to the view: {err}");
     }
 }

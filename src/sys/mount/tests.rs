@@ -240,7 +240,7 @@ fn an_aborted_connection_is_dead_although_its_attributes_are_cached() {
     serve(mount_fuse(&dir, &FuseMount::new(OsStr::new("x"))).unwrap());
     assert!(!is_dead(&dir));
     fs::metadata(&dir).unwrap();
-    abort_connection(mounted(&dir).device.minor).unwrap();
+    ConnectionAbort::of(mounted(&dir).device.minor).cut().unwrap();
     fs::metadata(&dir).expect("the kernel answers from its cache");
     assert!(is_dead(&dir));
     unmount_when_free(&dir);
@@ -255,8 +255,31 @@ fn connections_are_aborted_through_a_mounted_fusectl_too() {
         Err(rustix::io::Errno::BUSY) => {}
         mounted => mounted.unwrap(),
     }
-    abort_connection(mounted(&dir).device.minor).unwrap();
+    ConnectionAbort::of(mounted(&dir).device.minor).cut().unwrap();
     assert!(is_dead(&dir));
+}
+
+#[test]
+fn a_connection_that_has_the_number_of_one_that_has_ended_is_not_aborted_in_its_place() {
+    let (_temp, dir) = scratch();
+    let serve_another = || {
+        serve(mount_fuse(&dir, &FuseMount::new(OsStr::new("x"))).unwrap());
+        mounted(&dir).device.minor
+    };
+    let number = serve_another();
+    let abort = ConnectionAbort::of(number);
+    unmount_when_free(&dir);
+    // Others may have it for a moment.
+    for _ in 0..500 {
+        if serve_another() == number {
+            abort.cut().unwrap();
+            assert!(!is_dead(&dir));
+            unmount_when_free(&dir);
+            return;
+        }
+        unmount_when_free(&dir);
+    }
+    panic!("number {number} is not given again");
 }
 
 #[test]
