@@ -173,7 +173,11 @@ say "scripts/names"
 scripts/names --rounds 25 --bin "$target/debug/fettlefs"
 scripts/names --rounds 6 --kill --bin "$target/debug/fettlefs"
 say "scripts/keeps"
-scripts/keeps --rounds 12 --bin "$target/debug/fettlefs"
+scripts/keeps --rounds 6 --bin "$target/debug/fettlefs"
+if ((EUID == 0)); then
+    scripts/keeps --rounds 3 --seed 50 --as-user --bin "$target/debug/fettlefs"
+    scripts/keeps --rounds 3 --seed 50 --full --bin "$target/debug/fettlefs"
+fi
 say "scripts/alike"
 scripts/alike --rounds 25 --bin "$target/debug/fettlefs"
 if ((EUID == 0)); then
