@@ -57,11 +57,17 @@ class Findings:
     def check_group(self, group, project):
         if group.begin > self.position:
             return
-        old = [path for path, content in group.old.items() if project.get(path) == content]
-        new = [path for path, content in group.new.items() if project.get(path) == content]
-        size = len(group.new)
+        paths = [path for path in group.new if not self.is_edited_since(group, path)]
+        old = [path for path in paths if project.get(path) == group.old[path]]
+        new = [path for path in paths if project.get(path) == group.new[path]]
+        size = len(paths)
         if len(old) != size and len(new) != size:
             self.add("split", f"a confirm of {size}: {len(new)} new, {len(old)} old, {size - len(new) - len(old)} neither")
+
+    def is_edited_since(self, group, path):
+        """By somebody who has not waited for a review."""
+        begun = [version.begin for version in self.history.versions[path] if not version.careful]
+        return any(group.begin < begin <= self.position for begin in begun)
 
     def check_promises(self, project, view, held):
         """What must be in the project, and what may be there or in the view."""

@@ -199,17 +199,18 @@ class Workload:
         else:
             self.replace(path, content, sync)
 
-    def replace(self, path, content, sync):
+    def replace(self, path, content, sync, root=None):
         """As careful programs save: durable when the directory is. A child of theirs may have the temporary file open yet."""
         temp = path + ".tmp"
         self.history.add(temp, content, self.position())
         self.history.add(temp, None, self.position())
-        child = open(self.at(temp), "a") if self.rng.random() < 0.5 else contextlib.nullcontext()
+        source, target = (os.path.join(root or self.subject.root, name) for name in (temp, path))
+        child = open(source, "a") if self.rng.random() < 0.5 else contextlib.nullcontext()
         with child:
-            put(self.at(temp), content, sync and (lambda: None))
-            os.rename(self.at(temp), self.at(path))
+            put(source, content, sync and (lambda: None))
+            os.rename(source, target)
             if sync:
-                sync_dir(self.at(path))
+                sync_dir(target)
                 sync()
 
     def do_late_fsync(self):
@@ -342,6 +343,14 @@ class Workload:
         group = Group(group_at_first(number), {})
         self.prepare(number, group)
         self.land(group, lambda: self.subject.confirm(group.new))
+        self.edit_below(group)
+
+    def edit_below(self, group):
+        """By a person's editor, right after it: what has landed with it stays."""
+        path = self.rng.choice([path for path, content in group.new.items() if content is not None])
+        content = self.next_text(path)
+        self.history.add(path, content, self.position())
+        self.replace(path, content, self.promised(path, "project"), self.project)
 
     def do_in_place(self):
         """A file with two names is confirmed and rolled back: both have all of the one content or all of the other."""

@@ -144,10 +144,10 @@ pub(super) enum Act {
         /// Of a directory, once what lands in it is there: it may let nothing in then, and each name moves its times.
         #[serde(default)]
         looks: Option<Looks>,
-        /// Of a file that has no name before, not even the temporary one: with us goes what keeps its number from being given
-        /// to another.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        nameless: Option<Stamp>,
+        /// As it was made; none where an older program wrote the intent. Somebody may write to it as soon as it has the path,
+        /// and what never had another name has gone with us, so that its number is given to another.
+        #[serde(default, alias = "nameless", skip_serializing_if = "Option::is_none")]
+        made: Option<Stamp>,
     },
     /// The file at `from`, which is `new`, takes the path. What was there waits under the name that it had.
     Take { from: RelPath, new: Stamp },
@@ -157,7 +157,12 @@ pub(super) enum Act {
     Remove { temp: Temp },
     /// The entry under the temporary name takes the place of a directory, which waits there with what is in it: later
     /// steps take that out.
-    Supplant { temp: Temp, inode: u64 },
+    Supplant {
+        temp: Temp,
+        inode: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made: Option<Stamp>,
+    },
     /// The inode stays and gets new content, which is kept; so is the old. For files with several names.
     Rewrite {
         old: Digest,

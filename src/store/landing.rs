@@ -155,10 +155,8 @@ impl<'a> Landing<'a> {
             NewContent::File { .. } | NewContent::Bytes { .. } => None,
             NewContent::Symlink { .. } | NewContent::Node { .. } => None,
         };
-        let placed = self.stage_new((tree, path), expect.map(Meta::stamp), new, |temp, made| {
-            let nameless = made.nameless.as_ref().map(|_| made.meta.stamp());
-            Act::Place { temp, inode: made.meta.inode, looks, nameless }
-        })?;
+        let act = |temp, made: Stamp| Act::Place { temp, inode: made.inode, looks, made: Some(made) };
+        let placed = self.stage_new((tree, path), expect.map(Meta::stamp), new, act)?;
         self.work.last().expect_looks = expect.copied();
         Ok(placed)
     }
@@ -187,7 +185,8 @@ impl<'a> Landing<'a> {
     /// The same where a directory is, which goes. What is in it must go by steps after this one, or by [`Self::remove_dir`]:
     /// whatever else is there makes it a conflict. All in one, so that a path that was a directory is never free.
     pub fn supplant(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &NewContent<'_>) -> Result<Meta> {
-        self.stage_new((tree, path), Some(expect), new, |temp, made| Act::Supplant { temp, inode: made.meta.inode })
+        let act = |temp, made: Stamp| Act::Supplant { temp, inode: made.inode, made: Some(made) };
+        self.stage_new((tree, path), Some(expect), new, act)
     }
 
     fn stage_new(
@@ -195,7 +194,7 @@ impl<'a> Landing<'a> {
         (tree, path): (&Tree, &RelPath),
         expect: Option<Stamp>,
         new: &NewContent<'_>,
-        act: impl FnOnce(Temp, &MadeEntry) -> Act,
+        act: impl FnOnce(Temp, Stamp) -> Act,
     ) -> Result<Meta> {
         let place = place_among(&self.work.staged, &mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
@@ -212,8 +211,8 @@ impl<'a> Landing<'a> {
                 return Err(cause).doing(|| format!("write {path}"));
             }
         };
-        self.work.push(Step { path: path.clone(), expect, act: act(temp, &made) }, place);
         let MadeEntry { meta, nameless } = made;
+        self.work.push(Step { path: path.clone(), expect, act: act(temp, meta.stamp()) }, place);
         let staged = self.work.last();
         (staged.waiting, staged.placed, staged.nameless) = (Some(waiting), Some(meta.stamp()), nameless);
         Ok(meta)
@@ -479,7 +478,9 @@ impl Applied<'_> {
             let landed = journal::fulfil(tx, id, intent)?;
             Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
         };
-        let recorded = synced.and_then(|()| store.vitally(|| store.database.lock().write_notes(record)));
+        let recorded = synced
+            .and_then(|()| store.vitally(|| store.database.lock().write_notes(record)))
+            .and_then(|recorded| self.work.sync_record(staged.len()).map(|()| recorded));
         let (landed, sweep) = recorded.map_err(|err| store.halt.unrecorded(err))?;
         // A crash from here on leaves only temporary names and emptied directories, which the notes tell. What waits in a
         // directory goes before that directory.
@@ -528,6 +529,12 @@ impl Work<'_> {
         self.open_rewritten()
     }
 
+    /// What waits is the only other place of much that has landed, and goes next. Should a power cut take the record back
+    /// after that, recovery may find one of several steps changed by others since, and undo the rest.
+    fn sync_record(&self, steps: usize) -> Result<()> {
+        if self.durability == Durability::Synced && steps > 1 { self.store.sync() } else { Ok(()) }
+    }
+
     /// Directories look as they shall once all is in them, and those in them before them.
     fn dress_dirs(&self) -> Result<()> {
         let placed = self.staged.iter().rev().filter(|staged| matches!(staged.step.act, Act::Place { .. }));
@@ -541,7 +548,7 @@ impl Work<'_> {
     }
 
     fn sync(&self) -> Result<()> {
-        self.to_sync.iter().try_for_each(|(file, what)| file.sync_all().doing(|| format!("sync {what}")))
+        sync_opened(&self.to_sync)
     }
 
     fn open_rewritten(&mut self) -> Result<()> {
@@ -553,18 +560,9 @@ impl Work<'_> {
     }
 
     fn open_dirs(&mut self) -> Result<()> {
-        let mut opened = std::collections::HashSet::new();
-        let staged = self.staged.iter().map(|staged| (&staged.step.path, &staged.place));
-        let other = self.staged.iter().filter_map(|staged| Some((&staged.step.path, staged.other.as_ref()?)));
         let made = self.made.iter().map(|made| (&made.path, &made.place));
-        for (path, place) in staged.chain(other).chain(made) {
-            let what = format!("the directory of {path}");
-            let meta = Meta::of(place.dir.as_fd()).doing(|| format!("stat {what}"))?;
-            if opened.insert((meta.device, meta.inode)) {
-                let dir = place.open_dir().doing(|| format!("open {what}"))?;
-                self.to_sync.push((File::from(dir), what));
-            }
-        }
+        let places = self.staged.iter().flat_map(Staged::places).chain(made);
+        self.to_sync.extend(open_dirs_of(places)?);
         Ok(())
     }
 
@@ -617,6 +615,8 @@ impl Work<'_> {
             self.made.clear();
             return Err(err);
         }
+        // What was promised to last may have to last undone.
+        let synced = if self.intent.is_some() { self.sync() } else { Ok(()) };
         let retracted = self.retract();
         let staged = std::mem::take(&mut self.staged);
         // What waits in a directory goes before that directory.
@@ -625,7 +625,7 @@ impl Work<'_> {
         let remove = |made: &Made| remove_if_empty(&made.place).doing(|| format!("remove {}", made.path));
         let gone = first_error(made.iter().rev().map(remove))
             .and_then(|()| self.store.dirs_gone(&made.into_iter().map(|made| made.path).collect::<Vec<_>>()));
-        retracted.and(removed).and(gone)
+        synced.and(retracted).and(removed).and(gone)
     }
 
     fn undo_steps(&mut self) -> Result<()> {
@@ -663,6 +663,30 @@ impl Drop for Work<'_> {
             log::error!("undo a landing: {err}");
         }
     }
+}
+
+/// The directories of `places`, each once, with what they are for people.
+pub(super) fn open_dirs_of<'a>(places: impl Iterator<Item = (&'a RelPath, &'a Place)>) -> Result<Vec<(File, String)>> {
+    let mut seen = std::collections::HashSet::new();
+    let mut opened = Vec::new();
+    for (path, place) in places {
+        let what = format!("the directory of {path}");
+        let meta = Meta::of(place.dir.as_fd()).doing(|| format!("stat {what}"))?;
+        if !seen.insert((meta.device, meta.inode)) {
+            continue;
+        }
+        match place.open_dir() {
+            // One that has gone has no names.
+            Err(err) if is_absent(&err) => {}
+            dir => opened.push((File::from(dir.doing(|| format!("open {what}"))?), what)),
+        }
+    }
+    Ok(opened)
+}
+
+/// What was opened so that it can be synced.
+pub(super) fn sync_opened(opened: &[(File, String)]) -> Result<()> {
+    opened.iter().try_for_each(|(file, what)| file.sync_all().doing(|| format!("sync {what}")))
 }
 
 /// All of them are tried.

@@ -9,7 +9,10 @@ use super::backups;
 use super::copied::Project;
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
-use super::landing::{Progress, Staged, is_swept_early, keep_foreign, keep_within, remove_if_empty, sweep_notes};
+use super::landing::{
+    Progress, Staged, is_swept_early, keep_foreign, keep_within, open_dirs_of, remove_if_empty, sweep_notes,
+    sync_opened,
+};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, STATE_DIR_NAME, Store, content, is_temp_name};
 use crate::model::{Digest, InodeKey, RelPath};
@@ -170,7 +173,7 @@ impl Store {
             })?;
             recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()).chain(gone));
         } else {
-            self.undo_all(&staged)?;
+            foreign.extend(self.undo_all(&staged)?);
             let waiting = sweep_notes(&staged);
             // What an outsider has replaced since may have been the only place of the old content.
             let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
@@ -181,6 +184,10 @@ impl Store {
             })?;
             recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
             recovered.foreign.extend(foreign);
+        }
+        // As after any landing: what waits may be needed as long as a power cut can take back what was decided.
+        if staged.len() > 1 {
+            self.sync()?;
         }
         Ok(staged.into_iter().rev())
     }
@@ -193,17 +200,29 @@ impl Store {
         })?;
         // What is in a directory before it: it may let nothing in any more then.
         staged.iter().rev().try_for_each(Staged::dress)?;
-        staged.iter().try_for_each(Staged::sync_rewritten)
+        staged.iter().try_for_each(Staged::sync_rewritten)?;
+        // Before the intent goes, whose process may have promised that it lasts.
+        sync_names(staged)
     }
 
-    /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found.
-    fn undo_all(&self, staged: &[Staged]) -> Result<()> {
+    /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found. Gives the paths
+    /// that have become somebody's meanwhile, who keeps them.
+    fn undo_all(&self, staged: &[Staged]) -> Result<Vec<RelPath>> {
+        let mut foreign = Vec::new();
         for staged in staged.iter().rev() {
-            if matches!(staged.progress()?, Progress::Done | Progress::Torn) {
-                staged.undo(self)?;
+            if !matches!(staged.progress()?, Progress::Done | Progress::Torn) {
+                continue;
+            }
+            match staged.undo(self) {
+                // Somebody has its name now: it stays under the one that it got.
+                Err(err) if err.errno() == libc::EEXIST => foreign.push(staged.step.path.clone()),
+                undone => undone?,
             }
         }
-        staged.iter().try_for_each(Staged::sync_rewritten)
+        staged.iter().try_for_each(Staged::sync_rewritten)?;
+        // What was to land waits in upper as before, whatever the disk says.
+        sync_names(staged).unwrap_or_else(|err| log::error!("after an undone landing: {err}"));
+        Ok(foreign)
     }
 
     /// Removes the temporary names that finished landings had no time to remove. The note of one that stays does, too.
@@ -271,7 +290,7 @@ impl Store {
     }
 
     /// Removes the directories that finished landings had no time to remove, and those made for landings that did not
-    /// come to pass; deepest first.
+    /// come to pass; deepest first. The note of one that stays does, too.
     fn remove_doomed(&self, lower: &Tree) -> Result<()> {
         let mut doomed = {
             let database = self.reading()?;
@@ -283,13 +302,16 @@ impl Store {
             return Ok(());
         }
         doomed.sort();
+        let (mut done, mut stay) = (Vec::new(), Vec::<RelPath>::new());
         for path in doomed.iter().rev().filter_map(|bytes| RelPath::parse(bytes).ok()) {
-            match lower.place(&path) {
-                Err(err) if is_absent(&err) => {}
-                place => place.and_then(|place| remove_if_empty(&place)).doing(|| format!("remove {path}"))?,
-            }
+            let removed = match lower.place(&path) {
+                Err(err) if is_absent(&err) => Ok(()),
+                place => place.and_then(|place| remove_if_empty(&place)).doing(|| format!("remove {path}")),
+            };
+            let is_done = told_if_it_stays(removed)?.is_some() && !stay.iter().any(|stays| stays.is_within(&path));
+            if is_done { done.push(path) } else { stay.push(path) }
         }
-        self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM doomed_dir", []).map(|_| ())?))
+        self.database.lock().write(|tx| done.iter().try_for_each(|dir| spare_dir(tx, dir)))
     }
 
     /// The notes of names that are gone; forgotten with the next note, for free.
@@ -404,6 +426,10 @@ fn are_there(lower: &Tree, made: &[RelPath]) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+fn sync_names(staged: &[Staged]) -> Result<()> {
+    sync_opened(&open_dirs_of(staged.iter().flat_map(Staged::places))?)
 }
 
 /// A start does not fail by what cannot be looked into or removed: none is given then. For want of room it is, which is made

@@ -2,6 +2,7 @@
 
 mod in_place;
 mod raise;
+mod several;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -406,32 +407,6 @@ fn what_somebody_wrote_in_a_directory_is_kept_by_its_path_though_nobody_came_to_
     let theirs = bench.store().backups().unwrap().into_iter().find(|backup| backup.path == path("d/sub/theirs"));
     assert!(theirs.is_some_and(|backup| backup.name.starts_with("theirs.")));
     assert!(temporary_names(&bench).is_empty());
-    assert!(bench.recover().unwrap().is_nothing());
-}
-
-#[test]
-fn what_somebody_wrote_while_two_files_landed_is_kept_though_nobody_came_to_look_at_it() {
-    let mut bench = Bench::new();
-    let mut landing = Landing::new(bench.store(), Durability::Synced);
-    std::fs::write(bench.path("new"), "new\n").unwrap();
-    let (file, meta) = (bench.file("new"), bench.meta("new"));
-    for name in ["a", "b"] {
-        std::fs::write(bench.path(name), format!("old {name}\n")).unwrap();
-        let (content, backup) = bench.backup(name);
-        landing.keep(content, backup);
-        let new = NewContent::File { file: &file, like: &file, meta };
-        landing.place(&bench.lower, &path(name), Some(&bench.meta(name)), &new).unwrap();
-    }
-    // By a descriptor that he has had since before.
-    let mut theirs = std::fs::OpenOptions::new().append(true).open(bench.path("b")).unwrap();
-    std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap());
-    std::io::Write::write_all(&mut theirs, b"somebody's\n").unwrap();
-    bench.decide_only();
-    assert_eq!(kept(&bench), ["old a\n", "old b\n"]);
-    bench.recover().unwrap();
-    assert_eq!(kept(&bench), ["old a\n", "old b\n", "old b\nsomebody's\n"]);
-    let lower = ["a", "b"].map(|name| std::fs::read_to_string(bench.path(name)).unwrap());
-    assert_eq!((lower, temporary_names(&bench)), (["new\n".to_owned(), "new\n".to_owned()], vec![]));
     assert!(bench.recover().unwrap().is_nothing());
 }
 

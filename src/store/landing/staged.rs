@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use super::StepOutcome;
 use super::foreign::{keep_foreign, keep_within};
 use super::in_place::InPlace;
-use crate::model::{RelPath, Stamp};
+use crate::model::{Births, RelPath, Stamp};
 use crate::store::copied::{looks_like, name_inode};
 use crate::store::journal::{Act, Step};
 use crate::store::operations::DirLooks;
@@ -30,8 +30,8 @@ pub(in crate::store) struct Staged {
     pub(super) other: Option<Place>,
     /// Of a [`Act::Rewrite`].
     pub(super) in_place: InPlace,
-    /// What a [`Act::Place`] or [`Act::Supplant`] has made, as nobody has touched it; none at recovery. Of a [`Act::Take`] or
-    /// [`Act::Raise`] the journal tells it.
+    /// What the path gets, as nobody has touched it. None where the step makes nothing, and where an older program's journal
+    /// tells its number alone.
     pub(super) placed: Option<Stamp>,
     /// What the new content of a [`Act::Place`] or [`Act::Raise`] was given the looks of, which somebody may change below
     /// meanwhile; none at recovery.
@@ -69,7 +69,7 @@ impl Staged {
         };
         let placed = match &step.act {
             Act::Take { new, .. } | Act::Raise { new, .. } => Some(*new),
-            Act::Place { nameless, .. } => *nameless,
+            Act::Place { made, .. } | Act::Supplant { made, .. } => *made,
             _ => None,
         };
         Ok(Self { waiting, other, placed, ..Self::new(step, place) })
@@ -115,11 +115,10 @@ impl Staged {
 
     fn name_new(&mut self, meta: &Meta) {
         match &mut self.step.act {
-            Act::Place { inode, nameless, .. } => {
+            Act::Place { inode, made, .. } | Act::Supplant { inode, made, .. } => {
                 *inode = meta.inode;
-                nameless.iter_mut().chain(&mut self.placed).for_each(|made| name_inode(made, meta));
+                made.iter_mut().chain(&mut self.placed).for_each(|made| name_inode(made, meta));
             }
-            Act::Supplant { inode, .. } => *inode = meta.inode,
             Act::Take { new, .. } | Act::Raise { new, .. } => {
                 name_inode(new, meta);
                 self.placed = Some(*new);
@@ -304,7 +303,7 @@ impl Staged {
     fn is_made_here(&self, meta: &Meta) -> bool {
         match (&self.placed, &self.step.act) {
             (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
-            // A directory changes by what later steps put into it, and of the rest the journal tells the number alone.
+            // A directory changes by what later steps put into it.
             (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
             (_, _) => false,
         }
@@ -431,6 +430,11 @@ impl Staged {
         }
     }
 
+    /// Where names of the project come and go by it.
+    pub fn places(&self) -> impl Iterator<Item = (&RelPath, &Place)> {
+        std::iter::once(&self.place).chain(&self.other).map(|place| (&self.step.path, place))
+    }
+
     fn waiting(&self) -> &Place {
         self.waiting.as_ref().expect("a placing or a removal is made with its temporary name")
     }
@@ -517,8 +521,9 @@ impl Staged {
             _ => false,
         };
         let done = match &self.step.act {
-            Act::Place { nameless: Some(made), .. } => here.is_some_and(|meta| same_entry(&meta, made)),
-            Act::Place { inode, .. } | Act::Supplant { inode, .. } => here.is_some_and(|meta| meta.inode == *inode),
+            Act::Place { inode, made, .. } | Act::Supplant { inode, made, .. } => {
+                here.is_some_and(|meta| is_inode_made(&meta, *inode, made))
+            }
             Act::Take { new, .. } => is_inode(&here, new),
             Act::Raise { new, .. } => is_inode(&here, new) || self.has_left_upper,
             Act::Remove { .. } => here.is_none(),
@@ -653,6 +658,16 @@ pub(super) fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Resul
 fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
     let stamp = meta.stamp();
     (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
+}
+
+/// Whether it is the inode that a step has made, whoever has written to it since. It was made where it stands, so no file
+/// system below another gives it a new birth.
+fn is_inode_made(meta: &Meta, inode: u64, made: &Option<Stamp>) -> bool {
+    match made {
+        Some(made) if meta.is_dir() => Births::Stay.may_be_one(made.key(), meta.key()),
+        Some(made) => Births::Stay.are_one(made, &meta.stamp()),
+        None => meta.inode == inode,
+    }
 }
 
 fn is_inode(meta: &Option<Meta>, expect: &Stamp) -> bool {
