@@ -13,12 +13,11 @@
 
 use rusqlite::OptionalExtension;
 
-use super::recovery::{sweep_dir, told_if_it_stays};
+use super::sweep::Sweep;
 use super::upper::{self, UpperRow, What};
-use super::{Context, Fate, Recovered, Result, STATE_DIR_NAME, Store, verdicts};
+use super::{Context, Fate, Recovered, Result, Store, verdicts};
 use crate::model::RelPath;
 use crate::sys::Mode;
-use crate::sys::file::FileKind;
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 use crate::sys::tree::Tree;
@@ -138,7 +137,7 @@ impl Store {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    pub(super) fn recover_from_power_cut(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
+    pub(super) fn recover_from_power_cut(&self, sweep: &Sweep<'_>, recovered: &mut Recovered) -> Result<()> {
         let Some(now) = process::boot_id() else { return Ok(()) };
         if self.lost_power()? {
             recovered.gone = self.drop_rows_without_content()?;
@@ -146,8 +145,8 @@ impl Store {
             self.note_boot_of_rows(&now)?;
         }
         if self.noted_boot()?.is_some_and(|noted| noted != now) {
-            recovered.swept += sweep_tree(lower)?;
-            self.forget_boot(lower)?;
+            recovered.swept += sweep.everywhere()?;
+            self.forget_boot(sweep.lower)?;
         }
         Ok(())
     }
@@ -222,17 +221,4 @@ fn topmost_in(outside: u64, process: u32) -> Option<(u32, u64)> {
 
 fn runner_key(runner: u32) -> String {
     format!("{RUNNER}{runner}")
-}
-
-fn sweep_tree(lower: &Tree) -> Result<usize> {
-    let (mut dirs, mut swept) = (vec![RelPath::default()], 0);
-    while let Some(dir) = dirs.pop() {
-        swept += told_if_it_stays(sweep_dir(lower, &dir))?.unwrap_or_default();
-        // Of one that cannot be listed that has been told.
-        let entries = lower.list(&dir).unwrap_or_default();
-        let below = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
-        let below = below.filter(|entry| !(dir.is_root() && entry.name == STATE_DIR_NAME));
-        dirs.extend(below.filter_map(|entry| dir.join(&entry.name).ok()));
-    }
-    Ok(swept)
 }

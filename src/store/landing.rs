@@ -33,7 +33,7 @@ use crate::sys::sqlite::Transaction;
 use crate::sys::tree::{Dirs, Place, Tree, is_absent};
 
 use foreign::foreign_in;
-pub(super) use foreign::{keep_foreign, keep_within, remove_if_empty};
+pub(super) use foreign::{keep_foreign, remove_if_empty};
 pub use made::NewContent;
 use made::{MadeEntry, make_entry, meta_when_named};
 pub(super) use staged::{Progress, Staged, is_swept_early, sweep_notes};
@@ -476,7 +476,7 @@ impl Applied<'_> {
         let waiting = if is_swept { Vec::new() } else { sweep_notes(&staged) };
         let record = |tx: &Transaction<'_>| {
             let landed = journal::fulfil(tx, id, intent)?;
-            Ok((landed, super::recovery::note_sweep(tx, &waiting)?))
+            Ok((landed, super::sweep::note_sweep(tx, &waiting)?))
         };
         let recorded = synced
             .and_then(|()| store.vitally(|| store.database.lock().write_notes(record)))
@@ -690,7 +690,7 @@ pub(super) fn sync_opened(opened: &[(File, String)]) -> Result<()> {
 }
 
 /// All of them are tried.
-fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
+pub(super) fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
     let mut first = Ok(());
     for result in results {
         first = first.and(result);

@@ -10,9 +10,9 @@ use super::copied::Project;
 use super::events::EventDraft;
 use super::journal::{self, Act, Epilogue, Intent, Step};
 use super::landing::{
-    Progress, Staged, is_swept_early, keep_foreign, keep_within, open_dirs_of, remove_if_empty, sweep_notes,
-    sync_opened,
+    Progress, Staged, is_swept_early, keep_foreign, open_dirs_of, remove_if_empty, sweep_notes, sync_opened,
 };
+use super::sweep::{Sweep, SweepNote, note_sweep, told_if_it_stays};
 use super::upper::{UpperId, What, parse_row};
 use super::{Context, Error, Result, STATE_DIR_NAME, Store, content, is_temp_name};
 use crate::model::{Digest, InodeKey, RelPath};
@@ -82,14 +82,15 @@ impl Store {
         self.record_done()?;
         for (id, intent) in self.load_intents()? {
             let mut waiting = self.decide_intent((lower, project), id, intent, &mut recovered)?;
-            waiting.try_for_each(|staged| staged.remove_waiting(self))?;
+            waiting.try_for_each(|staged| told_if_it_stays(staged.remove_waiting(self)).map(|_| ()))?;
         }
         if project == Project::Copy {
             self.adopt(lower)?;
         }
-        recovered.swept += self.sweep_noted(lower)?;
-        recovered.swept += self.sweep_strays(lower)?;
-        self.recover_from_power_cut(lower, &mut recovered)?;
+        let mut sweep = Sweep::of(lower);
+        recovered.swept += self.sweep_noted(&mut sweep)?;
+        recovered.swept += self.sweep_strays(&sweep)?;
+        self.recover_from_power_cut(&sweep, &mut recovered)?;
         self.remove_doomed(lower)?;
         recovered.swept += self.sweep_stage()?;
         recovered.swept += self.sweep_content()?;
@@ -102,7 +103,7 @@ impl Store {
         let left_over = std::mem::take(&mut *self.left_over.lock());
         left_over.into_iter().for_each(|id| self.remove_upper_file(id));
         self.vitally(|| {
-            self.sweep_noted(lower)?;
+            self.sweep_noted(&mut Sweep::of(lower))?;
             self.remove_doomed(lower)
         })
     }
@@ -226,7 +227,7 @@ impl Store {
     }
 
     /// Removes the temporary names that finished landings had no time to remove. The note of one that stays does, too.
-    fn sweep_noted(&self, lower: &Tree) -> Result<usize> {
+    fn sweep_noted(&self, sweep: &mut Sweep<'_>) -> Result<usize> {
         let mut noted: Vec<(i64, Option<SweepNote>)> = {
             let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT id, path FROM sweep")?;
@@ -238,7 +239,7 @@ impl Store {
         noted.sort_by_key(|(_, note)| note.as_ref().is_none_or(|note| note.of.is_none()));
         let (mut swept, mut done) = (0, Vec::new());
         for (id, note) in noted {
-            let sweeping = note.map_or(Ok(0), |note| self.sweep(lower, &note));
+            let sweeping = note.map_or(Ok(0), |note| self.sweep(sweep, &note));
             if let Some(gone) = told_if_it_stays(sweeping)? {
                 swept += gone;
                 done.push(id);
@@ -251,30 +252,29 @@ impl Store {
         Ok(swept)
     }
 
-    fn sweep(&self, lower: &Tree, note: &SweepNote) -> Result<usize> {
-        if let Some(of) = &note.of {
-            self.keep_theirs(lower, &note.at, of)?;
+    fn sweep(&self, sweep: &mut Sweep<'_>, note: &SweepNote) -> Result<usize> {
+        if !note.at.name().is_some_and(is_temp_name) {
+            return sweep.dir(&note.at);
         }
-        match note.at.name().is_some_and(is_temp_name) {
-            true => remove_temp(lower, &note.at).map(usize::from),
-            false => sweep_dir(lower, &note.at),
-        }
+        let kept = note.of.as_ref().map_or(Ok(()), |of| self.keep_theirs(sweep.lower, &note.at, of));
+        kept.inspect_err(|_| sweep.spare(note.at.clone()))?;
+        sweep.name(&note.at).map(usize::from)
     }
 
     /// What somebody wrote before it came to stand under a temporary name, or put into a directory that stands there, is his:
     /// a backup by its path.
     fn keep_theirs(&self, lower: &Tree, at: &RelPath, of: &RelPath) -> Result<()> {
-        let doing = || format!("look at {at}");
-        let Some(meta) = lower.stat(at).doing(doing)? else { return Ok(()) };
-        let place = lower.place(at).doing(doing)?;
-        if meta.is_dir() { keep_within(self, of, &place) } else { keep_foreign(self, of, &place, &meta) }
+        match lower.place(at) {
+            Err(err) if is_absent(&err) => Ok(()),
+            place => keep_foreign(self, of, &place.doing(|| format!("look at {at}"))?),
+        }
     }
 
     /// Removes temporary names that no intent came to tell of. They stand beside what was being landed.
-    fn sweep_strays(&self, lower: &Tree) -> Result<usize> {
+    fn sweep_strays(&self, sweep: &Sweep<'_>) -> Result<usize> {
         let rows = self.load_upper()?;
         let dirs: HashSet<RelPath> = rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
-        dirs.iter().map(|dir| told_if_it_stays(sweep_dir(lower, dir)).map(Option::unwrap_or_default)).sum()
+        dirs.iter().map(|dir| told_if_it_stays(sweep.dir(dir)).map(Option::unwrap_or_default)).sum()
     }
 
     /// Removes upper files that no row speaks of: their landing was recorded, their removal was not reached.
@@ -430,95 +430,6 @@ fn are_there(lower: &Tree, made: &[RelPath]) -> Result<bool> {
 
 fn sync_names(staged: &[Staged]) -> Result<()> {
     sync_opened(&open_dirs_of(staged.iter().flat_map(Staged::places))?)
-}
-
-/// A start does not fail by what cannot be looked into or removed: none is given then. For want of room it is, which is made
-/// for who tries again.
-pub(super) fn told_if_it_stays<T>(sweeping: Result<T>) -> Result<Option<T>> {
-    match sweeping {
-        Err(err) if !err.is_full() => {
-            log::error!("remove what a landing has left: {err}");
-            Ok(None)
-        }
-        other => other.map(Some),
-    }
-}
-
-pub(super) fn sweep_dir(lower: &Tree, dir: &RelPath) -> Result<usize> {
-    let entries = match lower.list(dir) {
-        // One that is gone has no names to sweep.
-        Err(err) if is_absent(&err) => return Ok(0),
-        listed => listed.doing(|| format!("look for temporary names in {dir}"))?,
-    };
-    let mut swept = 0;
-    for entry in entries.iter().filter(|entry| is_temp_name(&entry.name)) {
-        if let Ok(path) = dir.join(&entry.name) {
-            swept += usize::from(remove_temp(lower, &path)?);
-        }
-    }
-    Ok(swept)
-}
-
-fn remove_temp(lower: &Tree, path: &RelPath) -> Result<bool> {
-    if !path.name().is_some_and(is_temp_name) {
-        return Ok(false);
-    }
-    match lower.place(path).and_then(|place| place.unlink()) {
-        Ok(()) => Ok(true),
-        Err(err) if is_absent(&err) => Ok(false),
-        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => {
-            remove_temp_dir(lower, path)?;
-            Ok(true)
-        }
-        Err(err) => Err(err).doing(|| format!("sweep {path}")),
-    }
-}
-
-/// Of a directory that was to land, or to go, only what was to land in it or to go with it goes along.
-fn remove_temp_dir(lower: &Tree, path: &RelPath) -> Result<()> {
-    let doing = || format!("sweep {path}");
-    for entry in lower.list(path).doing(doing)? {
-        let Ok(path) = path.join(&entry.name) else { continue };
-        match entry.kind {
-            _ if is_temp_name(&entry.name) => remove_temp(lower, &path).map(|_| ())?,
-            FileKind::Directory => remove_temp_dir(lower, &path)?,
-            _ => {}
-        }
-    }
-    remove_if_empty(&lower.place(path).doing(doing)?).doing(doing)
-}
-
-/// A temporary name to remove, or a directory in which there may be some.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SweepNote {
-    pub at: RelPath,
-    /// Where what somebody else wrote may go with the name: the path at which that stood.
-    pub of: Option<RelPath>,
-}
-
-impl SweepNote {
-    /// Both paths with a NUL in between, which neither has.
-    fn to_bytes(&self) -> Vec<u8> {
-        let of = self.of.iter().flat_map(|of| [b"\0".as_slice(), of.as_bytes()]);
-        [self.at.as_bytes()].into_iter().chain(of).collect::<Vec<_>>().concat()
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut paths = bytes.split(|byte| *byte == 0).map(|path| RelPath::parse(path).ok());
-        let at = paths.next().flatten()?;
-        Some(Self { at, of: paths.next().flatten() })
-    }
-}
-
-pub(super) fn note_sweep(tx: &Transaction<'_>, notes: &[SweepNote]) -> Result<Vec<i64>> {
-    let mut statement = tx.prepare_cached("INSERT INTO sweep (path) VALUES (?1)")?;
-    notes
-        .iter()
-        .map(|note| {
-            statement.execute([note.to_bytes()])?;
-            Ok(tx.last_insert_rowid())
-        })
-        .collect()
 }
 
 /// Notes a directory that is to go once it is empty.

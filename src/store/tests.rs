@@ -720,6 +720,34 @@ fn a_sweep_cannot_look_or_remove() {
     assert!(bench.recover().unwrap().is_nothing());
 }
 
+/// By which a process knows in which directory of `d` one name stays, if not in `d`.
+const SWEEPS_PAST: &str = "FETTLE_SWEEPS_PAST";
+
+#[test]
+fn one_name_that_cannot_be_removed_keeps_no_other() {
+    for within in ["", &format!("{TEMP_PREFIX}dir")] {
+        let (passed, told) = test_apart("store::tests::a_sweep_cannot_remove_the_first_name", (SWEEPS_PAST, within));
+        assert!(passed, "{within}: {told}");
+    }
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_sweep_cannot_remove_the_first_name() {
+    let Ok(within) = std::env::var(SWEEPS_PAST) else { return };
+    let mut bench = Bench::new();
+    let dir = bench.path("d").join(within);
+    std::fs::create_dir_all(&dir).unwrap();
+    (0..6).for_each(|name| std::fs::write(dir.join(format!("{TEMP_PREFIX}{name}")), "new\n").unwrap());
+    bench.store().announce(&path("d")).unwrap();
+    let (area, fate) = (Area::Below { dir: dir.clone(), but: None }, Fate::Fails(libc::EPERM));
+    let steps = Steps::watch(Trap { calls: Calls::Changing, area, at: 1, fate, reserve: None }).unwrap();
+    bench.recover().unwrap();
+    assert_eq!((steps.failed(), std::fs::read_dir(&dir).unwrap().count()), (1, 1));
+    bench.recover().unwrap();
+    assert_eq!(std::fs::read_dir(bench.path("d")).unwrap().count(), 0);
+}
+
 #[test]
 fn a_run_is_remembered_until_the_machine_is_started_again() {
     let mut bench = Bench::new();

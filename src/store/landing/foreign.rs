@@ -33,9 +33,18 @@ pub(super) fn foreign_in(
     Ok(None)
 }
 
-/// Makes backups of what somebody put into a directory, which stood at `path`, so that it can go: it is empty afterwards,
-/// but for temporary names.
-pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
+/// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now; of a
+/// directory backups of what he put into it, which goes from there.
+pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Place) -> Result<()> {
+    match place.stat().doing(|| format!("keep what somebody wrote at {path}"))? {
+        None => Ok(()),
+        Some(meta) if meta.is_dir() => keep_within(store, path, place),
+        Some(meta) => keep_entry(store, path, place, &meta),
+    }
+}
+
+/// The directory, which stood at `path`, can go: it is empty afterwards, but for temporary names.
+fn keep_within(store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
     let doing = || format!("keep what somebody wrote in {path}");
     let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
     for entry in tree::list(dir.as_fd()).doing(doing)? {
@@ -48,7 +57,7 @@ pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) 
                 remove_if_empty(&place).doing(doing)?;
             }
             _ => {
-                keep_foreign(store, &path, &place, &meta)?;
+                keep_entry(store, &path, &place, &meta)?;
                 place.unlink().doing(doing)?;
             }
         }
@@ -56,8 +65,7 @@ pub(in crate::store) fn keep_within(store: &Store, path: &RelPath, dir: &Place) 
     Ok(())
 }
 
-/// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now.
-pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
+fn keep_entry(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
     let doing = || format!("keep what somebody wrote at {path}");
     match meta.kind {
         FileKind::Regular => {
@@ -76,7 +84,7 @@ pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Plac
     }
 }
 
-/// The same of a file that is open.
+/// As [`keep_foreign`] of a file that is open.
 pub(super) fn keep_foreign_file(store: &Store, path: &RelPath, file: &File, meta: &Meta) -> Result<()> {
     keep_foreign_content(store, path, store.stage_content(file)?, file::masked_group(file, meta.mode), meta)
 }

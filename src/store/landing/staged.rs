@@ -5,13 +5,13 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use super::StepOutcome;
-use super::foreign::{keep_foreign, keep_within};
+use super::foreign::keep_foreign;
 use super::in_place::InPlace;
 use crate::model::{Births, RelPath, Stamp};
 use crate::store::copied::{looks_like, name_inode};
 use crate::store::journal::{Act, Step};
 use crate::store::operations::DirLooks;
-use crate::store::recovery::SweepNote;
+use crate::store::sweep::SweepNote;
 use crate::store::{Context, Error, Result, Store, is_temp_name};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::{Dirs, Place, Tree};
@@ -493,12 +493,7 @@ impl Staged {
 
     /// Makes a backup of what waits, by the name of the path it was written to.
     fn keep_waiting(&self, store: &Store, waiting: &Place) -> Result<()> {
-        let doing = || self.doing("keep what somebody wrote at");
-        let Some(meta) = waiting.stat().doing(doing)? else { return Ok(()) };
-        match meta.kind {
-            FileKind::Directory => keep_within(store, &self.step.path, waiting),
-            _ => keep_foreign(store, &self.step.path, waiting, &meta),
-        }
+        keep_foreign(store, &self.step.path, waiting)
     }
 
     /// Looks whether the file of an entry of upper is there. What somebody has done to it since it landed is his, and no reason

@@ -23,19 +23,62 @@ fn pair(bench: &Bench) -> [String; 2] {
     ["a", "b"].map(|name| std::fs::read_to_string(bench.path(name)).unwrap())
 }
 
-#[test]
-fn what_somebody_wrote_while_two_files_landed_is_kept_though_nobody_came_to_look_at_it() {
-    let mut bench = Bench::new();
-    let promised = promised_pair(&bench);
-    // By a descriptor that he has had since before.
+/// The second is written to below at the moment of the landing, by a descriptor from before it; as if killed then.
+fn landed_pair_of_which_one_is_theirs(bench: &Bench) {
+    let promised = promised_pair(bench);
     let mut theirs = std::fs::OpenOptions::new().append(true).open(bench.path("b")).unwrap();
     std::mem::forget(promised.apply().unwrap());
     theirs.write_all(b"somebody's\n").unwrap();
+}
+
+#[test]
+fn what_somebody_wrote_while_two_files_landed_is_kept_though_nobody_came_to_look_at_it() {
+    let mut bench = Bench::new();
+    landed_pair_of_which_one_is_theirs(&bench);
     bench.decide_only();
     assert_eq!(kept(&bench), ["old a\n", "old b\n"]);
     bench.recover().unwrap();
     assert_eq!(kept(&bench), ["old a\n", "old b\n", "old b\nsomebody's\n"]);
     assert_eq!((pair(&bench), temporary_names(&bench)), (["new\n", "new\n"].map(str::to_owned), vec![]));
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+/// By which a process knows when it was killed.
+const KEEPS_NOTHING: &str = "FETTLE_KEEPS_NOTHING";
+
+#[test]
+fn what_somebody_wrote_and_recovery_cannot_keep_stays_until_it_can() {
+    for killed in ["before the record", "after it", "by a power cut"] {
+        let (passed, told) = test_apart("store::tests::several::what_is_theirs_cannot_be_read", (KEEPS_NOTHING, killed));
+        assert!(passed, "{killed}: {told}");
+    }
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn what_is_theirs_cannot_be_read() {
+    let Ok(killed) = std::env::var(KEEPS_NOTHING) else { return };
+    let mut bench = Bench::new();
+    landed_pair_of_which_one_is_theirs(&bench);
+    match killed.as_str() {
+        "after it" => bench.decide_only(),
+        "by a power cut" => bench.machine_starts_again(),
+        _ => {}
+    }
+    let waiting = temporary_names(&bench);
+    let theirs = waiting.iter().find(|name| std::fs::read_to_string(name).unwrap().ends_with("somebody's\n")).unwrap();
+    let area = Area::Below { dir: theirs.clone(), but: None };
+    let fate = Fate::AllFail(libc::EIO);
+    let steps = Steps::watch(Trap { calls: Calls::Reading, area, at: 1, fate, reserve: None }).unwrap();
+    bench.recover().expect("the start does not fail by it");
+    assert!(steps.failed() > 0);
+    assert_eq!(temporary_names(&bench), [theirs.clone()]);
+    bench.store().clear_up(&bench.lower).unwrap();
+    assert_eq!(temporary_names(&bench), [theirs.clone()]);
+    steps.relent();
+    bench.recover().unwrap();
+    assert_eq!(kept(&bench), ["old a\n", "old b\n", "old b\nsomebody's\n"]);
+    assert_eq!(temporary_names(&bench), Vec::<PathBuf>::new());
     assert!(bench.recover().unwrap().is_nothing());
 }
 
