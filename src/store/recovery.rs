@@ -230,12 +230,12 @@ impl Store {
     fn sweep_noted(&self, sweep: &mut Sweep<'_>) -> Result<usize> {
         let mut noted: Vec<(i64, Option<SweepNote>)> = {
             let database = self.reading()?;
-            let mut statement = database.reader().prepare("SELECT id, path FROM sweep")?;
+            let mut statement = database.reader().prepare("SELECT id, path FROM sweep ORDER BY id")?;
             let rows =
                 statement.query_map([], |row| Ok((row.get(0)?, SweepNote::parse(&row.get::<_, Vec<u8>>(1)?))))?;
             rows.collect::<rusqlite::Result<_>>()?
         };
-        // What is to be kept of a name, before all names of its directory go.
+        // What is to be kept of a name, before all names of its directory go; else as they were noted (`sweep_notes`).
         noted.sort_by_key(|(_, note)| note.as_ref().is_none_or(|note| note.of.is_none()));
         let (mut swept, mut done) = (0, Vec::new());
         for (id, note) in noted {

@@ -411,6 +411,21 @@ fn what_somebody_wrote_in_a_directory_is_kept_by_its_path_though_nobody_came_to_
 }
 
 #[test]
+fn what_somebody_wrote_to_a_file_that_goes_with_its_directory_is_kept_though_nobody_came_to_look_at_it() {
+    let mut bench = Bench::new();
+    std::mem::forget(supplanted(&bench));
+    let [waiting] = temporary_names(&bench).try_into().unwrap();
+    let files = std::fs::read_dir(&waiting).unwrap().map(|entry| entry.unwrap().path());
+    let removed = files.filter(|file| file.is_file()).collect::<Vec<_>>();
+    std::fs::write(&removed[0], "somebody's\n").unwrap();
+    bench.decide_only();
+    bench.recover().unwrap();
+    assert_eq!(kept(&bench), ["old\n", "somebody's\n"]);
+    assert!(temporary_names(&bench).is_empty());
+    assert!(bench.recover().unwrap().is_nothing());
+}
+
+#[test]
 fn what_is_kept_after_the_clock_has_jumped_back_is_the_newest() {
     let bench = Bench::new();
     let keep = |text: &str, created: i64| {

@@ -445,6 +445,12 @@ impl Staged {
         self.step.path.parent()?.join(&waiting.name).ok()
     }
 
+    /// Where what is at a path is as long as its directory waits.
+    fn waiting_path_of(&self, path: &RelPath) -> Option<RelPath> {
+        let is_below = path.is_within(&self.step.path);
+        is_below.then(|| path.rebase(&self.step.path, &self.waiting_path()?)).flatten()
+    }
+
     /// Whether what waits may have what somebody wrote while it stood at the path: a directory, before or after, into which
     /// he may have put something, or what is neither ours nor what was kept.
     fn may_have_theirs(&self) -> bool {
@@ -586,15 +592,19 @@ pub(in crate::store) enum Progress {
     Foreign,
 }
 
-/// The temporary names that may stand: where they were made, and where they are once directories are renamed.
+/// The temporary names that may stand: where they were made, where they are once directories are renamed, and where as long
+/// as their directory waits as well. What waits in a directory before that directory.
 pub(in crate::store) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
     let mut notes = Vec::new();
-    for (index, one) in staged.iter().enumerate() {
+    for (index, one) in staged.iter().enumerate().rev() {
         let Some(made) = one.waiting_path() else { continue };
+        let of = one.may_have_theirs().then(|| one.step.path.clone());
         let carried = |at: RelPath, later: &Staged| later.carried_path(&at).unwrap_or(at);
         let carried = staged[index + 1..].iter().fold(made.clone(), carried);
-        let of = one.may_have_theirs().then(|| one.step.path.clone());
-        notes.extend(Some(carried).filter(|carried| *carried != made).map(|at| SweepNote { at, of: of.clone() }));
+        let waits = |at: RelPath, earlier: &Staged| earlier.waiting_path_of(&at).unwrap_or(at);
+        let waits = staged[..index].iter().rev().fold(made.clone(), waits);
+        let elsewhere = [carried, waits].into_iter().filter(|at| *at != made);
+        notes.extend(elsewhere.map(|at| SweepNote { at, of: of.clone() }));
         notes.push(SweepNote { at: made, of });
     }
     notes
