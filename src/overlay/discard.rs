@@ -11,7 +11,7 @@ use super::handles::{Backing, OpenFile};
 use super::land::backup_of;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewed};
 use super::side::Side;
-use super::uppers::{Recorded, Upper};
+use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
@@ -146,7 +146,7 @@ impl Overlay {
         self.look_below(&mut dropping)?;
         let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
         let landed = done.map_err(|err| self.not_landed(err.into(), "nothing was discarded"))?;
-        self.dropped(dropping, &landed.backups, landed.operation)
+        Ok(self.dropped(dropping, &landed.backups, landed.operation))
     }
 
     /// Claims changes, with the removals that hide what comes back.
@@ -242,13 +242,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// They are discarded, kept as `backups`: the view shows lower again.
+    /// They are discarded, kept as `backups`: the view shows lower again, as far as it can.
     pub(super) fn dropped(
         &self,
         dropping: Dropping<'_>,
         backups: &[String],
         operation: Option<OperationId>,
-    ) -> Reviewed<Vec<Outcome>> {
+    ) -> Vec<Outcome> {
         let Dropping { mut given_away, reviewing, mut outcomes, kept, shown } = dropping;
         given_away.is_done = true;
         for (index, name) in kept.into_iter().zip(backups) {
@@ -257,22 +257,18 @@ impl Overlay {
         for outcome in &mut outcomes {
             outcome.operation = operation.map(|operation| operation.to_string());
         }
-        // One that cannot be shown so must not keep the others from it.
-        let back = |(change, shown): (&Taken, Shown)| {
-            self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown)
-                .err()
-                .map(|err| failed(&change.row.names[0], &err))
-        };
         // What is in a directory before it: it is found by its path.
         let mut inner_first: Vec<(&Taken, Shown)> = reviewing.taken.iter().zip(shown).collect();
         inner_first.sort_by(|(a, _), (b, _)| b.row.names[0].cmp(&a.row.names[0]));
-        let failures: Vec<ErrorBody> = inner_first.into_iter().filter_map(back).collect();
+        for (change, shown) in inner_first {
+            self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown);
+        }
         drop(given_away);
         let taken = reviewing.give_back();
         let names = || taken.iter().flat_map(|change| &change.row.names);
-        let late = self.end_emptied_stand_ins(names());
+        self.end_emptied_stand_ins(names());
         names().for_each(|name| self.tell_content_changed(name));
-        failures.into_iter().next().map_or(late, Err).map(|()| outcomes)
+        outcomes
     }
 
     /// What lower has at a path that somebody has `open`.
@@ -305,12 +301,7 @@ impl Overlay {
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
-    pub(super) fn back_to_lower(
-        &self,
-        row: &UpperRow,
-        is_as_taken: impl FnOnce(&State) -> bool,
-        shown: Shown,
-    ) -> Result<()> {
+    pub(super) fn back_to_lower(&self, row: &UpperRow, is_as_taken: impl FnOnce(&State) -> bool, shown: Shown) {
         let path = &row.names[0];
         let Shown { meta, file } = shown;
         let mut state = self.state.lock();
@@ -337,8 +328,11 @@ impl Overlay {
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
             // Who stands in it goes on standing there.
-            let was = self.store.upper_meta(row.id)?;
-            state.nodes.get_mut(node)?.note_removed(&was);
+            let was = self.store.upper_meta(row.id).map_err(Error::from);
+            let noted = was.and_then(|was| Ok(state.nodes.get_mut(node)?.note_removed(&was)));
+            if let Err(err) = noted {
+                log::error!("{path} is not in the view any more, and who stands in it is told nothing: {err}");
+            }
         }
         for name in &row.names {
             let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
@@ -352,16 +346,16 @@ impl Overlay {
             What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
             What::Whiteout => {}
         }
-        Ok(())
     }
 
     /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
-    fn begin_anew(&self, state: &mut super::State, id: UpperId, below: Option<Meta>) -> Result<()> {
+    fn begin_anew(&self, state: &mut State, id: UpperId, below: Option<Meta>) {
         state.uppers.held_no_more(id);
         state.uppers.set_base(id, Base::of(Below::of(below.as_ref())));
-        let Some(upper) = state.uppers.get_mut(id) else { return Ok(()) };
-        (upper.dirty, upper.recorded) = (true, Recorded::Row);
-        Ok(self.store.save_upper(&upper.row)?)
+        if let Some(upper) = state.uppers.get_mut(id) {
+            upper.dirty = true;
+        }
+        self.row_dropped(state, id);
     }
 }
 

@@ -343,8 +343,8 @@ impl Overlay {
         Ok(Settled::Unchanged)
     }
 
-    /// The database has no row of an entry any more, for that has landed; one that was written meanwhile needs a new one.
-    /// Without room for it the next write is refused, and what landed has landed all the same.
+    /// The database has no row of an entry any more, for that has landed or was discarded; one that was written meanwhile needs
+    /// a new one. Without room for it the next write is refused, and what is done is done all the same.
     pub(super) fn row_dropped(&self, state: &mut State, id: UpperId) {
         let Some(upper) = state.uppers.get_mut(id) else { return };
         if !upper.dirty {
@@ -354,7 +354,7 @@ impl Overlay {
         upper.recorded = Recorded::Nothing;
         let path = upper.row.names[0].clone();
         if let Err(err) = self.save_vitally(upper) {
-            log::error!("{path} was written to while it landed, and that is not recorded: {err}");
+            log::error!("{path} was written to while it landed or was discarded, and that is not recorded: {err}");
             if let Some(open) = state.open_of(id, &path) {
                 // The next write must note itself again.
                 open.dirty.store(false, Ordering::SeqCst);

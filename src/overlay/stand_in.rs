@@ -10,7 +10,6 @@
 use super::discard::dirs_above;
 use super::error::Context;
 use super::lookup::Origin;
-use super::review::{Reviewed, failed};
 use super::structure::Made;
 use super::{Caller, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
@@ -96,11 +95,12 @@ impl Overlay {
     }
 
     /// Those that a look has made while these names were discarded, for the sake of what they showed.
-    pub(super) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) -> Reviewed<()> {
-        dirs_above(names).iter().try_for_each(|dir| {
-            let ended = self.end_stand_in(dir, |state, _| !state.uppers.shows_within(dir));
-            ended.map_err(|err| failed(dir, &err))
-        })
+    pub(super) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) {
+        for dir in dirs_above(names) {
+            if let Err(err) = self.end_stand_in(&dir, |state, _| !state.uppers.shows_within(&dir)) {
+                log::warn!("{dir}, which was removed below, is still shown, and nothing is held in it any more: {err}");
+            }
+        }
     }
 
     /// Unless somebody confirms or discards it at this moment: the next look finds what became of it. `ends` is asked with what

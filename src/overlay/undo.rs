@@ -323,10 +323,11 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
+        // Lower has it so, on disk or not.
+        paths.iter().for_each(|path| self.tell_content_changed(path));
         let synced = dirs.iter().try_for_each(File::sync_all).map_err(Error::from);
         self.durable(paths[0], synced).map_err(|err| failed(paths[0], &err))?;
         outcome.operation = undone.map(|undone| undone.to_string());
-        paths.iter().for_each(|path| self.tell_content_changed(path));
         Ok(vec![outcome])
     }
 

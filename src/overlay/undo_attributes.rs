@@ -3,6 +3,7 @@
 //! One call below for each, and then their record: what cannot be recorded is taken back.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -60,21 +61,27 @@ impl Overlay {
         }
         let effects = wanted.effects(&found).into_iter().map(|effect| PathEffect::new(path, effect));
         let event = undone_event(self, path, operation, how).doing(effects);
-        let undone = self.set_back((path, &place), &now, (&wanted, &found), event);
-        outcome.operation = undone.map_err(|err| not_undone(path, &err))?.map(|undone| undone.to_string());
-        let dressed = self.dress_held(path, &now).map_err(|err| failed(path, &err));
+        let set_back = self.set_back((path, &place), &now, (&wanted, &found), event);
+        let (undone, inode) = set_back.map_err(|err| not_undone(path, &err))?;
+        if let Err(err) = self.dress_held(path, &now) {
+            log::error!("{path} has its attributes again, and what is held over it does not: {err}");
+        }
         self.tell_content_changed(path);
-        dressed.map(|()| vec![outcome])
+        let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
+        self.durable(path, synced).map_err(|err| failed(path, &err))?;
+        outcome.operation = undone.map(|undone| undone.to_string());
+        Ok(vec![outcome])
     }
 
-    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with, durably.
+    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with. Gives the file to
+    /// sync as well.
     fn set_back(
         &self,
         (path, place): (&RelPath, &Place),
         now: &Meta,
         (wanted, found): (&Looks, &Looks),
         event: EventDraft,
-    ) -> Result<Option<OperationId>> {
+    ) -> Result<(Option<OperationId>, Option<File>)> {
         self.store.open_log()?;
         let fd = place.open(OFlags::PATH)?;
         let is_symlink = now.kind == FileKind::Symlink;
@@ -88,9 +95,7 @@ impl Overlay {
             }
         };
         self.state.lock().touched(path, &now.stamp(), &Meta::of(fd.as_fd())?);
-        let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
-        self.durable(path, synced)?;
-        Ok(undone)
+        Ok((undone, inode))
     }
 
     /// What waits over an entry that was `found` at a path shows the attributes that this has again, but for its own, and

@@ -78,13 +78,10 @@ impl Overlay {
             outcome.operation = landed.operation.map(|operation| operation.to_string());
         }
         let Undoing { dropping, plan, .. } = undoing;
-        // It is done by now: what one part cannot show does not keep the others from being told.
         let dropped = self.dropped(dropping, dropped, landed.operation);
         self.tell_restored(&plan, &again.rows);
         self.tell_returned(again);
-        let mut outcomes = dropped?;
-        outcomes.extend(restored.into_iter().chain(returned));
-        Ok(outcomes)
+        Ok(dropped.into_iter().chain(restored).chain(returned).collect())
     }
 
     fn land_undone(&self, undoing: &mut Undoing<'_>) -> Reviewed<(Landed, HeldAgain)> {

@@ -1,46 +1,60 @@
 //! What is done is done, and told so, whatever fails after it. Each try in a process of its own, in which calls fail.
 
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 use super::*;
-use crate::store::{Backup, Below};
+use crate::store::{Backup, Below, Durability, Epilogue, Landing};
 use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart, test_apart};
 
-/// By which a process knows whether there is room left.
-const LANDED_UNDER: &str = "FETTLE_DONE_LANDED_UNDER";
+/// By which a process knows what becomes of the file, and whether there is room left.
+const WRITTEN_UNDER: &str = "FETTLE_DONE_WRITTEN_UNDER";
 
-/// A write that came while a file landed, on a full disk: where even the room that is kept for that has gone, the next write
-/// tells, and none is in memory alone.
+/// A write that came while a file landed or a change was discarded, on a full disk: where even the room that is kept for that
+/// has gone, the next write tells, and none is in memory alone.
 #[test]
-fn what_is_written_while_a_file_lands_is_known_by_the_next_write() {
-    for room in ["kept", "none"] {
-        let (passed, told) = test_apart("overlay::tests::done::a_full_disk_takes_no_row", (LANDED_UNDER, room));
-        assert!(passed, "{room}: {told}");
+fn what_is_written_to_what_goes_from_upper_is_known_by_the_next_write() {
+    for under in ["landed room", "landed", "discarded room", "discarded"] {
+        let (passed, told) = test_apart("overlay::tests::done::a_full_disk_takes_no_row", (WRITTEN_UNDER, under));
+        assert!(passed, "{under}: {told}");
     }
 }
 
 /// Not a test by itself: what the one above starts.
 #[test]
 fn a_full_disk_takes_no_row() {
-    let Ok(room) = std::env::var(LANDED_UNDER) else { return };
+    let Ok(under) = std::env::var(WRITTEN_UNDER) else { return };
+    let has_room = under.ends_with("room");
     let mut bench = Bench::new();
     bench.put("a", &lines(50));
     let handle = bench.open("a", libc::O_WRONLY).unwrap();
     bench.view().write(handle, 0, b"first").unwrap();
     bench.view().store().record_rows().unwrap();
-    let id = bench.view().state.lock().uppers.at(&RelPath::parse(b"a").unwrap()).unwrap();
-    bench.view().store().remove_upper(id).unwrap();
+    let path = RelPath::parse(b"a").unwrap();
+    let row = {
+        let state = bench.view().state.lock();
+        state.uppers.get(state.uppers.at(&path).unwrap()).unwrap().row.clone()
+    };
+    bench.view().store().remove_upper(row.id).unwrap();
+    let shown = bench.view().what_lower_shows(&path, None).unwrap();
 
     let state = bench.lower_path(".fettle");
-    let reserve = (room == "kept").then(|| state.join("reserve"));
+    let reserve = has_room.then(|| state.join("reserve"));
     // Not what is written to the file itself: that has its room already.
     let area = Area::Below { but: Some(state.join("stage")), dir: state };
     let steps =
         Steps::watch(Trap { calls: Calls::Growing, area, at: 1, fate: Fate::AllFail(libc::ENOSPC), reserve }).unwrap();
-    bench.view().row_dropped(&mut bench.view().state.lock(), id);
+    match under.starts_with("landed") {
+        true => bench.view().row_dropped(&mut bench.view().state.lock(), row.id),
+        false => bench.view().back_to_lower(&row, |_| false, shown),
+    }
     assert!(steps.failed() > 0);
     let written = bench.view().write(handle, 0, b"again");
-    match room.as_str() {
-        "kept" => assert_eq!(written.unwrap(), 5),
-        _ => assert_eq!(written.unwrap_err().code(), libc::ENOSPC),
+    match has_room {
+        true => assert_eq!(written.unwrap(), 5),
+        false => assert_eq!(written.unwrap_err().code(), libc::ENOSPC),
     }
     steps.relent();
     bench.view().write(handle, 0, b"again").unwrap();
@@ -50,31 +64,29 @@ fn a_full_disk_takes_no_row() {
     assert!(bench.read("a").unwrap().starts_with("again"));
 }
 
-/// By which a process knows which of the calls of a rollback fails.
+/// By which a process knows what is undone, and which of its calls fails.
 const RESTORED_UNDER: &str = "FETTLE_DONE_RESTORED_UNDER";
-/// How a process ends whose rollback was refused, went through, or met no fault any more.
+/// How a process ends whose undoing was refused, went through, or met no fault any more.
 const REFUSED: u8 = 0;
 const DONE: u8 = 1;
 const PASSED: u8 = 2;
 
 /// Whatever keeps what is held over one path from going on against what that has again.
 #[test]
-fn a_rollback_that_is_done_says_so() {
-    for calls in ["reading", "growing"] {
-        let (passed, told) = test_apart("overlay::tests::done::a_call_of_a_rollback_fails", (RESTORED_UNDER, calls));
-        assert!(passed, "{calls}: {told}");
+fn what_is_restored_says_so() {
+    for under in ["reading rollback", "growing rollback", "reading chmod", "growing chmod"] {
+        let (passed, told) = test_apart("overlay::tests::done::a_call_of_a_restoring_fails", (RESTORED_UNDER, under));
+        assert!(passed, "{under}: {told}");
     }
 }
 
 /// Not a test by itself: what the one above starts.
 #[test]
-fn a_call_of_a_rollback_fails() {
-    let calls = match std::env::var(RESTORED_UNDER).as_deref() {
-        Ok("reading") => Calls::Reading,
-        Ok(_) => Calls::Growing,
-        Err(_) => return,
-    };
-    let met = (1..).map(|at| apart(|| roll_back_with_fault(calls, at)).unwrap());
+fn a_call_of_a_restoring_fails() {
+    let Ok(under) = std::env::var(RESTORED_UNDER) else { return };
+    let calls = if under.starts_with("reading") { Calls::Reading } else { Calls::Growing };
+    let restore = if under.ends_with("chmod") { undo_chmod_with_fault } else { roll_back_with_fault };
+    let met = (1..).map(|at| apart(|| restore(calls, at)).unwrap());
     let met: Vec<Ended> = met.take_while(|ended| *ended != Ended::Exited(PASSED)).collect();
     assert!(met.contains(&Ended::Exited(DONE)), "something is read and written after it: {met:?}");
     assert!(!met.contains(&Ended::Exited(PANICKED)), "{met:?}");
@@ -112,4 +124,110 @@ fn roll_back_with_fault(calls: Calls, at: u64) -> u8 {
             REFUSED
         }
     }
+}
+
+fn undo_chmod_with_fault(calls: Calls, at: u64) -> u8 {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let before = bench.mode("a");
+    bench.set("a", Some(0o600), None);
+    let operation = bench.latest();
+    bench.save("a", &changed(100, 60));
+    assert_eq!(bench.held().len(), 1);
+
+    let area = Area::Below { dir: bench.dir.clone(), but: None };
+    let steps = Steps::watch(Trap { calls, area, at, fate: Fate::Fails(libc::EIO), reserve: None }).unwrap();
+    let undone = bench.undo(&operation);
+    steps.relent();
+    if steps.failed() == 0 {
+        return PASSED;
+    }
+    let (is_undone, is_stopped) = (bench.mode("a") == before, bench.view().fault().is_some());
+    std::mem::forget(bench);
+    match undone {
+        Ok(_) => {
+            assert!(is_undone, "call {at}");
+            DONE
+        }
+        Err(err) => {
+            assert!(!is_undone || is_stopped, "call {at}: {}", err.message);
+            REFUSED
+        }
+    }
+}
+
+#[test]
+fn a_discard_that_is_done_says_so() {
+    let bench = Bench::new();
+    bench.put("d", &lines(100));
+    bench.unlink("d");
+    bench.mkdir("d");
+    bench.node("d").unwrap();
+    let mut landing = Landing::new(bench.view().store(), Durability::Synced);
+    let mut epilogue = Epilogue::default();
+    let mut dropping = bench.view().dropping(vec![bench.id_of("d")]).unwrap();
+    bench.view().stage_dropped(&mut dropping, &Review::default(), &mut landing, &mut epilogue).unwrap();
+    bench.view().look_below(&mut dropping).unwrap();
+    let landed = landing.promise(epilogue).unwrap().apply().unwrap().finish().unwrap();
+    // What it looked like nobody can tell any more.
+    let stage = std::fs::read_dir(bench.lower_path(".fettle/stage")).unwrap().next().unwrap().unwrap();
+    std::fs::remove_dir(stage.path()).unwrap();
+    let outcomes = bench.view().dropped(dropping, &landed.backups, landed.operation);
+    assert_eq!(outcomes.len(), 1);
+    assert_eq!(bench.read("d"), Some(lines(100)));
+}
+
+/// Of which paths the kernel was told.
+struct Told(Arc<Mutex<Vec<RelPath>>>);
+
+impl Observer for Told {
+    fn attributes_changed(&self, _node: NodeId) -> bool {
+        true
+    }
+
+    fn content_changed(&self, _node: NodeId) {}
+
+    fn names_changed(&self, _dir: NodeId) {}
+
+    fn entry_changed(&self, _parent: NodeId, _name: &OsStr) {}
+
+    fn entry_doubted(&self, _parent: NodeId, _name: &OsStr) {}
+
+    fn shows_other(&self, path: &RelPath) {
+        self.0.lock().push(path.clone());
+    }
+}
+
+/// By which a process knows what is undone.
+const UNDONE_UNSYNCED: &str = "FETTLE_DONE_UNDONE_UNSYNCED";
+
+#[test]
+fn the_kernel_is_told_of_what_is_undone_and_cannot_be_synced() {
+    for done in ["rename", "chmod"] {
+        let (passed, told) = test_apart("overlay::tests::done::what_is_undone_is_not_synced", (UNDONE_UNSYNCED, done));
+        assert!(passed, "{done}: {told}");
+    }
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn what_is_undone_is_not_synced() {
+    let Ok(done) = std::env::var(UNDONE_UNSYNCED) else { return };
+    let bench = Bench::new();
+    bench.put("a", &lines(10));
+    let (before, paths) = (bench.mode("a"), if done == "rename" { &["a", "b"][..] } else { &["a"] });
+    match done.as_str() {
+        "rename" => bench.rename("a", "b"),
+        _ => bench.set("a", Some(0o600), None),
+    }
+    let told = Arc::new(Mutex::new(Vec::new()));
+    bench.view().observe(Box::new(Told(Arc::clone(&told))));
+    let (calls, fate) = (Calls::Syncing, Fate::AllFail(libc::EIO));
+    Steps::watch(Trap { calls, area: Area::Anywhere, at: 1, fate, reserve: None }).unwrap();
+    bench.undo(&bench.latest()).unwrap_err();
+    assert_eq!((bench.lower_names(), bench.mode("a")), (vec!["a".to_owned()], before));
+    assert!(bench.view().fault().is_some());
+    let told = told.lock();
+    assert!(paths.iter().all(|path| told.contains(&RelPath::parse(path.as_bytes()).unwrap())), "{told:?}");
+    std::mem::forget(bench);
 }

@@ -50,13 +50,13 @@ impl Bench {
         self.view().rmdir(parent, name, &ME).unwrap();
     }
 
-    fn set(&self, path: &str, mode: Option<u32>, uid: Option<u32>) {
+    pub(super) fn set(&self, path: &str, mode: Option<u32>, uid: Option<u32>) {
         let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
         let set = SetAttributes { mode, uid, gid: uid, size: None, atime, mtime };
         self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
     }
 
-    fn mode(&self, path: &str) -> u32 {
+    pub(super) fn mode(&self, path: &str) -> u32 {
         std::fs::symlink_metadata(self.lower_path(path)).unwrap().permissions().mode() & 0o7777
     }
 
