@@ -104,6 +104,7 @@ impl<T> Context<T> for io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overlay::land::is_unreadable;
     use crate::overlay::review::why_not_landed;
 
     #[test]
@@ -132,6 +133,7 @@ mod tests {
         let err = Error::Internal("what is held has no id");
         assert_eq!((err.code(), err.kind(), err.is_fault()), (libc::EIO, ErrorCode::Io, true));
         assert_eq!(err.to_string(), "internal fault: what is held has no id");
+        assert!(!is_unreadable(&err), "nor is it held as if the old content could not be kept");
     }
 
     /// What has changed the project is not told as nothing.

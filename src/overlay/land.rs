@@ -68,6 +68,7 @@ impl Overlay {
                     && !self.store.is_halted()
                     && !self.is_disturbed(job) =>
             {
+                log::warn!("keep what {} has below, whose change is held instead: {err}", comparison.path);
                 comparison.add(Reason::Backup);
                 return self.hold(job, comparison, actor);
             }
@@ -526,8 +527,8 @@ pub(super) fn is_elsewhere(err: &Error) -> bool {
 }
 
 /// The old content cannot be read or kept: the writer is not stopped, the change is held instead (SPEC §5).
-fn is_unreadable(err: &Error) -> bool {
-    matches!(err.code(), libc::EIO | libc::EACCES | libc::EPERM)
+pub(super) fn is_unreadable(err: &Error) -> bool {
+    matches!(err.code(), libc::EIO | libc::EACCES | libc::EPERM) && !matches!(err, Error::Internal(_))
 }
 
 pub(super) fn backup_of(

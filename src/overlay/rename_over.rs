@@ -145,7 +145,7 @@ impl Overlay {
             // Nothing is written any more: what has stopped it is what there is to tell.
             Err(err) if self.store.is_halted() => Err(err),
             // What was there is this entry's already: it waits for review, and the source with it.
-            Err(_) => self.hold_moved(upper, by),
+            Err(err) => self.hold_moved(upper, by, &err),
         }
     }
 
@@ -387,16 +387,20 @@ impl Overlay {
         match self.settle(id, actor) {
             // The journal tells: the next start finishes it.
             Err(err) if self.store.is_halted() => Err(err),
-            Err(_) => self.hold_moved(id, actor),
+            Err(err) => self.hold_moved(id, actor, &err),
             settled => settled,
         }
     }
 
-    /// The same of what cannot be judged. What cannot be held either is tried again, as what a close could not have judged.
-    fn hold_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
+    /// The same of what cannot be judged, for `why`. What cannot be held either is tried again, as what a close could not have
+    /// judged.
+    fn hold_moved(&self, id: UpperId, actor: &Writer, why: &Error) -> Result<Settled> {
+        if why.is_fault() {
+            log::warn!("judge what was renamed, which waits for review instead: {why}");
+        }
         match self.settle_because(id, actor, vec![Reason::Backup]) {
             Err(err) if err.is_fault() && !self.store.is_halted() => {
-                log::error!("judge what was renamed: {err}");
+                log::error!("hold what was renamed: {err}");
                 Ok(Settled::Postponed)
             }
             held => held,

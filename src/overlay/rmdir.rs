@@ -145,12 +145,11 @@ impl Overlay {
             }
             Gone::Hidden(id) => self.forget_whiteout(*id),
         };
-        match (put_back, err) {
-            (Err(second), Error::Store(err)) => {
-                log::error!("put {path} back: {second}");
-                self.store.unrecorded(err).into()
-            }
-            (_, err) => err,
+        let Err(second) = put_back else { return err };
+        log::error!("put {path} back: {second}");
+        match err {
+            Error::Store(err) => self.store.unrecorded(err).into(),
+            other => other,
         }
     }
 }

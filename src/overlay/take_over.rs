@@ -46,7 +46,12 @@ impl Overlay {
             // It is done, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // Somebody changes one of them below, or something is mounted between the two, or the old content cannot be kept.
-            Err(_) => self.not_taken(&from.path, meta, &comparison.new).map(|()| false),
+            Err(err) => {
+                if let Error::Internal(_) = err {
+                    log::error!("let {} take the place of {}: {err}", from.path, to.path);
+                }
+                self.not_taken(&from.path, meta, &comparison.new).map(|()| false)
+            }
         }
     }
 
