@@ -27,9 +27,6 @@ const REPORT_BYTES_MAX: u64 = 8 * (ANSWER_BYTES_MAX as u64);
 const PASSED_ON: [&str; 4] = ["HOME", "USER", "LOGNAME", "TZ"];
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How far up a process is looked for a program that it came from.
-const ANCESTORS_MAX: usize = 256;
-
 #[derive(Default)]
 pub struct Runner {
     running: Arc<Running>,
@@ -95,8 +92,7 @@ impl Runner {
     /// Whether a process is a program's, or was started by one.
     pub fn is_own(&self, pid: u32) -> bool {
         let supervisors = self.running.state.lock().supervisors.clone();
-        let above = std::iter::successors(Some(pid), |pid| process::parent(*pid)).take_while(|pid| *pid != 0);
-        !supervisors.is_empty() && above.take(ANCESTORS_MAX).any(|pid| supervisors.contains(&pid))
+        !supervisors.is_empty() && process::ancestors(pid).any(|pid| supervisors.contains(&pid))
     }
 
     fn ask_one(&self, program: &Program, question: &[u8], limit: Duration) -> Answer {

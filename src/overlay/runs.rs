@@ -17,9 +17,6 @@ use crate::store::{EventDraft, Store, now_millis};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
-/// More processes above one another than this are taken for nobody's.
-const ANCESTORS_MAX: usize = 256;
-
 /// More refused requests than this are not told one by one.
 const REFUSALS_MAX: usize = 10;
 const REFUSALS_WITHIN: Duration = Duration::from_secs(10);
@@ -198,16 +195,12 @@ impl Known {
 
     /// The runner itself is not in its run.
     fn above(&self, pid: u32) -> Above {
-        let mut at = pid;
-        for _ in 0..ANCESTORS_MAX {
-            match process::parent(at) {
-                None => return Above::Unknown,
-                Some(0) => return Above::Nobody,
-                Some(parent) if self.is_runner(parent) => return Above::Runner(parent),
-                Some(parent) => at = parent,
-            }
+        let ends = |above: &u32| *above == 0 || self.is_runner(*above);
+        match process::ancestors(pid).skip(1).find(ends) {
+            None => Above::Unknown,
+            Some(0) => Above::Nobody,
+            Some(runner) => Above::Runner(runner),
         }
-        Above::Unknown
     }
 }
 

@@ -14,9 +14,6 @@ use crate::sys::process;
 /// Shells that ended without asking, by `exec` or a signal, are looked for when there are more than this.
 const SHELLS_MAX: usize = 256;
 
-/// More processes above one another than this are taken for nobody's.
-const ANCESTORS_MAX: usize = 256;
-
 /// Guarded by itself; a leaf of the lock order.
 #[derive(Default)]
 pub(super) struct Shells(Mutex<HashMap<u32, Begun>>);
@@ -43,8 +40,7 @@ impl Shells {
         if shells.is_empty() || shells.values().any(|begun| begun.own.contains(&pid)) {
             return;
         }
-        let above = std::iter::successors(process::tgid(pid), |pid| process::parent(*pid));
-        let nearest = above.take(ANCESTORS_MAX).find(|pid| shells.contains_key(pid));
+        let nearest = process::tgid(pid).and_then(|pid| process::ancestors(pid).find(|pid| shells.contains_key(pid)));
         if let Some(begun) = nearest.and_then(|shell| shells.get_mut(&shell)) {
             begun.own.insert(pid);
         }

@@ -7,9 +7,6 @@
 //! It keeps of rows and of the upper files they tell of what the disk had of each, too, also after a clean end: that syncs
 //! the rows and not the files. So the boot in which rows are written is noted before the first of them, in the same log: a
 //! row that the disk has is one of whose boot it knows. It is not forgotten: to look for each row's file costs little.
-//!
-//! Of runs the boot is noted as well, and the mount namespaces that they were started from: what one has left behind goes on
-//! until the machine is started again, whichever daemon there is meanwhile, or none.
 
 use rusqlite::OptionalExtension;
 
@@ -18,21 +15,11 @@ use super::upper::{self, UpperRow, What};
 use super::{Context, Fate, Recovered, Result, Store, verdicts};
 use crate::model::RelPath;
 use crate::sys::Mode;
-use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 use crate::sys::tree::Tree;
 
 const BOOT: &str = "boot";
 const BOOT_OF_ROWS: &str = "boot_of_rows";
-const BOOT_OF_RUNS: &str = "boot_of_runs";
-/// Its pid follows.
-const RUNNER: &str = "runner ";
-/// The number of a mount namespace follows. The value is a process in it, and when that began: no other namespace has the
-/// number while it is there.
-const OUTSIDE: &str = "outside ";
-
-/// More processes above one another than this are not looked at.
-const ANCESTORS_MAX: usize = 256;
 
 /// What a directory has that a power cut left no attributes of.
 const LOST_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -71,70 +58,6 @@ impl Store {
         self.database.lock().write(|tx| Ok(tx.execute("DELETE FROM setting WHERE key = ?1", [BOOT]).map(|_| ())?))?;
         *noted = false;
         Ok(())
-    }
-
-    /// To be called before what `runner` starts is a run. A power cut that forgets it leaves nothing of the run either.
-    pub fn note_run(&self, runner: u32) -> Result<()> {
-        let (knows_some, now) = (self.has_had_runs()?, process::boot_id().unwrap_or_default());
-        let outside = namespace::of(runner, Kind::Mount).ok();
-        let outside = outside.and_then(|outside| Some((outside, topmost_in(outside, runner)?)));
-        self.database.lock().write(|tx| {
-            if !knows_some {
-                for forgotten in [RUNNER, OUTSIDE] {
-                    tx.execute("DELETE FROM setting WHERE key GLOB ?1", [format!("{forgotten}*")])?;
-                }
-            }
-            let set = "INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)";
-            tx.execute(set, (BOOT_OF_RUNS, &now))?;
-            tx.execute(set, (runner_key(runner), process::began(runner).unwrap_or_default().to_string()))?;
-            if let Some((outside, (pid, began))) = outside {
-                tx.execute(set, (format!("{OUTSIDE}{outside}"), format!("{pid} {began}")))?;
-            }
-            Ok(())
-        })
-    }
-
-    pub fn forget_run(&self, runner: u32) -> Result<()> {
-        self.database.lock().write(|tx| {
-            tx.execute("DELETE FROM setting WHERE key = ?1", [runner_key(runner)])?;
-            Ok(())
-        })
-    }
-
-    /// Whether something of a run may be left: there has been one since the machine was started.
-    pub fn has_had_runs(&self) -> Result<bool> {
-        Ok(self.setting(BOOT_OF_RUNS)? == Some(process::boot_id().unwrap_or_default()))
-    }
-
-    /// The runners of runs that had not ended when the last daemon did, and when each began ([`process::began`]).
-    pub fn noted_runners(&self) -> Result<Vec<(u32, u64)>> {
-        let parsed = |(pid, began): (String, String)| Some((pid.parse().ok()?, began.parse().ok()?));
-        Ok(self.noted_of_runs(RUNNER)?.into_iter().filter_map(parsed).collect())
-    }
-
-    /// The mount namespaces that runs were started from, as far as what they were started by is still there.
-    pub fn noted_outside(&self) -> Result<Vec<u64>> {
-        let there = |(number, process): (String, String)| {
-            let (pid, began) = process.split_once(' ')?;
-            let (number, pid) = (number.parse().ok()?, pid.parse().ok()?);
-            let is_it =
-                process::began(pid) == began.parse().ok() && namespace::of(pid, Kind::Mount).ok() == Some(number);
-            is_it.then_some(number)
-        };
-        Ok(self.noted_of_runs(OUTSIDE)?.into_iter().filter_map(there).collect())
-    }
-
-    /// What follows `begin` in the names of settings, and their values; none of another boot.
-    fn noted_of_runs(&self, begin: &str) -> Result<Vec<(String, String)>> {
-        if !self.has_had_runs()? {
-            return Ok(Vec::new());
-        }
-        let database = self.reading()?;
-        let mut found = database
-            .reader()
-            .prepare("SELECT substr(key, 1 + length(?1)), value FROM setting WHERE key GLOB ?1 || '*'")?;
-        let rows = found.query_map([begin], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
     pub(super) fn recover_from_power_cut(&self, sweep: &Sweep<'_>, recovered: &mut Recovered) -> Result<()> {
@@ -209,16 +132,4 @@ impl Store {
         let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [key], |row| row.get(0));
         Ok(row.optional()?)
     }
-}
-
-/// Of a process and those above it the topmost in a mount namespace, which outlives the others as a rule, and when it began.
-fn topmost_in(outside: u64, process: u32) -> Option<(u32, u64)> {
-    let above = std::iter::successors(Some(process), |pid| process::parent(*pid).filter(|parent| *parent != 0));
-    let topmost =
-        above.take(ANCESTORS_MAX).filter(|pid| namespace::of(*pid, Kind::Mount).ok() == Some(outside)).last()?;
-    Some((topmost, process::began(topmost)?))
-}
-
-fn runner_key(runner: u32) -> String {
-    format!("{RUNNER}{runner}")
 }

@@ -34,6 +34,7 @@ mod readings;
 mod recovery;
 mod reserve;
 mod room;
+mod runs;
 mod sweep;
 #[cfg(test)]
 mod tests;

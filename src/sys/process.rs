@@ -93,6 +93,16 @@ pub fn parent(pid: u32) -> Option<u32> {
     status_number(pid, "PPid:")
 }
 
+/// More processes above one another than this are not looked at.
+const ANCESTORS_MAX: usize = 256;
+
+/// A process and those above it, nearest first. Ends with 0, above the first of a pid namespace; else there is nobody to ask
+/// any more, or there are too many.
+pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    let above = |pid: &u32| if *pid == 0 { None } else { parent(*pid) };
+    std::iter::successors(Some(pid), above).take(ANCESTORS_MAX)
+}
+
 /// The children of a process with one thread. Complete only if none comes or goes meanwhile: ask again.
 pub fn children(pid: u32) -> Vec<u32> {
     match fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {

@@ -212,3 +212,13 @@ fn who_is_stopped_is_told_from_who_runs_and_what_it_has_open_by_name() {
     assert!(opens(child.pid(), Path::new("/dev/null")) && !opens(child.pid(), Path::new("/dev")));
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
 }
+
+#[test]
+fn who_is_above_a_process_is_told_up_to_nobody() {
+    let own = std::process::id();
+    let above: Vec<u32> = ancestors(own).collect();
+    assert_eq!((above[0], Some(above[1]), above.last()), (own, parent(own), Some(&0)));
+    assert_eq!(ancestors(0).collect::<Vec<_>>(), [0]);
+    let gone = u32::MAX >> 1;
+    assert_eq!(ancestors(gone).collect::<Vec<_>>(), [gone], "nobody is left to ask");
+}
