@@ -54,7 +54,6 @@ impl Plan {
             lower: Parcel::empty().map_err(|err| told("open a socket", err))?,
         };
         plan.check_runs_uncover_nothing()?;
-        plan.check_uncovers_from_outside()?;
         plan.check()?;
         Ok(plan)
     }
@@ -68,17 +67,6 @@ impl Plan {
             }
             Audience::Runs | Audience::Everyone => Ok(()),
         }
-    }
-
-    /// What a run has left behind is kept out by the view that is dead, until another is mounted.
-    fn check_uncovers_from_outside(&self) -> Result<(), Failure> {
-        for path in self.mounted_on()? {
-            if dead_mount_at(&path)?.is_some() {
-                let dead = DeadMount { mountpoint: path, project: self.project.clone() };
-                return Ok(offline::check_outside("mount", &dead)?);
-            }
-        }
-        Ok(())
     }
 
     /// A dead mount of the project stands in nobody's way, and stays until another covers it.
@@ -220,7 +208,9 @@ impl Plan {
     /// The project below a dead mount that another is to be mounted over. Where that cannot be the dead one is taken away,
     /// as are those that stand elsewhere; what they held is in the state directory.
     fn covered_project(&self) -> Result<Option<OwnedFd>, Failure> {
-        for path in self.mounted_on()?.iter().filter(|path| !self.is_to_cover(path)) {
+        let mounted = self.mounted_on()?;
+        self.check_uncovers_from_outside(&mounted)?;
+        for path in mounted.iter().filter(|path| !self.is_to_cover(path)) {
             take_dead_away(path)?;
         }
         if dead_mount_at(&self.project)?.is_none() {
@@ -231,6 +221,17 @@ impl Plan {
             take_dead_away(&self.project)?;
         }
         Ok(opened.ok())
+    }
+
+    /// What a run has left behind is kept out by the view that is dead, until another is mounted.
+    fn check_uncovers_from_outside(&self, mounted: &[PathBuf]) -> Result<(), Failure> {
+        for path in mounted {
+            if dead_mount_at(path)?.is_some() {
+                let dead = DeadMount { mountpoint: path.clone(), project: self.project.clone() };
+                return Ok(offline::check_outside("mount", &dead)?);
+            }
+        }
+        Ok(())
     }
 
     fn is_to_cover(&self, path: &Path) -> bool {
