@@ -329,7 +329,10 @@ impl Overlay {
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
             // Who stands in it goes on standing there.
             let was = self.store.upper_meta(row.id).map_err(Error::from);
-            let noted = was.and_then(|was| Ok(state.nodes.get_mut(node)?.note_removed(&was)));
+            let noted = was.and_then(|was| {
+                state.nodes.get_mut(node)?.note_removed(&was);
+                Ok(())
+            });
             if let Err(err) = noted {
                 log::error!("{path} is not in the view any more, and who stands in it is told nothing: {err}");
             }

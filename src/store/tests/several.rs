@@ -72,9 +72,9 @@ fn what_is_theirs_cannot_be_read() {
     let steps = Steps::watch(Trap { calls: Calls::Reading, area, at: 1, fate, reserve: None }).unwrap();
     bench.recover().expect("the start does not fail by it");
     assert!(steps.failed() > 0);
-    assert_eq!(temporary_names(&bench), [theirs.clone()]);
+    assert_eq!(temporary_names(&bench), std::slice::from_ref(theirs));
     bench.store().clear_up(&bench.lower).unwrap();
-    assert_eq!(temporary_names(&bench), [theirs.clone()]);
+    assert_eq!(temporary_names(&bench), std::slice::from_ref(theirs));
     steps.relent();
     bench.recover().unwrap();
     assert_eq!(kept(&bench), ["old a\n", "old b\n", "old b\nsomebody's\n"]);
