@@ -49,7 +49,8 @@ const KEEPS_NOTHING: &str = "FETTLE_KEEPS_NOTHING";
 #[test]
 fn what_somebody_wrote_and_recovery_cannot_keep_stays_until_it_can() {
     for killed in ["before the record", "after it", "by a power cut"] {
-        let (passed, told) = test_apart("store::tests::several::what_is_theirs_cannot_be_read", (KEEPS_NOTHING, killed));
+        let (passed, told) =
+            test_apart("store::tests::several::what_is_theirs_cannot_be_read", (KEEPS_NOTHING, killed));
         assert!(passed, "{killed}: {told}");
     }
 }
