@@ -63,11 +63,8 @@ impl Overlay {
             Target::Passed(passed) => return Ok(change(passed.writable()?)?),
             Target::Judged(open) => open,
         };
-        let adds = handle.appends && extent != Extent::NONE;
-        if !adds && !open.dirty.load(Ordering::SeqCst) {
-            self.keep_overwritten_content(open, &handle.opener)?;
-        }
         let under_way = open.begin_write();
+        self.keep_overwritten_content(open, extent, &handle.opener)?;
         let file = self.writable(open, keep, handle.opened())?;
         self.check_room_in(&file, extent)?;
         // Before the bytes: a judgement under way must not take this handle for done.
@@ -126,8 +123,8 @@ impl Overlay {
 
     /// Judged with what is written next, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
-        self.keep_overwritten_content(open, &handle.opener)?;
         let _under_way = open.begin_write();
+        self.keep_overwritten_content(open, Extent::NONE, &handle.opener)?;
         let may_be_new = open.upper().is_none();
         let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.note_began();

@@ -65,10 +65,6 @@ impl OpenFlags {
         self.access == Access::Write || self.truncates()
     }
 
-    fn appends(self) -> bool {
-        self.raw.contains(OFlags::APPEND)
-    }
-
     /// The kernel opens it to run it.
     fn executes(self) -> bool {
         self.raw.bits() & FMODE_EXEC != 0
@@ -104,8 +100,6 @@ pub(super) struct Handle {
     pub is_hooks: bool,
     /// A program runs from it.
     executes: bool,
-    /// What it writes comes after what is there.
-    pub appends: bool,
     /// Written since it was last judged.
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
@@ -127,7 +121,7 @@ pub(super) struct OpenFile {
     pub node: NodeId,
     /// The [`State`](super::State)'s epoch in which we have last changed it below, be it its times, or it was opened.
     changed_in: AtomicU64,
-    /// Held while the file is copied up, so that it is once.
+    /// Held while the file is copied up, or what waits in it is kept, so that it is once.
     pub copying: Mutex<()>,
     backing: RwLock<Backing>,
     /// Writes begun, and writes done: who judges content looks whether either moved. A write counts as begun before it
@@ -136,6 +130,9 @@ pub(super) struct OpenFile {
     done: AtomicU64,
     /// The upper entry is marked as written; nothing needs to be noted for one more write.
     pub dirty: AtomicBool,
+    /// What waited for review when the entry was last judged is kept, if anything did; nothing needs to be kept for one
+    /// more write over it. Set under `copying` and the view's state.
+    pub overwritten: AtomicBool,
     handles: AtomicUsize,
     /// How many of them are being released: nobody reads or writes through these any more.
     parting: AtomicUsize,
@@ -167,6 +164,7 @@ impl OpenFile {
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
+            overwritten: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
             parting: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -191,6 +189,14 @@ impl OpenFile {
 
     pub fn set_backing(&self, backing: Backing) {
         *self.backing.write() = backing;
+        // Something else may wait in that one.
+        self.overwritten.store(false, Ordering::SeqCst);
+    }
+
+    /// Its entry is about to be judged: the next write must note itself again.
+    pub fn begin_judging(&self) {
+        self.dirty.store(false, Ordering::SeqCst);
+        self.overwritten.store(false, Ordering::SeqCst);
     }
 
     /// What is read and written, for those who only want its descriptor.
@@ -395,7 +401,6 @@ impl Overlay {
             opener,
             seen: Arc::new(seen),
             executes: flags.executes(),
-            appends: flags.appends(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
             opened: Mutex::new(opened),

@@ -22,6 +22,11 @@ pub(super) struct Extent {
 impl Extent {
     /// Something that takes no room: the file gets a hole at most.
     pub const NONE: Self = Self { offset: 0, length: 0 };
+
+    /// Bytes that come after all that a file has. Whatever else is done to it may take some of that away.
+    pub fn adds_to(self, file: &File) -> std::io::Result<bool> {
+        Ok(self.length > 0 && self.offset >= file.metadata()?.len())
+    }
 }
 
 impl Overlay {

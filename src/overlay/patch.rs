@@ -31,7 +31,7 @@ use super::{Caller, Error, NodeId, Overlay, Result, State};
 use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome};
-use crate::store::{Base, Below, FileLooks, NewUpper, UpperId, UpperRow, What};
+use crate::store::{Backup, Base, Below, Epilogue, FileLooks, NewUpper, StagedContent, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 
 /// A file and its new content.
@@ -165,9 +165,12 @@ impl Overlay {
         old.sort();
         old.dedup();
         let claims = self.claim_all(&old).map_err(|err| self.nothing_written(&err))?;
+        let kept = self.keep_what_waits(&staged).map_err(|err| self.nothing_written(&err))?;
         let mut state = self.state.lock();
         let rows = staged.iter().map(|one| state.row_for(one, &old)).collect::<Reviewed<Vec<_>>>()?;
-        self.store.replace_uppers(&old, &rows).map_err(|err| self.nothing_written(&err.into()))?;
+        let epilogue = Epilogue { drop: old, save: rows, ..Epilogue::default() };
+        self.store.record_keeping(&epilogue, &kept).map_err(|err| self.nothing_written(&err.into()))?;
+        let Epilogue { drop: old, save: rows, .. } = epilogue;
         let ids: Vec<UpperId> = rows.iter().map(|row| row.id).collect();
         for (one, row) in staged.into_iter().zip(rows) {
             state.show(one, row);
@@ -184,6 +187,12 @@ impl Overlay {
         let mut placed: Vec<(usize, UpperId)> = nodes.into_iter().map(|(_, at)| at).zip(ids).collect();
         placed.sort();
         Ok(placed.into_iter().map(|(_, id)| id).collect())
+    }
+
+    /// What waits for review in these files goes with the patch, and nobody else has it.
+    fn keep_what_waits(&self, staged: &[Staged<'_>]) -> Result<Vec<(StagedContent, Backup)>> {
+        let kept = staged.iter().map(|one| self.keep_replaced_content(one.open.upper(), &one.writing.handle.opener));
+        kept.filter_map(Result::transpose).collect()
     }
 
     /// What has been recorded since; an event that cannot be read costs a name in the answer.

@@ -1,15 +1,21 @@
-//! What waits for review and goes by a program's own act: it is removed, something is renamed over it, or it is written over
-//! in place. Nobody else has that content, so it becomes a backup: in the transaction in which its entry goes, or before the
-//! first byte changes.
+//! What waits for review and goes by a program's own act: it is removed, something is renamed over it, it is written
+//! over in place, or patched. Nobody else has that content, so it becomes a backup: in the transaction in which its
+//! entry goes, or before the first byte changes.
 //!
 //! What nobody has judged yet leaves nothing, and what goes on under another name is not gone.
 
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use super::discard::discarded;
+use super::error::Context;
 use super::handles::OpenFile;
 use super::land::backup_of;
+use super::limits::Extent;
 use super::side::Side;
 use super::{Overlay, Result, State};
-use crate::model::{BackupKind, OperationId, RelPath};
+use crate::model::{BackupKind, ChangeId, OperationId, RelPath};
 use crate::protocol::EventName;
 use crate::store::{self, Backup, Effect, Epilogue, EventDraft, Held, StagedContent, UpperId, UpperRow, Writer};
 
@@ -23,8 +29,8 @@ pub(super) struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    fn backup(&self, content: &StagedContent) -> Backup {
-        backup_of(&self.row.names[0], &self.side, content, BackupKind::Deleted, self.by)
+    fn kept(&self, content: StagedContent) -> (StagedContent, Backup) {
+        kept_of(self.row, &self.side, content, self.by)
     }
 
     /// By which an undo has it wait again.
@@ -39,7 +45,8 @@ impl Overlay {
     /// Copies what is to be kept of an entry; nothing of one that does not wait for review.
     pub(super) fn removal<'a>(&self, row: &'a UpperRow, by: &'a Writer) -> Result<Removal<'a>> {
         let side = if row.held.is_some() { self.row_side(row)? } else { Side::default() };
-        let copy = match side.stage(&self.store) {
+        // As it is found: who adds to it at this moment hinders nobody.
+        let copy = match side.stage_found(&self.store) {
             Err(err) if !err.is_full() => return Err(err.into()),
             copied => copied,
         };
@@ -54,32 +61,42 @@ impl Overlay {
         by: &Writer,
     ) -> Result<Option<(StagedContent, Backup)>> {
         let row = replaced.and_then(|id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone()));
-        row.map_or(Ok(None), |row| self.copy_of_held(&row, by))
+        let Some(row) = row else { return Ok(None) };
+        let mut removal = self.removal(&row, by)?;
+        let copy = std::mem::replace(&mut removal.copy, Ok(None))?;
+        Ok(copy.map(|content| removal.kept(content)))
     }
 
-    /// The same of what a program is about to write over, unless somebody is doing so already.
-    pub(super) fn keep_overwritten_content(&self, open: &OpenFile, by: &Writer) -> Result<()> {
-        let row = {
-            let state = self.state.lock();
-            let upper = open.upper().and_then(|id| state.uppers.get(id)).filter(|upper| !upper.dirty);
-            upper.filter(|upper| upper.row.held.is_some()).map(|upper| upper.row.clone())
-        };
-        let Some(row) = row else { return Ok(()) };
-        let judged = row.held.as_ref().and_then(|held| held.new);
-        let kept = self.copy_of_held(&row, by)?.filter(|(content, _)| judged == Some(content.digest));
-        if kept.is_some() {
-            self.store.record_keeping(&Epilogue::default(), kept.as_slice())?;
+    /// The same of what a program is about to write over, once since it was judged, with what was added since.
+    pub(super) fn keep_overwritten_content(&self, open: &OpenFile, extent: Extent, by: &Writer) -> Result<()> {
+        let is_kept = || open.overwritten.load(Ordering::SeqCst);
+        if is_kept() || extent.adds_to(&open.file())? {
+            return Ok(());
+        }
+        // Whoever comes meanwhile waits: nobody but who adds to it writes to what is being copied.
+        let _one_at_a_time = open.copying.lock();
+        let mut kept = None;
+        while !is_kept()
+            && let Some((row, file)) = self.begin_overwriting(open, kept.as_ref())
+        {
+            let side = Side::of_file(file).doing(|| format!("read {}", row.names[0]))?;
+            let copy = side.stage_found(&self.store)?.map(|content| kept_of(&row, &side, content, by));
+            self.store.record_keeping(&Epilogue::default(), copy.as_slice())?;
+            kept = row.held.map(|held| held.id);
         }
         Ok(())
     }
 
-    fn copy_of_held(&self, row: &UpperRow, by: &Writer) -> Result<Option<(StagedContent, Backup)>> {
-        let mut removal = self.removal(row, by)?;
-        let copy = std::mem::replace(&mut removal.copy, Ok(None))?;
-        Ok(copy.map(|content| {
-            let backup = removal.backup(&content);
-            (content, backup)
-        }))
+    /// What waits for review in an open file other than what is `kept`. Without that it may be written over.
+    fn begin_overwriting(&self, open: &OpenFile, kept: Option<&ChangeId>) -> Option<(UpperRow, Arc<File>)> {
+        let state = self.state.lock();
+        let waits = |held: &Held| held.new.is_some() && kept != Some(&held.id);
+        let row = open.upper().and_then(|id| state.uppers.get(id)).map(|upper| &upper.row);
+        let waiting = row.filter(|row| row.held.as_ref().is_some_and(waits));
+        if waiting.is_none() {
+            open.overwritten.store(true, Ordering::SeqCst);
+        }
+        waiting.map(|row| (row.clone(), open.file()))
     }
 
     /// Records that an entry goes, and what is kept of it; a full disk stops neither. Under the lock: nobody opens a file
@@ -93,10 +110,7 @@ impl Overlay {
         let copy = std::mem::replace(&mut removal.copy, Ok(None));
         let is_copy = copy.is_ok();
         let content = copy.or_else(|full| self.keep_own_file(state, &removal, full).map(Some))?;
-        let kept = content.map(|content| {
-            let backup = removal.backup(&content);
-            (content, backup)
-        });
+        let kept = content.map(|content| removal.kept(content));
         let recorded = self.store.vitally_for_programs(|| self.store.record_keeping(epilogue, kept.as_slice()));
         if let (Err(_), false, Some((content, _))) = (&recorded, is_copy, &kept) {
             // It is written to again.
@@ -127,4 +141,10 @@ impl Overlay {
         });
         event.by(by)
     }
+}
+
+/// Content of an entry that waits for review, and its backup.
+fn kept_of(row: &UpperRow, side: &Side, content: StagedContent, by: &Writer) -> (StagedContent, Backup) {
+    let backup = backup_of(&row.names[0], side, &content, BackupKind::Deleted, by);
+    (content, backup)
 }

@@ -193,8 +193,7 @@ impl Overlay {
         upper.dirty = false;
         upper.left = false;
         if let Some(open) = &open {
-            // The next write must note itself again.
-            open.dirty.store(false, Ordering::SeqCst);
+            open.begin_judging();
         }
         Some(Job {
             row: upper.row.clone(),

@@ -367,14 +367,6 @@ impl Store {
         })
     }
 
-    /// Entries in the place of others, all of them or none.
-    pub fn replace_uppers(&self, old: &[UpperId], rows: &[UpperRow]) -> Result<()> {
-        self.database.lock().write(|tx| {
-            old.iter().try_for_each(|id| delete(tx, *id))?;
-            rows.iter().try_for_each(|row| put(tx, row))
-        })
-    }
-
     pub fn remove_upper(&self, id: UpperId) -> Result<()> {
         self.database.lock().write(|tx| delete(tx, id))
     }

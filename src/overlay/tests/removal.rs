@@ -219,7 +219,7 @@ fn what_waits_is_a_backup_before_a_program_writes_over_it_also_when_that_is_kill
     type Begins = fn(&Bench);
     let begins: [(Begins, &str); 3] = [
         (|bench| _ = bench.open_for_save("AGENTS.md"), ""),
-        (|bench| write_at(bench, libc::O_WRONLY, b"M"), "Made\n"),
+        (|bench| _ = write_at(bench, libc::O_WRONLY, b"M"), "Made\n"),
         (|bench| scenarios::truncate(bench, "AGENTS.md", 3).unwrap(), "mad"),
     ];
     for (begin, left) in begins {
@@ -242,9 +242,123 @@ fn what_waits_and_is_only_added_to_is_no_backup() {
     assert_eq!((bench.read("AGENTS.md").as_deref(), bench.removed()), (Some("made\nmore\n"), vec![]));
 }
 
+#[test]
+fn what_waits_and_was_added_to_is_a_backup_with_that_before_anything_is_written_over_it() {
+    type Overwrites = fn(&Bench, HandleId);
+    let overwrites: [(&str, Overwrites); 5] = [
+        ("cut by who added to it", |bench, handle| bench.view().truncate(agents(bench), Some(handle), 0, &ME).unwrap()),
+        ("emptied by another", |bench, _| _ = bench.open_for_save("AGENTS.md")),
+        // As after `fcntl(F_SETFL)`, or through a mapping.
+        ("written where it begins", |bench, handle| _ = bench.view().write(handle, 0, b"M").unwrap()),
+        ("written with the end in it", |bench, handle| _ = bench.view().write(handle, 9, b"\n\n").unwrap()),
+        ("zeroed", |bench, handle| {
+            bench.view().fallocate(handle, libc::FALLOC_FL_ZERO_RANGE, 0, 3, &ME).unwrap();
+        }),
+    ];
+    for (how, overwrite) in overwrites {
+        let bench = Bench::new();
+        bench.save("AGENTS.md", "made\n");
+        let handle = write_at(&bench, libc::O_RDWR | libc::O_APPEND, b"more\n");
+        assert_eq!(bench.removed(), [], "{how}");
+        overwrite(&bench, handle);
+        assert_eq!(bench.removed(), [kept("AGENTS.md", "made\nmore\n")], "{how}");
+        bench.view().write(handle, 0, b"once more").unwrap();
+        assert_eq!(bench.removed().len(), 1, "{how}");
+        bench.close(handle);
+        bench.check();
+    }
+}
+
+#[test]
+fn what_waits_is_kept_anew_once_it_was_judged_by_who_has_it_open() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    let handle = write_at(&bench, libc::O_RDWR, b"M");
+    bench.view().flush(handle, &ME).unwrap();
+    bench.view().write(handle, 0, b"m").unwrap();
+    assert_eq!(bench.removed(), [kept("AGENTS.md", "Made\n"), kept("AGENTS.md", "made\n")]);
+}
+
+#[test]
+fn of_many_who_empty_at_once_what_waits_one_keeps_it_and_none_fails() {
+    let bench = Bench::new();
+    let (large, adding) = large_in_use(&bench);
+    let opened = while_added_to(&bench, adding, large.len(), || {
+        let empty = || bench.open("AGENTS.md", libc::O_WRONLY | libc::O_TRUNC);
+        std::thread::scope(|threads| [(); 6].map(|()| threads.spawn(empty)).map(|thread| thread.join().unwrap()))
+    });
+    opened.into_iter().for_each(|opened| bench.close(opened.unwrap()));
+    bench.close(adding);
+    check_kept_with_more(&bench, &large);
+}
+
+#[test]
+fn what_waits_is_removed_and_kept_while_somebody_adds_to_it() {
+    let bench = Bench::new();
+    let (large, adding) = large_in_use(&bench);
+    let (dir, name) = bench.parent("AGENTS.md");
+    while_added_to(&bench, adding, large.len(), || bench.view().unlink(dir, name, &ME)).unwrap();
+    bench.close(adding);
+    check_kept_with_more(&bench, &large);
+}
+
+/// What waits, and is copied for a while, and a handle that adds to it.
+fn large_in_use(bench: &Bench) -> (String, HandleId) {
+    let large = lines(300_000);
+    bench.save("AGENTS.md", &large);
+    (large, bench.open("AGENTS.md", libc::O_WRONLY | libc::O_APPEND).unwrap())
+}
+
+fn while_added_to<T>(bench: &Bench, adding: HandleId, mut end: usize, act: impl FnOnce() -> T) -> T {
+    let is_done = AtomicBool::new(false);
+    let has_begun = std::sync::Barrier::new(2);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            has_begun.wait();
+            while !is_done.load(Ordering::SeqCst) {
+                end += bench.view().write(adding, end as u64, b"more\n").unwrap();
+            }
+        });
+        has_begun.wait();
+        let done = act();
+        is_done.store(true, Ordering::SeqCst);
+        done
+    })
+}
+
+fn check_kept_with_more(bench: &Bench, large: &str) {
+    let [(_, content)] = bench.removed().try_into().unwrap();
+    assert!(content.starts_with(large) && content[large.len()..].lines().all(|line| line == "more"));
+    bench.check();
+}
+
+#[test]
+fn what_a_patch_writes_over_is_a_backup() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    bench.put("a", "small\n");
+    let rewrite = |path: &str, old: &str, new: &str| Rewrite {
+        path: RelPath::parse(path.as_bytes()).unwrap(),
+        base: Digest::of(old.as_bytes()),
+        content: new.as_bytes().to_vec(),
+    };
+    let how = RewriteHow { caller: ME, dry_run: false };
+    bench
+        .view()
+        .rewrite_all(&[rewrite("a", "small\n", "other\n"), rewrite("AGENTS.md", "made\n", "anew\n")], &how)
+        .unwrap();
+    assert_eq!(bench.removed(), [kept("AGENTS.md", "made\n")]);
+    bench.check();
+}
+
+fn agents(bench: &Bench) -> NodeId {
+    bench.node("AGENTS.md").unwrap()
+}
+
 /// Where it begins, or at the end; it stays open.
-fn write_at(bench: &Bench, flags: i32, bytes: &[u8]) {
+fn write_at(bench: &Bench, flags: i32, bytes: &[u8]) -> HandleId {
     let handle = bench.open("AGENTS.md", flags).unwrap();
     let offset = if flags & libc::O_APPEND == 0 { 0 } else { bench.meta("AGENTS.md").size };
     bench.view().write(handle, offset, bytes).unwrap();
+    handle
 }
