@@ -276,6 +276,7 @@ class Workload:
         for _ in range(2):
             group = Group(group.new, group.old)
             operation = self.land(group, lambda: self.subject.undo(operation))
+        self.edit_below(group)
 
     def do_new(self):
         path = f"new{self.turn}/deep/file"
@@ -350,7 +351,10 @@ class Workload:
         path = self.rng.choice([path for path, content in group.new.items() if content is not None])
         content = self.next_text(path)
         self.history.add(path, content, self.position())
-        self.replace(path, content, self.promised(path, "project"), self.project)
+        if self.rng.random() < 0.3:
+            put(os.path.join(self.project, path), content, self.promised(path, "project"))
+        else:
+            self.replace(path, content, self.promised(path, "project"), self.project)
 
     def do_in_place(self):
         """A file with two names is confirmed and rolled back: both have all of the one content or all of the other."""
