@@ -42,7 +42,7 @@ impl Overlay {
     pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         self.person_decides(&how.review);
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
-        let ids = self.with_emptied_dirs(self.with_landing_first(ids))?;
+        let ids = self.with_emptied_dirs(self.with_landing_first(ids));
         self.check_contents_named(&ids)?;
         let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
         let result = self.confirm_taken(&taken.taken, how);

@@ -136,7 +136,7 @@ impl Overlay {
     /// Drops changes from the view; their content is kept as backups.
     pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
         self.person_decides(review);
-        let mut dropping = self.dropping(self.with_contents(ids)?)?;
+        let mut dropping = self.dropping(self.with_dependents(ids)?)?;
         if review.dry_run {
             return Ok(dropping.outcomes);
         }

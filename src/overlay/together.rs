@@ -7,7 +7,7 @@ use super::Overlay;
 use super::review::{Reviewed, refused_at, unknown};
 use crate::model::{ChangeId, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{UpperRow, What};
+use crate::store::What;
 
 /// Changes that are not named and would have to land too, of which a refusal tells.
 const LEFT_TOLD_MAX: usize = 20;
@@ -55,7 +55,7 @@ impl Overlay {
 
     /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they
     /// go with it (SPEC §4.8).
-    pub(super) fn with_emptied_dirs(&self, mut ids: Vec<ChangeId>) -> Reviewed<Vec<ChangeId>> {
+    pub(super) fn with_emptied_dirs(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let mut going: HashSet<RelPath> = {
             let state = self.state.lock();
             let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
@@ -64,28 +64,39 @@ impl Overlay {
         let mut dirs: BTreeSet<RelPath> = going.iter().filter_map(RelPath::parent).collect();
         // A path is less than what is below it: each directory comes after all that could go with it.
         while let Some(dir) = dirs.pop_last() {
-            let Some(id) = self.state.lock().uppers.hidden_for_contents(&dir).cloned() else { continue };
-            if going.contains(&dir) || self.other_entry(&dir, |entry| going.contains(entry))?.is_some() {
-                continue;
+            if let Some(id) = self.removal_that_waited_for(&going, &dir) {
+                ids.push(id);
+                dirs.extend(dir.parent());
+                going.insert(dir);
             }
-            ids.push(id);
-            dirs.extend(dir.parent());
-            going.insert(dir);
         }
-        Ok(ids)
+        ids
     }
 
-    /// What goes with them: what is held within directories that go.
-    pub(super) fn with_contents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
-        self.with_children(ids, |_| true)
+    /// The removal of a directory that is hidden for nothing but what is `going`. Nobody has named it: whatever keeps it from
+    /// going keeps nothing else from landing.
+    fn removal_that_waited_for(&self, going: &HashSet<RelPath>, dir: &RelPath) -> Option<ChangeId> {
+        let id = {
+            let state = self.state.lock();
+            let id = state.uppers.hidden_for_contents(dir).filter(|_| !going.contains(dir))?;
+            let mut within = state.uppers.within(dir).into_iter().filter_map(|id| state.uppers.get(id));
+            let goes = |path: &RelPath| path == dir || going.contains(path);
+            if within.any(|upper| upper.row.held.is_some() && !goes(&upper.row.names[0])) {
+                return None;
+            }
+            id.clone()
+        };
+        match self.other_entry(dir, |entry| going.contains(entry)) {
+            Ok(other) => other.is_none().then_some(id),
+            Err(err) => {
+                log::warn!("see whether {dir} can go: {}", err.message);
+                None
+            }
+        }
     }
 
-    /// What cannot stay without them. Deletions in a directory that comes back can.
+    /// What cannot stay without them: what is in a directory that waits. A deletion in one of the project's can.
     pub(super) fn with_dependents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
-        self.with_children(ids, |row| row.what != What::Whiteout)
-    }
-
-    fn with_children(&self, ids: &[ChangeId], takes_along: fn(&UpperRow) -> bool) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         for id in ids {
@@ -95,9 +106,9 @@ impl Overlay {
                 // With all that is in it, if it came with another.
                 continue;
             }
-            let within = match takes_along(&upper.row) {
-                true => state.uppers.within(&upper.row.names[0]),
-                false => Vec::new(),
+            let within = match upper.row.what {
+                What::Dir => state.uppers.within(&upper.row.names[0]),
+                What::File | What::Symlink | What::Node | What::Whiteout => Vec::new(),
             };
             let within = within.into_iter().filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
             for held in within.chain([held]) {

@@ -651,6 +651,44 @@ fn a_hidden_directory_with_a_rule_or_something_of_its_own_stays() {
     bench.check();
 }
 
+/// Whoever named the one deletion has said nothing of the directory, nor of what else waits in it.
+#[test]
+fn a_hidden_directory_waits_for_a_deletion_in_it_of_what_has_gone_below() {
+    let below: [(&str, fn(&Bench)); 2] = [
+        ("removed", |bench| std::fs::remove_file(bench.lower_path("d/a")).unwrap()),
+        ("a file", |bench| {
+            std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+            bench.put("d", "a person's\n");
+        }),
+    ];
+    for (what, act) in below {
+        let bench = removed_directories();
+        act(&bench);
+        assert_eq!(bench.applied("d/sub/b"), ["d/sub/b", "d/sub"], "{what}");
+        assert_eq!(bench.waiting().iter().map(|(path, ..)| path.as_str()).collect::<Vec<_>>(), ["d", "d/a"], "{what}");
+        assert_eq!(bench.applied("d/a"), ["d/a", "d"], "{what}");
+        assert_eq!((bench.held().len(), bench.lower("d")), (0, bench.read("d")), "{what}");
+        bench.check();
+    }
+}
+
+/// An id stands for the removal alone: the deletions in it may be somebody else's to decide about.
+#[test]
+fn the_id_of_a_directory_that_goes_discards_no_deletion_that_is_not_named() {
+    for instead in [None, Some("in its place\n")] {
+        let bench = removed_directories();
+        instead.iter().for_each(|content| bench.save("d", content));
+        bench.view().discard(&[bench.id_of("d")], &Review::default()).unwrap();
+        let waiting: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        assert_eq!(waiting, ["d/a", "d/sub", "d/sub/b"]);
+        assert_eq!(bench.names("d"), [""; 0]);
+        bench.check();
+        bench.discard("d/sub/b");
+        assert_eq!((bench.names("d"), bench.read("d/sub/b")), (vec!["sub".to_owned()], Some(lines(100))));
+        bench.check();
+    }
+}
+
 /// Whoever comes first: it is made, or it has gone and is looked up again.
 #[test]
 fn a_directory_that_is_made_while_the_last_deletion_in_it_lands_stays() {

@@ -1133,8 +1133,9 @@ impl Model {
         // What is in a directory comes before it.
         for dir in self.upper.keys().rev().filter(|dir| waits_for_them(dir)) {
             let goes = |entry: &Path| entry == dir || paths.contains(entry);
-            let is_last = paths.iter().any(|path| is_within(path, dir)) && self.lower.within(dir).iter().all(goes);
-            if is_last && !paths.contains(dir) {
+            let mut waiting = self.upper.keys().filter(|path| is_within(path, dir));
+            let is_emptied = self.lower.within(dir).iter().all(goes) && waiting.all(goes);
+            if is_emptied && !paths.contains(dir) && paths.iter().any(|path| is_within(path, dir)) {
                 paths.push(dir.clone());
             }
         }
@@ -1236,7 +1237,8 @@ impl Model {
         if self.upper.iter().any(is_left) {
             return Err(ErrorCode::Busy);
         }
-        for path in self.with_children(paths) {
+        let (dirs, others): (Vec<Path>, Vec<Path>) = paths.iter().cloned().partition(|path| self.is_held_dir(path));
+        for path in self.with_children(&dirs).into_iter().chain(others) {
             let shown = self.lower.leaf(&path).is_some_and(|leaf| leaf.thing.is_file());
             if !shown {
                 self.orphan(&path);
