@@ -117,7 +117,7 @@ fn structure(project: &Project, row: &UpperRow) -> Option<String> {
     match row.what {
         What::Dir => Some("new directory".to_owned()),
         What::Node => project.overlay.store().upper_meta(row.id).ok().map(|meta| format!("new {}", meta.kind.name())),
-        What::Whiteout if is_structure => Some("directory removed".to_owned()),
+        What::Whiteout if is_structure => Some(Held::DIR_REMOVED.to_owned()),
         What::Whiteout | What::File | What::Symlink => None,
     }
 }

@@ -16,9 +16,6 @@ use crate::store::{Depth, Verdict};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// Changes that joined an operation since it was shown, of which a refusal tells.
-const LATE_TOLD_MAX: usize = 20;
-
 /// Characters of such a request that an event repeats.
 const REVIEW_CHARS_MAX: usize = 1000;
 
@@ -100,14 +97,34 @@ pub fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Ac
         expiry: Expiry::Guard,
     };
     act_on_chosen(request, project, |chosen| {
+        let (chosen, waiting) = landing_together(request, chosen, project);
         if !request.renew {
-            check_fresh(request, chosen, project)?;
+            check_fresh(request, &chosen, project)?;
         }
-        match parted(request, chosen)? {
-            Some(id) => project.overlay.confirm_hunks(id, &request.hunks, &how),
-            None => act(chosen, |ids| project.overlay.confirm(ids, &how)),
-        }
+        let outcomes = match parted(request, &chosen)? {
+            Some(id) => project.overlay.confirm_hunks(id, &request.hunks, &how)?,
+            None => act(&chosen, |ids| project.overlay.confirm(ids, &how))?,
+        };
+        Ok(Acted { outcomes, notices: waiting.iter().map(waits_on).collect(), ..Acted::default() })
     })
+}
+
+/// What can land of what was chosen, and what waits on. Of an operation nobody has named a directory that it removed: where
+/// something is held as deleted in that which the operation has not done, the rest of it lands without.
+fn landing_together(request: &Request, chosen: &[HeldRow], project: &Project) -> (Vec<HeldRow>, Vec<HeldRow>) {
+    let is_operation = |target: &Target| target.id.as_deref().and_then(OperationId::parse).is_some();
+    let all = || chosen.iter().cloned();
+    if !request.targets.iter().all(is_operation) {
+        return (all().collect(), Vec::new());
+    }
+    let ids: HashSet<&ChangeId> = chosen.iter().map(HeldRow::id).collect();
+    let (waiting, landing): (Vec<_>, Vec<_>) = all().partition(|row| project.overlay.waits_for_more(row.row(), &ids));
+    // Nothing but that is refused, and told what it waits for.
+    if landing.is_empty() { (waiting, landing) } else { (landing, waiting) }
+}
+
+fn waits_on(row: &HeldRow) -> String {
+    format!("{} waits on: what is not of this is held as deleted in it", row.row().names[0])
 }
 
 /// Tells who follows the events that somebody waits for a decision. Nothing changes by it, so it is anybody's who could
@@ -149,28 +166,28 @@ pub fn review(request: &Request, asker: &Asker, project: &Project) -> Review {
 
 pub fn discard(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
     let review = review(request, asker, project);
-    act_on_chosen(request, project, |chosen| match parted(request, chosen)? {
-        Some(id) => project.overlay.discard_hunks(id, &request.hunks, &review),
-        None => act(chosen, |ids| project.overlay.discard(ids, &review)),
+    act_on_chosen(request, project, |chosen| {
+        let outcomes = match parted(request, chosen)? {
+            Some(id) => project.overlay.discard_hunks(id, &request.hunks, &review)?,
+            None => act(chosen, |ids| project.overlay.discard(ids, &review))?,
+        };
+        Ok(Acted { outcomes, ..Acted::default() })
     })
 }
 
-fn act_on_chosen(
-    request: &Request,
-    project: &Project,
-    work: impl Fn(&[HeldRow]) -> Result<Vec<Outcome>>,
-) -> Result<Acted> {
+fn act_on_chosen(request: &Request, project: &Project, work: impl Fn(&[HeldRow]) -> Result<Acted>) -> Result<Acted> {
     project.overlay.settle_pending();
-    let outcomes = looking_again(|| {
+    let acted = looking_again(|| {
         let members = if request.dry_run { members_beside(request, project)? } else { Members::new() };
         let chosen = chosen(request, project, Unnamed::Refused)?;
         check_as_shown(request, &chosen, project)?;
-        let outcomes = work(&chosen)?;
+        let acted = work(&chosen)?;
         // Who tries it is told what it would do.
-        project.overlay.note_shown(&members, outcomes.iter().filter_map(|outcome| outcome.id.as_ref()), Depth::Listed);
-        Ok(outcomes)
+        let told = acted.outcomes.iter().filter_map(|outcome| outcome.id.as_ref());
+        project.overlay.note_shown(&members, told, Depth::Listed);
+        Ok(acted)
     })?;
-    Ok(Acted { outcomes, dry_run: request.dry_run, ..Acted::default() })
+    Ok(Acted { dry_run: request.dry_run, ..acted })
 }
 
 /// How often names are looked up because what they meant became something else meanwhile.
@@ -246,11 +263,8 @@ fn not_as_shown(operation: OperationId, late: &[&HeldRow]) -> ErrorBody {
         count => format!("{count} changes"),
     };
     let message = format!("{operation} is not what was shown of it: {what} came or became another since");
-    let told = late.iter().take(LATE_TOLD_MAX).map(|row| format!("{}  {}\n", row.id(), row.row().names[0]));
-    let more = late.len().saturating_sub(LATE_TOLD_MAX);
-    let detail: String = told.chain((more > 0).then(|| format!("and {more} more\n"))).collect();
     let error = ErrorBody::new(ErrorCode::Superseded, message).about(operation.to_string());
-    ErrorBody { detail: Some(detail.into_boxed_str()), ..error }
+    error.telling(late.iter().map(|row| (row.id(), &row.row().names[0])))
 }
 
 /// What a request means that names nothing.

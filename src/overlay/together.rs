@@ -3,14 +3,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::Overlay;
 use super::review::{Reviewed, refused_at, unknown};
-use crate::model::{ChangeId, RelPath};
+use super::{Overlay, State};
+use crate::model::{ChangeId, ChangeKind, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::What;
-
-/// Changes that are not named and would have to land too, of which a refusal tells.
-const LEFT_TOLD_MAX: usize = 20;
+use crate::store::{UpperRow, What};
 
 impl Overlay {
     /// What cannot land alone: what is in a directory that lower does not have takes that along, which comes first.
@@ -40,17 +37,19 @@ impl Overlay {
                 continue;
             }
             let path = &upper.row.names[0];
-            let within = state.uppers.within(path).into_iter().filter_map(|id| {
-                let row = &state.uppers.get(id)?.row;
-                Some((&row.held.as_ref()?.id, &row.names[0]))
-            });
-            let mut left: Vec<_> = within.filter(|(id, _)| !named.contains(id)).collect();
-            left.sort_by_key(|(_, path)| *path);
+            let left = state.left_within(path, &named);
             if !left.is_empty() {
                 return Err(goes_only_with(path, &left));
             }
         }
         Ok(())
+    }
+
+    /// Whether a held change is the removal of a directory in which something is held as deleted that is not named.
+    pub fn waits_for_more(&self, row: &UpperRow, named: &HashSet<&ChangeId>) -> bool {
+        let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+        let removes_dir = is_structure && row.what == What::Whiteout;
+        removes_dir && !self.state.lock().left_within(&row.names[0], named).is_empty()
     }
 
     /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they
@@ -121,13 +120,23 @@ impl Overlay {
     }
 }
 
+impl State {
+    /// What is held at a path or below and not named, by path.
+    fn left_within(&self, path: &RelPath, named: &HashSet<&ChangeId>) -> Vec<(&ChangeId, &RelPath)> {
+        let within = self.uppers.within(path).into_iter().filter_map(|id| {
+            let row = &self.uppers.get(id)?.row;
+            Some((&row.held.as_ref()?.id, &row.names[0]))
+        });
+        let mut left: Vec<_> = within.filter(|(id, _)| !named.contains(id)).collect();
+        left.sort_by_key(|(_, path)| *path);
+        left
+    }
+}
+
 /// Without an id as such, by which programs and people would be told that it can be forced.
 fn goes_only_with(path: &RelPath, left: &[(&ChangeId, &RelPath)]) -> ErrorBody {
     let why = "it goes only with what is deleted in it; confirm that, too, or all of it by its path";
-    let told = left.iter().take(LEFT_TOLD_MAX).map(|(id, path)| format!("{id}  {path}\n"));
-    let more = left.len().saturating_sub(LEFT_TOLD_MAX);
-    let detail: String = told.chain((more > 0).then(|| format!("and {more} more\n"))).collect();
-    ErrorBody { detail: Some(detail.into_boxed_str()), ..refused_at(path, ErrorCode::Conflict, why) }
+    refused_at(path, ErrorCode::Conflict, why).telling(left.iter().copied())
 }
 
 fn each_once(ids: impl IntoIterator<Item = ChangeId>) -> Vec<ChangeId> {

@@ -1,6 +1,6 @@
 //! Refusals and failures: their codes, their exit statuses, and how they travel.
 
-use crate::model::RelPath;
+use crate::model::{ChangeId, RelPath};
 use serde::{Deserialize, Serialize};
 
 /// Why a request was not done (SPEC §17).
@@ -56,6 +56,9 @@ impl ErrorCode {
     }
 }
 
+/// Changes that a refusal tells of.
+const CHANGES_TOLD_MAX: usize = 20;
+
 /// One refusal. `id` and `path` say what it is about, where it is about one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
@@ -80,6 +83,14 @@ impl ErrorBody {
 
     pub fn about(self, id: impl Into<String>) -> Self {
         Self { id: Some(id.into()), ..self }
+    }
+
+    /// Tells in detail which changes it is for, a line each.
+    pub fn telling<'a>(self, changes: impl ExactSizeIterator<Item = (&'a ChangeId, &'a RelPath)>) -> Self {
+        let more = changes.len().saturating_sub(CHANGES_TOLD_MAX);
+        let told = changes.take(CHANGES_TOLD_MAX).map(|(id, path)| format!("{id}  {path}\n"));
+        let detail: String = told.chain((more > 0).then(|| format!("and {more} more\n"))).collect();
+        Self { detail: Some(detail.into_boxed_str()), ..self }
     }
 
     /// What can be done about it, where the message does not say so, as words of the command line.

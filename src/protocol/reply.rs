@@ -123,7 +123,7 @@ pub struct Acted {
     /// How many outcomes of what was done the answer has no room for.
     #[serde(default, skip_serializing_if = "words::is_zero")]
     pub more: u64,
-    /// Of an undo: what it leaves as it is, for people.
+    /// Of an undo, and of the confirm of an operation: what it leaves as it is, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     /// Nothing was done; this is what would be.

@@ -92,6 +92,15 @@ pub struct Held {
     pub in_head: bool,
 }
 
+impl Held {
+    /// The `detail` of the removal of a directory.
+    pub const DIR_REMOVED: &str = "directory removed";
+
+    pub fn removes_dir(&self) -> bool {
+        self.kind == ChangeKind::Structure && self.detail.as_deref() == Some(Self::DIR_REMOVED)
+    }
+}
+
 /// Further names of the same inode: `also`, and `also_b64` with all of them when one is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Also(pub Vec<RelPath>);

@@ -322,6 +322,23 @@ fn what_waited_before_is_not_the_runs_to_decide() {
     }
 }
 
+/// A directory that a run removes may hide what another has deleted in it.
+#[test]
+fn what_others_have_deleted_in_a_directory_that_a_run_removes_is_not_the_runs_to_decide() {
+    for (decision, waits) in [("discard", &["d/a"][..]), ("confirm", &["d", "d/a"])] {
+        let scratch = mounted_scratch!();
+        scratch.write("d/a", lines(100));
+        scratch.write("b", lines(100));
+        run(&scratch, &[], "rm d/a").ok();
+        run(&scratch, &["--on-exit", decision], "rmdir d; seq 200 299 > b").ok();
+        assert_eq!(held(&scratch).iter().map(|held| held.path.as_str()).collect::<Vec<_>>(), waits, "{decision}");
+        assert_eq!((scratch.read("d/a"), scratch.read("b") == rewritten()), (lines(100), decision == "confirm"));
+        // It goes with what it waits for.
+        scratch.cli(&["confirm", "d/a"]).ok();
+        assert_eq!((held(&scratch).len(), scratch.has("d")), (0, decision == "discard"));
+    }
+}
+
 #[test]
 fn what_a_run_has_held_and_renamed_is_still_its_own() {
     let scratch = mounted_scratch!();

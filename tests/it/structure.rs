@@ -255,3 +255,27 @@ fn a_held_symlink_with_a_further_name_is_renamed_over_anything() {
     }
     twins.survives_and_lands(view);
 }
+
+/// An operation stands for what it did, and for no deletion of another in a directory that it removed.
+#[test]
+fn a_directory_of_an_operation_waits_for_what_another_has_deleted_in_it_and_keeps_nothing_of_it_from_landing() {
+    let scratch = mounted_scratch!();
+    ["d/theirs", "d/own", "e/theirs"].iter().for_each(|path| scratch.write(path, lines(100)));
+    let view = scratch.mount();
+    view.sh("rm d/theirs e/theirs").ok();
+    view.sh("exec rm -r d").ok();
+    view.sh("exec rmdir e").ok();
+    let held = view.held();
+    let of = |path: &str| held.iter().find(|held| held.path == path).map(|held| held.json["operation"].clone());
+    let operation = of("d").as_ref().and_then(|told| told.as_str().map(str::to_owned)).expect("an operation");
+    let told = view.cli(&["confirm", &operation]).ok();
+    assert!(told.stdout.starts_with("fettlefs: Applied d/own"), "{}", told.stdout);
+    assert_eq!(told.stderr, "fettlefs: d waits on: what is not of this is held as deleted in it\n");
+    assert_eq!(paths(&view.held()), ["d", "d/theirs", "e", "e/theirs"]);
+    // Alone it is refused, and tells what it waits for.
+    let refused = view.cli(&["confirm", &operation, "--json"]).exits(5).json();
+    assert!(refused["error"]["detail"].as_str().is_some_and(|told| told.ends_with("  d/theirs\n")), "{refused}");
+    view.cli(&["confirm", "d/theirs", "e"]).ok();
+    assert_eq!((view.held().len(), scratch.has("d"), scratch.has("e")), (0, false, false));
+    view.unmount();
+}

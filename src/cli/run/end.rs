@@ -76,9 +76,8 @@ impl Ending<'_> {
         // To be told, what was done while a daemon came back counts, too.
         let told: Vec<String> = sessions.own.iter().chain(&sessions.of_nobody).cloned().collect();
         let events = events_of(client, &told)?;
-        let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
-        let ours = status(client)?.held.into_iter().filter(is_ours).collect();
-        let (outcomes, signal) = match self.decide(client, ours, desk)? {
+        let to_decide = self.to_decide(status(client)?.held, sessions);
+        let (outcomes, signal) = match self.decide(client, to_decide, desk)? {
             Decided::Done(outcomes) => (outcomes, None),
             Decided::Interrupted(signal) => (Vec::new(), Some(signal)),
         };
@@ -93,8 +92,21 @@ impl Ending<'_> {
         Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held, notices }, signal })
     }
 
-    /// Only of what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
-    /// although it may have written more to it. Expiry guards people, not this.
+    /// Only what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
+    /// although it may have written more to it. A directory that it removed does not land without what others have deleted in
+    /// that.
+    fn to_decide(&self, held: Vec<Held>, sessions: &Sessions) -> Vec<Held> {
+        let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
+        let (ours, others): (Vec<Held>, Vec<Held>) = held.into_iter().partition(is_ours);
+        let waits_for_others =
+            |held: &Held| held.removes_dir() && others.iter().any(|other| other.path.is_within(&held.path));
+        match self.on_exit {
+            OnExit::Keep | OnExit::Discard => ours,
+            OnExit::Confirm | OnExit::Ask => ours.into_iter().filter(|held| !waits_for_others(held)).collect(),
+        }
+    }
+
+    /// Expiry guards people, not this.
     fn decide(&self, client: &mut Client, ours: Vec<Held>, desk: &Desk) -> Result<Decided, Failure> {
         let act = match self.on_exit {
             OnExit::Keep => return Ok(Decided::Done(Vec::new())),
