@@ -306,7 +306,8 @@ fn begin(
     let purger = start("purge", move || purging.purge_until_the_end())?;
     let herald = start("herald", move || heralding.tell_external_until_the_end())?;
     let recorder = start("record", move || recording.record_until_the_end())?;
-    spawn("signals", move || wait_for_signals(&termination, &end))?;
+    let signalled = overlay();
+    spawn("signals", move || wait_for_signals(&termination, &signalled, &end))?;
     let standing = mount.stands();
     Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, Found { recovered, below }))
 }
@@ -534,12 +535,21 @@ fn state_failure(what: &str, cause: io::Error) -> ErrorBody {
     store_failure(store::Error::Io { doing: what.to_owned(), cause })
 }
 
-fn wait_for_signals(termination: &Termination, end: &Sender<End>) {
+/// Who sends a second one waits for no permission program.
+fn wait_for_signals(termination: &Termination, overlay: &Overlay, end: &Sender<End>) {
+    let mut is_ending = false;
     loop {
         match termination.wait() {
-            Ok(Wakeup::Signal(signal, _)) if end.send(End::Signalled(signal)).is_ok() => {}
+            Ok(Wakeup::Signal(signal, _)) => {
+                if is_ending {
+                    overlay.leave_judgings();
+                }
+                is_ending = true;
+                if end.send(End::Signalled(signal)).is_err() {
+                    return;
+                }
+            }
             Ok(Wakeup::Woken) => {}
-            Ok(Wakeup::Signal(..)) => return,
             Err(err) => {
                 log::error!("wait for signals: {err}");
                 return;

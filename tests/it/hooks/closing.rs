@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Child;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::behaviour::writer;
 use super::{mounting, program};
 use crate::harness::script::python;
@@ -107,6 +109,22 @@ fn by_force_nobody_waits_for_the_answer() {
     let held = scratch.cli(&["status", "--json"]).ok().json()["held"].clone();
     assert_eq!((&held[0]["path"], &held[0]["reason"]), (&"file".into(), &"interrupted".into()));
     assert_eq!(scratch.read("file"), "old\n");
+}
+
+#[test]
+fn a_daemon_that_is_signalled_again_waits_for_no_answer() {
+    let scratch = mounted_scratch!();
+    scratch.write("file", "old\n");
+    let asking = Asking::start(&scratch);
+    let mut writer = asking.closing(&scratch);
+    let daemon = Pid::from_raw(asking.view.daemon_pid()).expect("a pid");
+    // Two of one kind, the first not yet heard, would be one.
+    [Signal::TERM, Signal::INT].iter().for_each(|signal| kill_process(daemon, *signal).expect("a signal"));
+    // The program is never answered for, and its limit is a minute.
+    writer.wait().expect("it ends");
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    let held = scratch.cli(&["status", "--json"]).ok().json()["held"].clone();
+    assert_eq!((&held[0]["path"], &held[0]["reason"]), (&"file".into(), &"interrupted".into()));
 }
 
 /// The kernel takes a mount away while a release is judged, which no descriptor waits for.
