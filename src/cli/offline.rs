@@ -72,11 +72,14 @@ fn check_with_holder(dead: &DeadMount, lower: &Tree, location: &Location) -> Opt
     let covered = || PathBuf::from(format!("/proc/self/fd/{}/{STATE_DIRECTORY}", lower.root().as_raw_fd()));
     let (root, state) = (dead.project.clone(), location.state.clone().unwrap_or_else(covered));
     let mut holder = Client::of_holder(Place { start: root.clone(), root, state }, answer).ok()?;
-    match holder.ask(&Request { dry_run: true, ..Request::new(Op::Unmount) }) {
-        Err(refused) if refused.code == ErrorCode::NotPermitted => Some(Err(refused)),
-        // Nothing else that it says is about this view.
-        Ok(_) | Err(_) => Some(Ok(())),
-    }
+    // By force, for runs in its own view are no reason to leave this one.
+    let unmount = Request { dry_run: true, force: true, ..Request::new(Op::Unmount) };
+    Some(match holder.ask(&unmount) {
+        Ok(_) => Ok(()),
+        Err(refused) if refused.code == ErrorCode::NotPermitted => Err(refused),
+        // It has not said so: whoever asks is to ask again.
+        Err(unsaid) => Err(ErrorBody { code: ErrorCode::Busy, ..unsaid }),
+    })
 }
 
 /// The project of a dead mount, which may cover it.

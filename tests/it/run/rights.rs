@@ -1,5 +1,6 @@
 //! `approve = outside`: nothing that a run has started may change state, whatever its uid (SPEC §8, docs/SECURITY.md).
 
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use super::{Going, REWRITE, command, held, nobody_is_left, rewritten, run};
@@ -287,6 +288,30 @@ fn where_no_daemon_answers_what_a_run_has_left_behind_decides_nothing() {
         scratch.cli(&["confirm", "a"]).ok();
         assert_eq!(scratch.read("a"), rewritten(), "outside decides");
     }
+}
+
+/// A daemon that does not say whether it may has not said so.
+#[test]
+fn what_a_run_has_left_behind_uncovers_nothing_where_the_answer_is_cut() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let script = scratch.root().join("left");
+    let tries = "read -r _ < $ROOT/go; cd /; $FETTLEFS -C $PROJECT unmount; echo $?; cat $PROJECT/a; echo end";
+    std::fs::write(&script, tries).expect("a script");
+    Command::new("mkfifo").arg(scratch.root().join("go")).status().expect("mkfifo");
+    let leave = "export PROJECT=$PWD; (setsid bash $ROOT/left > $ROOT/told 2> $ROOT/log < /dev/null &)";
+    run(&scratch, &["--no-effects"], &format!("{REWRITE}; {leave}")).ok();
+    nobody_is_left(&scratch);
+    let another = Going::start(&scratch, "another", "true");
+    let socket = scratch.project().join(".fettle/control.sock");
+    std::fs::remove_file(&socket).expect("the socket of the run's daemon");
+    let hangs_up = UnixListener::bind(&socket).expect("a socket");
+    std::thread::spawn(move || hangs_up.incoming().for_each(drop));
+    std::fs::write(scratch.root().join("go"), "go\n").expect("a word to what is left");
+    let told = || std::fs::read_to_string(scratch.root().join("told")).unwrap_or_default();
+    eventually("it has tried", || told().ends_with("end\n"));
+    assert_eq!(told(), "5\nend\n");
+    another.finish();
 }
 
 /// As from a service with mounts of its own. Where nobody sees the view, a command would have the project itself.
