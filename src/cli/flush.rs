@@ -38,7 +38,7 @@ fn render(reply: &FlushReply, text: &mut Text) {
 
 pub fn render_writer(writer: &WritingNow, text: &mut Text) {
     text.put("  ").name(writer.path.as_bytes()).put(match writer.pid {
-        0 => "  could not be judged yet; it is kept\n".to_owned(),
+        0 => "  not judged yet; it is kept\n".to_owned(),
         pid => format!("  by pid {pid}\n"),
     });
 }

@@ -152,7 +152,7 @@ fn status_shows_what_is_held_and_what_to_do() {
         hint: External::HINT.into(),
         held: None,
     });
-    two.writers.push(WritingNow { path: path("src/b.rs"), pid: 99 });
+    two.writers.extend([99, 0].map(|pid| WritingNow { path: path("src/b.rs"), pid }));
     assert_eq!(
         drawn(|text| super::status::render(&two, text)),
         "fettlefs: /home/u/p mounted (pid 41); 12 landed, 2 held\n\
@@ -166,6 +166,7 @@ fn status_shows_what_is_held_and_what_to_do() {
          \n\
          Still being written:\n\
          \x20 src/b.rs  by pid 99\n\
+         \x20 src/b.rs  not judged yet; it is kept\n\
          \n\
          \x20 fettlefs diff ID            see what would change\n\
          \x20 fettlefs confirm ID         land it in the project\n\

@@ -9,13 +9,14 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
-use crate::overlay::{ConfirmHow, Expiry, UndoHow, Undone, named, no_such_operation};
+use crate::overlay::{ConfirmHow, Expiry, UndoHow, Undone, no_such_operation};
 use crate::protocol::{
     Acted, CheckPhase, Cut, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply, FsckReply,
     HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, UnmountReply, VERSION,
-    VersionReply, page,
+    VersionReply, WritingNow, page,
 };
 use crate::store::Fault;
+use crate::sys::process;
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
@@ -266,10 +267,17 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     let writers = project.overlay.writers();
     match writers.first() {
         Some(writer) if !request.force => {
-            let message = format!("{} is still writing {}; --force does not wait", named(writer.pid), writer.path);
-            Err(ErrorBody::new(ErrorCode::Busy, message))
+            let why = still_writing(writer);
+            Err(ErrorBody::new(ErrorCode::Busy, format!("{why}; --force does not wait")))
         }
         Some(_) | None => Ok(()),
+    }
+}
+
+fn still_writing(WritingNow { path, pid }: &WritingNow) -> String {
+    match pid {
+        0 => format!("{path} is not judged yet"),
+        pid => format!("{} is still writing {path}", process::shown(*pid)),
     }
 }
 
@@ -297,5 +305,18 @@ fn version(project: &Project) -> VersionReply {
         protocol: VERSION,
         daemon: None,
         pid: project.mounted.as_ref().map(|_| std::process::id()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RelPath;
+
+    #[test]
+    fn what_nobody_is_known_to_write_is_not_said_to_be_written() {
+        let told = |pid| still_writing(&WritingNow { path: RelPath::parse(b"a").unwrap(), pid });
+        assert_eq!(told(0), "a is not judged yet");
+        assert!(told(std::process::id()).ends_with(&format!(" (pid {}) is still writing a", std::process::id())));
     }
 }

@@ -130,7 +130,7 @@ pub use open::Opened;
 pub use passed::{Passed, Registration};
 pub use patch::{Rewrite, RewriteHow, changed_since};
 pub use reading::Shown;
-pub use review::{Review, ShownContent, SideContent, Sides, WholeContent, named};
+pub use review::{Review, ShownContent, SideContent, Sides, WholeContent};
 pub use rollback::RollbackHow;
 pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
 pub use runs::{Run, Runs};
@@ -438,26 +438,21 @@ impl Overlay {
         }
     }
 
+    /// The content at a path is another, if nothing else stands for it.
+    fn tell_content_changed(&self, path: &RelPath) {
+        let node = self.state.lock().nodes.at(path);
+        if let Some(node) = node {
+            self.tell(|observer| observer.content_changed(node));
+        }
+        self.tell_changed(path);
+    }
+
     /// Something else stands for a path, or looks otherwise.
     fn tell_changed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
             self.forget_attributes(node);
         }
-        self.tell_name_changed(path, node);
-    }
-
-    /// The same, and its content is another.
-    fn tell_content_changed(&self, path: &RelPath) {
-        let node = self.state.lock().nodes.at(path);
-        if let Some(node) = node {
-            self.forget_attributes(node);
-            self.tell(|observer| observer.content_changed(node));
-        }
-        self.tell_name_changed(path, node);
-    }
-
-    fn tell_name_changed(&self, path: &RelPath, node: Option<NodeId>) {
         self.tell(|observer| observer.shows_other(path));
         let parent = path.parent().and_then(|dir| self.state.lock().nodes.at(&dir));
         if let (Some(parent), Some(name)) = (parent, path.name()) {

@@ -424,13 +424,7 @@ pub(super) fn check_not_ours(path: &RelPath) -> Reviewed<()> {
 }
 
 pub(super) fn busy_open(path: &RelPath, pid: u32) -> ErrorBody {
-    refused_at(path, ErrorCode::Busy, &format!("{} has it open for writing", named(pid)))
-}
-
-/// A process, for people.
-pub fn named(pid: u32) -> String {
-    let name = process::name(pid).unwrap_or_else(|| "unknown".into());
-    format!("{} (pid {pid})", name.to_string_lossy())
+    refused_at(path, ErrorCode::Busy, &format!("{} has it open for writing", process::shown(pid)))
 }
 
 fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
@@ -438,6 +432,6 @@ fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
 }
 
 fn busy_writing(id: &ChangeId, path: &RelPath, pid: u32) -> ErrorBody {
-    let message = format!("{path} is being written by {}", named(pid));
+    let message = format!("{path} is being written by {}", process::shown(pid));
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message).about(id.as_str()) }
 }

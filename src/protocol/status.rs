@@ -152,6 +152,7 @@ pub struct Backup {
 pub struct WritingNow {
     #[serde(flatten)]
     pub path: RelPath,
+    /// 0 where nobody is known to write it: it is being judged, or was left to be.
     pub pid: u32,
 }
 

@@ -88,6 +88,15 @@ pub fn name(pid: u32) -> Option<OsString> {
     known::ask(pid, Known::name)
 }
 
+/// A process, for people. Of 0 nothing is known: the kernel does not tell who is in a pid namespace that is none of ours.
+pub fn shown(pid: u32) -> String {
+    match (pid, name(pid)) {
+        (0, _) => "a process that cannot be seen from here".to_owned(),
+        (pid, Some(name)) => format!("{} (pid {pid})", name.to_string_lossy()),
+        (pid, None) => format!("unknown (pid {pid})"),
+    }
+}
+
 /// The parent's pid; 0 for the first process of a pid namespace.
 pub fn parent(pid: u32) -> Option<u32> {
     status_number(pid, "PPid:")

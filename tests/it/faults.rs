@@ -301,7 +301,7 @@ except OSError as err:
     assert_eq!((view.read("a"), scratch.read("a")), (edited.clone(), lines(200)));
     let status = view.status();
     assert_eq!(status["writers"][0]["path"], "a", "{status}");
-    assert!(view.cli(&["status"]).ok().stdout.contains("could not be judged yet"));
+    assert!(view.cli(&["status"]).ok().stdout.contains("not judged yet"));
     fs::remove_file(&filler).expect("make room");
     view.status();
     view.assert_landed("a", &edited);

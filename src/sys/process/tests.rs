@@ -31,6 +31,17 @@ impl Drop for Waiting {
 }
 
 #[test]
+fn a_process_is_shown_by_name_and_pid_as_far_as_there_is_one() {
+    let mut child = Waiting::start(Command::new("cat").args(["-u", "-"]).stdout(Stdio::piped()));
+    child.answer();
+    let pid = child.pid();
+    assert_eq!(shown(pid), format!("cat (pid {pid})"));
+    drop(child);
+    assert_eq!(shown(pid), format!("unknown (pid {pid})"));
+    assert_eq!(shown(0), "a process that cannot be seen from here");
+}
+
+#[test]
 fn a_child_is_described() {
     let mut child = Waiting::start(Command::new("cat").args(["-u", "-"]).stdout(Stdio::piped()));
     child.answer();
