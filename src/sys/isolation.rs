@@ -24,9 +24,14 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
+/// From here on this process is killed when the one that started it ends, however that ends.
+pub fn end_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
 /// To be called by the first process of a pid namespace, in a mount namespace of its own. It ends with who started it.
 pub fn shut_in() -> io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    end_with_parent()?;
     let harmless = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", "/proc", "proc", harmless, None)?;
     // Settings of the whole machine are files that root may write without any capability.

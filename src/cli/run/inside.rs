@@ -85,10 +85,10 @@ impl Inside {
         }
     }
 
-    /// Waits for the first process of a pid namespace.
+    /// Waits for the first process of a pid namespace. All that is in there ends with the run: nobody outside would find it.
     fn be_isolated(&self, foreground: &Foreground) -> io::Result<i32> {
         let failed = |err: io::Error| io::Error::new(err.kind(), format!("isolate the command: {err}"));
-        namespace::leave_pids().map_err(failed)?;
+        namespace::leave_pids().and_then(|()| isolation::end_with_parent()).map_err(failed)?;
         let first = foreground.start(|| self.be_the_first(foreground)).map_err(failed)?;
         status_of(foreground, first)
     }

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::{Going, REWRITE, held, nobody_is_left, rewritten, run};
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Going, REWRITE, command, held, nobody_is_left, rewritten, run};
 use crate::harness::{eventually, kill, lines, mounted_scratch};
 
 /// The command of a run.
@@ -99,6 +101,20 @@ fn a_run_that_is_killed_ends_and_what_it_leaves_meets_a_closed_door() {
     assert!(!scratch.has("new"));
     assert_eq!((scratch.read("a"), held(&scratch)[0].path.as_str()), (lines(100), "a"));
     scratch.cli(&["fsck"]).ok();
+}
+
+/// Nobody outside could find it any more.
+#[test]
+fn what_is_isolated_ends_with_a_run_that_is_killed() {
+    let scratch = mounted_scratch!();
+    let (lock, there) = (scratch.root().join("lock"), scratch.root().join("there"));
+    let locked = fs::File::create(&lock).expect("a lock");
+    let script = "exec 9> $ROOT/lock; flock 9; : > $ROOT/there; sleep 1000; :";
+    let mut runner = command(&scratch, &["--isolate"], script).spawn().expect("it starts");
+    eventually("the command runs", || there.exists());
+    runner.kill().and_then(|()| runner.wait()).expect("it is killed");
+    eventually("the command is gone", || flock(&locked, FlockOperation::NonBlockingLockExclusive).is_ok());
+    nobody_is_left(&scratch);
 }
 
 /// It is what keeps everybody else from writing past the review.
