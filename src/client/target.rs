@@ -3,7 +3,7 @@
 //! Only the client knows the working directory, and only the daemon knows which paths and ids there are. So the
 //! client sends every reading that is possible, relative to the project, and the daemon takes the one that exists.
 
-use super::Place;
+use super::{Place, project_of};
 use crate::model::{PathError, RelPath};
 use crate::protocol::{ErrorCode, Target};
 use std::ffi::OsStr;
@@ -42,7 +42,8 @@ pub fn target(place: &Place, argument: &OsStr) -> Result<Target, NotInProject> {
     }
 }
 
-/// The one path below the project that an argument names, for what takes no ids. Nothing is not the working directory: a
+/// The one path below the project that an argument names, for what takes no ids. In a view elsewhere the project's own path
+/// leads there as well. Nothing is not the working directory: a
 /// variable that is not set must not name everything.
 pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, NotInProject> {
     let root = || place.root.clone();
@@ -50,7 +51,7 @@ pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, NotInProject>
         return Err(NotInProject::Empty { root: root() });
     }
     let lexical = normalize(&place.start.join(argument));
-    let relative = below(&place.root, &lexical);
+    let relative = below(&place.root, &lexical).or_else(|| below(&project_of(&place.root).ok()??, &lexical));
     let relative = relative.ok_or_else(|| NotInProject::Outside { argument: argument.into(), root: root() })?;
     let parsed = RelPath::parse(relative.as_os_str().as_bytes());
     parsed.map_err(|why| NotInProject::NoPath { argument: argument.into(), why })

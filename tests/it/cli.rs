@@ -326,6 +326,19 @@ fn every_door_gives_the_same_answers_in_words_and_in_json() {
 }
 
 #[test]
+fn in_a_view_elsewhere_the_projects_own_path_names_the_same() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).at("view").start();
+    work(&view);
+    let path = scratch.project().join("src/a.rs");
+    let path = path.to_str().expect("a plain path");
+    let diff = view.cli(&["diff", "src/a.rs"]).ok().stdout;
+    assert_eq!(view.cli(&["diff", path]).ok().stdout, diff);
+    view.cli(&["confirm", path]).ok();
+    assert_eq!(scratch.read("src/a.rs"), NEW.replace("\\n", "\n"));
+}
+
+#[test]
 fn a_mount_elsewhere_answers_in_its_view_and_in_the_project_below() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).at("view").start();
