@@ -492,7 +492,7 @@ fn who_stands_in_the_project_is_told() {
 }
 
 #[test]
-fn only_a_shell_that_stands_in_the_project_is_told_to_leave() {
+fn only_who_mounts_and_stands_in_the_project_is_told_to_leave() {
     let scratch = mounted_scratch!();
     scratch.write("open", "open\n");
     let mount = |directory: &Path, script: &str| -> String {
@@ -502,12 +502,13 @@ fn only_a_shell_that_stands_in_the_project_is_told_to_leave() {
         let output = Output::from(shell.output().expect("a shell")).ok();
         scratch.cli(&["unmount"]).ok();
         // The tests hold the project open themselves, and so do their children before they become another program.
-        let shells = |line: &&str| line.contains(" sh (pid ") || line.contains("(sh, pid ");
+        let shells = |line: &&str| line.contains(" sh (pid ");
         let others = output.stderr.split_inclusive('\n').filter(shells);
         scratch.normalise(&others.collect::<String>())
     };
     let inside = mount(&scratch.project(), "\"$1\" mount \"$2\"; :");
-    assert_eq!(inside, "fettlefs: your shell (sh, pid [pid]) stands below the mount: cd .\n");
+    let said = "fettlefs: sh (pid [pid]), which called this, stands below the mount: a shell leaves it by `cd .`\n";
+    assert_eq!(inside, said);
     let descriptor = mount(scratch.root(), "exec 4<\"$2/open\"; \"$1\" mount \"$2\"; :");
     assert_eq!(descriptor, "fettlefs: sh (pid [pid]) stays below the mount\n");
 }

@@ -32,7 +32,9 @@ pub fn remarks(project: &Path, caller: Caller) -> Vec<String> {
     let remark = |Bystander { pid, name }: Bystander| {
         let name = name.to_string_lossy().escape_default().to_string();
         match Some(pid) == caller.parent && works_in(pid, project) {
-            true => format!("your shell ({name}, pid {pid}) stands below the mount: cd ."),
+            true => {
+                format!("{name} (pid {pid}), which called this, stands below the mount: a shell leaves it by `cd .`")
+            }
             false => format!("{name} (pid {pid}) stays below the mount"),
         }
     };
