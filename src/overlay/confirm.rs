@@ -1,4 +1,6 @@
 //! Confirming: what was reviewed lands, durably, all of it or nothing.
+
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::expiry::Expiry;
@@ -47,12 +49,27 @@ impl Overlay {
         let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
         let result = self.confirm_taken(&taken.taken, how);
         let taken = taken.give_back();
-        if let Ok(outcomes) = &result
-            && !how.review.dry_run
-        {
-            self.after_landing(&taken, outcomes);
+        let mut outcomes = result?;
+        if !how.review.dry_run {
+            self.after_landing(&taken, &outcomes);
+            outcomes.extend(self.confirm_emptied(&taken, how));
         }
-        result
+        Ok(outcomes)
+    }
+
+    /// A hidden directory goes also where others have confirmed all else in it at the same moment: none knew that his was the
+    /// last.
+    fn confirm_emptied(&self, landed: &[Taken], how: &ConfirmHow) -> Vec<Outcome> {
+        let deleted = landed.iter().filter(|change| change.row.what == What::Whiteout);
+        let dirs = deleted.filter_map(|change| change.row.names[0].parent()).collect();
+        let ids = self.emptied(dirs, HashSet::new());
+        if ids.is_empty() {
+            return Vec::new();
+        }
+        self.confirm(&ids, how).unwrap_or_else(|err| {
+            log::debug!("an emptied directory has gone with another's confirm, or waits on: {}", err.message);
+            Vec::new()
+        })
     }
 
     fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {

@@ -55,12 +55,19 @@ impl Overlay {
     /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they
     /// go with it (SPEC §4.8).
     pub(super) fn with_emptied_dirs(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
-        let mut going: HashSet<RelPath> = {
+        let going: HashSet<RelPath> = {
             let state = self.state.lock();
             let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
             rows.filter(|row| row.what == What::Whiteout).map(|row| row.names[0].clone()).collect()
         };
-        let mut dirs: BTreeSet<RelPath> = going.iter().filter_map(RelPath::parent).collect();
+        let dirs = going.iter().filter_map(RelPath::parent).collect();
+        ids.extend(self.emptied(dirs, going));
+        ids
+    }
+
+    /// The removals of those of `dirs`, and of directories above them, that are hidden for nothing but what is `going`.
+    pub(super) fn emptied(&self, mut dirs: BTreeSet<RelPath>, mut going: HashSet<RelPath>) -> Vec<ChangeId> {
+        let mut ids = Vec::new();
         // A path is less than what is below it: each directory comes after all that could go with it.
         while let Some(dir) = dirs.pop_last() {
             if let Some(id) = self.removal_that_waited_for(&going, &dir) {

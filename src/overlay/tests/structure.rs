@@ -651,6 +651,20 @@ fn a_hidden_directory_with_a_rule_or_something_of_its_own_stays() {
     bench.check();
 }
 
+#[test]
+fn a_hidden_directory_goes_with_the_last_deletions_in_it_that_two_confirm_at_once() {
+    for round in 0..20 {
+        let bench = removed_directories();
+        let both = ["d/a", "d/sub/b"].map(|path| bench.id_of(path));
+        let told: usize = std::thread::scope(|scope| {
+            let confirming = both.map(|id| scope.spawn(|| bench.confirm(&[id]).unwrap().len()));
+            confirming.into_iter().map(|confirming| confirming.join().unwrap()).sum()
+        });
+        assert_eq!((told, bench.held().len(), bench.lower_names().len()), (4, 0, 0), "in round {round}");
+        bench.check();
+    }
+}
+
 /// Whoever named the one deletion has said nothing of the directory, nor of what else waits in it.
 #[test]
 fn a_hidden_directory_waits_for_a_deletion_in_it_of_what_has_gone_below() {
