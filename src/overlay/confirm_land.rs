@@ -81,7 +81,6 @@ impl Overlay {
         moved.filter(|anchor| !is_reviewed(anchor)).collect()
     }
 
-    /// Lower and what is known of it change together; [`Error::Busy`] where one of them was written to meanwhile.
     fn apply_all<'a>(
         &self,
         promised: Promised<'a>,
@@ -89,32 +88,42 @@ impl Overlay {
         dirs: &[&Taken],
         elsewhere: Vec<Anchor>,
     ) -> Result<Applied<'a>> {
+        let contents: Vec<_> = landables.iter_mut().map(|landable| landable.new.kept().ok().flatten()).collect();
+        let taken = landables.iter().map(|landable| &landable.taken);
+        self.apply_as_taken(promised, taken, |state, applied| {
+            state.know(elsewhere);
+            for (Landable { taken, new, present, done, .. }, content) in landables.iter().zip(contents) {
+                let path = &taken.row.names[0];
+                let meta = state.confirmed(applied, &taken.row, present.meta.as_ref(), content);
+                if let (Done::Applied, Some(writer)) = (done, &taken.held.writer) {
+                    state.saw(path, meta.map(|meta| meta.stamp()), self.tree_of(writer.pid));
+                }
+                if let (Done::Applied, Some(shown), Some(below)) = (done, &new.meta, &meta) {
+                    state.nodes.keep_ctime(path, shown, below);
+                }
+            }
+            for dir in dirs {
+                state.uppers.remove(dir.row.id);
+            }
+        })
+    }
+
+    /// Lower and, by `know`, what is known of it change together; [`Error::Busy`] where one of the changes was written to
+    /// since it was taken.
+    pub(super) fn apply_as_taken<'a, 't>(
+        &self,
+        promised: Promised<'a>,
+        taken: impl IntoIterator<Item = &'t Taken>,
+        know: impl FnOnce(&mut State, &mut Applied<'a>),
+    ) -> Result<Applied<'a>> {
         let mut state = self.state.lock();
-        if let Some(crossed) = landables.iter().find(|landable| !state.is_as_taken(&landable.taken)) {
-            let crossed = state.crossed(&crossed.taken);
-            drop(state);
+        if let Some(crossed) = taken.into_iter().find(|taken| !state.is_as_taken(taken)) {
+            let crossed = state.crossed(crossed);
+            drop((state, promised));
             return Err(crossed);
         }
         let mut applied = promised.apply()?;
-        state.know(elsewhere);
-        for landable in landables.iter_mut() {
-            let meta = applied.meta_of(&landable.taken.row.names[0]);
-            let content = landable.new.kept().ok().flatten();
-            if let (Some(before), Some(after)) = (landable.present.meta, &meta) {
-                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
-                applied.epilogue().save_others(taken);
-            }
-            state.confirmed(&landable.taken.row, (landable.present.meta.as_ref(), meta.as_ref()), content);
-            if let (Done::Applied, Some(writer)) = (landable.done, &landable.taken.held.writer) {
-                state.saw(&landable.taken.row.names[0], meta.map(|meta| meta.stamp()), self.tree_of(writer.pid));
-            }
-            if let (Done::Applied, Some(shown), Some(below)) = (landable.done, &landable.new.meta, &meta) {
-                state.nodes.keep_ctime(&landable.taken.row.names[0], shown, below);
-            }
-        }
-        for dir in dirs {
-            state.uppers.remove(dir.row.id);
-        }
+        know(&mut state, &mut applied);
         Ok(applied)
     }
 
@@ -193,15 +202,22 @@ impl Overlay {
 }
 
 impl State {
-    /// A reviewed change is lower's now, in the place of what it had before.
+    /// A reviewed change is lower's now, by a landing that has put it in the place of what was there before. Gives what is
+    /// there.
     pub(super) fn confirmed(
         &mut self,
+        applied: &mut Applied<'_>,
         row: &UpperRow,
-        (before, meta): (Option<&Meta>, Option<&Meta>),
+        before: Option<&Meta>,
         content: Option<Kept>,
-    ) {
+    ) -> Option<Meta> {
         let path = &row.names[0];
-        self.restored(path, (before, meta), content.map(|kept| kept.digest));
+        let meta = applied.meta_of(path);
+        if let (Some(before), Some(after)) = (before, &meta) {
+            let taken = self.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
+            applied.epilogue().save_others(taken);
+        }
+        self.restored(path, (before, meta.as_ref()), content.map(|kept| kept.digest));
         if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
             let after = meta.stamp();
             for name in [path.clone()].into_iter().chain(self.others_of(path, &stamp, &after)) {
@@ -216,10 +232,11 @@ impl State {
             if let Some(meta) = meta {
                 // With others' edits merged in it looks like what has landed, and not like its own file.
                 upper.row.looks = Some(FileLooks::default());
-                let base = Base { below: Below::of(Some(meta)), ..upper.row.base };
+                let base = Base { below: Below::of(Some(&meta)), ..upper.row.base };
                 self.uppers.set_landed(row.id, base);
             }
         }
+        meta
     }
 
     /// Lower has something new at a path by our own doing, with that content, in the place of what it had `before`.

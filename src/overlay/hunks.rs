@@ -187,36 +187,21 @@ impl Overlay {
         let (landing, epilogue, backup) = self
             .stage_hunks(split, &mut landed, &present, &how.review)
             .map_err(|err| nothing(self.written_meanwhile(err, change)))?;
-        let rest = epilogue.save[0].clone();
+        let mut rest = epilogue.save[0].clone();
+        outcome.new_id = rest.held.as_ref().map(|held| held.id.clone());
         let kept = landed.kept().doing(|| format!("hash {path}")).map_err(fault)?;
         let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;
-        let applied = {
-            let mut state = self.state.lock();
-            if !state.is_as_taken(change) {
-                let crossed = state.crossed(change);
-                drop((state, promised));
-                return Err(nothing(crossed));
-            }
-            let mut applied = promised.apply().map_err(|err| nothing(err.into()))?;
-            let meta = applied.meta_of(path);
-            let mut rest = rest.clone();
-            if let Some(meta) = &meta {
-                rest.base.below = Below::of(Some(meta));
-            }
-            applied.epilogue().save = vec![rest.clone()];
-            if let (Some(before), Some(after)) = (present.meta, &meta) {
-                let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), kept);
-                applied.epilogue().save_others(taken);
-            }
+        let applied = self.apply_as_taken(promised, [change], |state, applied| {
             state.know(applied.epilogue().anchors.clone());
-            state.confirmed(&change.row, (present.meta.as_ref(), meta.as_ref()), kept);
+            if let Some(meta) = state.confirmed(applied, &change.row, present.meta.as_ref(), kept) {
+                rest.base.below = Below::of(Some(&meta));
+            }
+            applied.epilogue().save[0] = rest.clone();
             state.uppers.set_row(rest);
-            applied
-        };
-        let finished = applied.finish().map_err(|err| nothing(err.into()))?;
+        });
+        let finished = applied.and_then(|applied| Ok(applied.finish()?)).map_err(nothing)?;
         outcome.backup = backup.and_then(|_| finished.backups.into_iter().next());
         outcome.operation = finished.operation.map(|operation| operation.to_string());
-        outcome.new_id = rest.held.map(|held| held.id);
         Ok(outcome)
     }
 
@@ -284,17 +269,8 @@ impl Overlay {
         let event = self.hunks_event(EventName::Discarded, split, review);
         epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
         let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;
-        let applied = {
-            let mut state = self.state.lock();
-            if !state.is_as_taken(change) {
-                let crossed = state.crossed(change);
-                drop((state, promised));
-                return Err(nothing(crossed));
-            }
-            let applied = promised.apply().map_err(|err| nothing(err.into()))?;
-            state.trimmed(change, rest.clone(), upper);
-            applied
-        };
+        let applied = self.apply_as_taken(promised, [change], |state, _| state.trimmed(change, rest.clone(), upper));
+        let applied = applied.map_err(nothing)?;
         // Until it is recorded nobody else may end it.
         let claim = Claim { overlay: self, id: rest.id, judged: true };
         let finished = applied.finish().map_err(|err| nothing(err.into()))?;
