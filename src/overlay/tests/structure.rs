@@ -668,16 +668,13 @@ fn a_hidden_directory_goes_with_the_last_deletions_in_it_that_two_confirm_at_onc
 /// Whoever named the one deletion has said nothing of the directory, nor of what else waits in it.
 #[test]
 fn a_hidden_directory_waits_for_a_deletion_in_it_of_what_has_gone_below() {
-    let below: [(&str, fn(&Bench)); 2] = [
-        ("removed", |bench| std::fs::remove_file(bench.lower_path("d/a")).unwrap()),
-        ("a file", |bench| {
+    for what in ["removed", "a file"] {
+        let bench = removed_directories();
+        std::fs::remove_file(bench.lower_path("d/a")).unwrap();
+        if what == "a file" {
             std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
             bench.put("d", "a person's\n");
-        }),
-    ];
-    for (what, act) in below {
-        let bench = removed_directories();
-        act(&bench);
+        }
         assert_eq!(bench.applied("d/sub/b"), ["d/sub/b", "d/sub"], "{what}");
         assert_eq!(bench.waiting().iter().map(|(path, ..)| path.as_str()).collect::<Vec<_>>(), ["d", "d/a"], "{what}");
         assert_eq!(bench.applied("d/a"), ["d/a", "d"], "{what}");
