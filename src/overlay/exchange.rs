@@ -86,7 +86,7 @@ impl Overlay {
         self.check_in_its_own_place(to)?;
         self.set_apart(&[from, to])?;
         let by = self.doer(caller);
-        let (for_from, for_to) = (self.copy_of(to)?, self.copy_of(from)?);
+        let ((for_from, from_synced), (for_to, to_synced)) = (self.copy_of(to)?, self.copy_of(from)?);
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
         let at_from = self.take_target(from, for_from.id(), to_kind)?;
@@ -106,8 +106,9 @@ impl Overlay {
             };
             let departures = [at_from.gives_way, at_to.gives_way].into_iter().filter_map(GivesWay::departure).collect();
             let enter = |state: &mut State| {
-                state.enter_over(&from.path, Upper::written(at_from.row), replaced_from);
-                state.enter_over(&to.path, Upper::written(at_to.row), replaced_to);
+                let written = |row, synced| Upper { synced, ..Upper::written(row) };
+                state.enter_over(&from.path, written(at_from.row, from_synced), replaced_from);
+                state.enter_over(&to.path, written(at_to.row, to_synced), replaced_to);
                 let copies = state.exchanged_as_copies(from, to);
                 (for_from.keep(), for_to.keep(), copies)
             };
@@ -127,15 +128,23 @@ impl Overlay {
         self.settle_moved(for_to, &by).map(|_| ())
     }
 
-    /// What the view has at one end, as new upper content.
-    fn copy_of(&self, end: &End) -> Result<NewUpper<'_>> {
+    /// What the view has at one end, as new upper content, and whether that was on disk: then the copy is.
+    fn copy_of(&self, end: &End) -> Result<(NewUpper<'_>, bool)> {
         let changed = match &end.origin {
             Origin::Upper(id, _) => Some(*id),
             Origin::Lower(meta) => self.changed_by_other_name(meta),
             Origin::Nothing | Origin::Hidden(_) => None,
         };
-        let Some(id) = changed else { return Ok(self.copy_to_upper(&end.path)?.0) };
+        let Some(id) = changed else {
+            let (copy, _) = self.copy_to_upper(&end.path)?;
+            let Origin::Lower(meta) = &end.origin else { return Ok((copy, false)) };
+            let synced = self.is_on_disk(&end.path, meta)?;
+            if synced {
+                self.sync_copy(&copy, &end.path)?;
+            }
+            return Ok((copy, synced));
+        };
         let (_row, _claimed) = self.claim(id)?;
-        Ok(self.copy_of_upper(id)?.0)
+        self.copy_synced(id, &end.path)
     }
 }

@@ -89,7 +89,7 @@ impl Overlay {
         let Some((anchor, whiteout, is_temporary)) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
-            self.store.open_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
+            self.store.read_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
         }
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
         if !is_temporary {

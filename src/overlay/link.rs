@@ -144,7 +144,7 @@ impl Overlay {
             let target = self.store.upper_place(id)?.read_symlink()?;
             return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
         }
-        let (file, upper) = (self.store.open_upper(id)?, self.store.create_upper(meta.mode)?);
+        let (file, upper) = (self.store.read_upper(id)?, self.store.create_upper(meta.mode)?);
         crate::sys::file::copy_content(&file, &upper.file)?;
         crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
         Ok((upper.new, What::File))

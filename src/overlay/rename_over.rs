@@ -90,6 +90,10 @@ impl Overlay {
         let claimed = self.claim_target(to)?;
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
+        if synced && to.upper().is_some() {
+            // As long as nothing has changed: what gives way here could not be brought back.
+            self.sync_copy(&new, &from.path)?;
+        }
         let taken = self.take_target(to, new.id(), meta.kind)?;
         let replaced = taken.gives_way.goes();
         let kept = self.keep_replaced_content(replaced, &by)?;
@@ -186,7 +190,7 @@ impl Overlay {
         self.set_source_apart(from)?;
         let by = self.doer(caller);
         let (row, claimed) = self.claim_with_target(id, to)?;
-        let (copy, _) = self.copy_of_upper(id)?;
+        let (copy, synced) = self.copy_synced(id, &from.path)?;
         let is_name = row.names.contains(&from.path);
         let parts = if is_name { self.departure(&from.path, id, &row)? } else { None };
         if is_name && parts.is_none() {
@@ -201,7 +205,7 @@ impl Overlay {
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
         let stands = parts.as_ref().map(|parts| parts.id);
         // Saved, for the name that it comes from may go before it is judged.
-        let (entry, gives_way) = (Upper::written(taken.row), taken.gives_way);
+        let (entry, gives_way) = (Upper { synced, ..Upper::written(taken.row) }, taken.gives_way);
         let arrival = Arrival { entry, gives_way, hiding, parts, epilogue: Epilogue::default(), kept };
         let ((copy, renamed), parted) = {
             let mut state = self.state.lock();
@@ -277,6 +281,21 @@ impl Overlay {
         }
         let file = self.lower.open_to_read(path).doing(|| format!("open {path}"))?;
         Ok(is_on_disk(file.as_fd()))
+    }
+
+    /// What upper has a copy of was on disk, and may go from where it was.
+    pub(super) fn sync_copy(&self, copy: &NewUpper<'_>, of: &RelPath) -> Result<()> {
+        self.store.read_upper(copy.id())?.sync_all().doing(|| format!("sync the copy of {of}"))
+    }
+
+    /// Upper content that is a copy of an entry that the caller has claimed, and whether that was synced: then the copy is.
+    pub(super) fn copy_synced(&self, id: UpperId, path: &RelPath) -> Result<(NewUpper<'_>, bool)> {
+        let (copy, what) = self.copy_of_upper(id)?;
+        let synced = what == What::File && self.state.lock().uppers.get(id).is_some_and(|upper| upper.synced);
+        if synced {
+            self.sync_copy(&copy, path)?;
+        }
+        Ok((copy, synced))
     }
 
     /// Keeps whatever stands at the target from being judged, reviewed or let go of.
@@ -496,7 +515,7 @@ impl Overlay {
         drop(claimed);
         if synced {
             // The source is the only copy on disk, and it goes.
-            let copied = self.store.open_upper(upper)?;
+            let copied = self.store.read_upper(upper)?;
             let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
             if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
                 log::error!("{} stays below until its deletion is reviewed: {err}", from.path);

@@ -244,7 +244,7 @@ impl Overlay {
         let doing = || format!("read {}", row.names[0]);
         match row.what {
             What::Whiteout => Ok(Side::default()),
-            What::File => Side::of_file(self.store.open_upper(row.id)?).doing(doing),
+            What::File => Side::of_file(self.store.read_upper(row.id)?).doing(doing),
             What::Symlink => {
                 let target = self.store.upper_place(row.id)?.read_symlink().doing(doing)?;
                 Ok(Side::of_symlink(&target, self.store.upper_meta(row.id)?))

@@ -254,7 +254,7 @@ impl Store {
         }
         let doing = || format!("read upper file {}", row.id);
         Ok(match row.what {
-            What::File => Some(file::digest(&self.open_upper(row.id)?).doing(doing)?),
+            What::File => Some(file::digest(&self.read_upper(row.id)?).doing(doing)?),
             What::Symlink => {
                 use std::os::unix::ffi::OsStrExt;
                 Some(Digest::of(place.read_symlink().doing(doing)?.as_bytes()))

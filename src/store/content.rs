@@ -81,8 +81,8 @@ impl super::Store {
         Ok(StagedContent { digest, size, inline: None })
     }
 
-    /// Takes back [`Self::stage_by_name`], with the row of a landing that was promised and has not come to pass. What a
-    /// backup tells of stays, and so does what was kept before, which is a file of its own.
+    /// Takes back [`Self::stage_by_name`], with the row of a landing that was promised and has not come to pass. What anything
+    /// else needs by now stays, and so does what was kept before, which is a file of its own.
     pub fn unstage(&self, id: UpperId, digest: Digest) -> Result<()> {
         let doing = || "take back content kept by name".to_owned();
         let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
@@ -93,10 +93,11 @@ impl super::Store {
         if self.is_halted() || ours.is_none() || inode(&kept)? != ours {
             return Ok(());
         }
+        let is_based_on = self.content_of_rows()?.contains(&digest) || self.promised()?.contains(&digest);
         let needed = self.vitally(|| {
             self.database.lock().write(|tx| {
                 let hex = digest.to_string();
-                let needed = tx.prepare("SELECT 1 FROM backup WHERE sha256 = ?1")?.exists([&hex])?;
+                let needed = is_based_on || tx.prepare("SELECT 1 FROM backup WHERE sha256 = ?1")?.exists([&hex])?;
                 if !needed {
                     tx.execute("DELETE FROM content WHERE sha256 = ?1 AND bytes IS NULL", [&hex])?;
                 }
@@ -104,6 +105,18 @@ impl super::Store {
             })
         })?;
         if needed { Ok(()) } else { remove_file(&self.dirs, &digest.to_string()) }
+    }
+
+    /// Staged so long ago that a purge took it for forgotten, content may be gone: then nothing may name it. From here on
+    /// none takes it.
+    pub(super) fn check_kept(&self, contents: &[StagedContent]) -> Result<()> {
+        for content in contents.iter().filter(|content| content.inline.is_none()) {
+            let doing = || format!("keep {} bytes of content", content.size);
+            self.note_use(content.digest);
+            let kept = self.dirs.content_place(&content.digest.to_string())?.stat().doing(doing)?;
+            kept.ok_or(io::ErrorKind::NotFound.into()).doing(doing)?;
+        }
+        Ok(())
     }
 
     fn stage_large(

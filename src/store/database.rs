@@ -108,7 +108,8 @@ pub struct Database {
     /// Sweep notes of temporary names that are gone; deleted with the next notes made, for free.
     pub(super) swept: Vec<i64>,
     /// Intents that were undone and could not be retracted: retracted before anything else is written. Whoever recovers
-    /// what a death leaves until then undoes them, for nothing of them is done (`recovery.rs`).
+    /// what a death leaves until then undoes those of which nothing is done (`recovery.rs`). One without steps, a discard, he
+    /// finishes: its promise is all of it, and must last once it was answered.
     pub(super) undone: Vec<i64>,
     /// Recorded before anything else is written or read.
     pub(super) waiting: Waiting,
@@ -245,6 +246,7 @@ impl Database {
     /// The same, on disk when it returns. A sync that failed is not asked for again: the kernel would say that all is
     /// well, and what was committed before may be lost with it.
     pub fn write_durably<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.halt.check()?;
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
         let written = self.commit(Going::All, work);
         self.connection.execute_batch("PRAGMA synchronous = NORMAL")?;

@@ -110,6 +110,8 @@ struct Work<'a> {
     durability: Durability,
     staged: Vec<Staged>,
     dirs: Dirs,
+    /// Whether any of `staged` may have been applied.
+    is_begun: bool,
     /// How many of `staged`, from the first, have been applied; of the next one nobody knows after an error.
     applied: usize,
     intent: Option<i64>,
@@ -139,7 +141,8 @@ impl<'a> Landing<'a> {
         let staged = Vec::new();
         let (made, emptied, to_sync) = (Vec::new(), Vec::new(), Vec::new());
         let dirs = Dirs::default();
-        let work = Work { store, durability, staged, dirs, applied: 0, intent: None, made, emptied, to_sync };
+        let (is_begun, applied, intent) = (false, 0, None);
+        let work = Work { store, durability, staged, dirs, is_begun, applied, intent, made, emptied, to_sync };
         Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
@@ -299,10 +302,12 @@ impl<'a> Landing<'a> {
         let doing = || format!("make {dir}");
         let place = place_below(&mut self.work.dirs, tree, dir)?;
         self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
-        // Noted and not made is harmless: what is not there cannot be removed.
-        let made = place.make_dir(Mode::from_raw_mode(0o755)).doing(doing);
+        if let Err(err) = place.make_dir(Mode::from_raw_mode(0o755)) {
+            // What stands there is somebody's.
+            self.work.store.dirs_gone(std::slice::from_ref(dir))?;
+            return Err(err).doing(doing);
+        }
         self.work.made.push(Made { path: dir.clone(), place });
-        made?;
         Ok(&self.work.made.last().expect("just pushed").place)
     }
 
@@ -388,6 +393,7 @@ impl<'a> Landing<'a> {
         let mut intent = Intent { steps, backups, epilogue, emptied, made, done: Vec::new() };
         work.sync_before_promise()?;
         let store = work.store;
+        store.check_kept(&contents)?;
         let (backups, bytes) = (intent.backups.len(), contents.iter().map(|content| content.size).sum());
         store.purging.note_kept(backups as u64, bytes);
         store.purging.note_recorded(intent.epilogue.events.len() as u64);
@@ -567,6 +573,7 @@ impl Work<'_> {
     }
 
     fn apply(&mut self) -> Result<Vec<StepOutcome>> {
+        self.is_begun = true;
         self.staged.iter().for_each(Staged::keep_others_out);
         let applied = self.apply_steps();
         self.staged.iter().for_each(Staged::let_others_in);
@@ -629,8 +636,7 @@ impl Work<'_> {
     }
 
     fn undo_steps(&mut self) -> Result<()> {
-        if self.intent.is_none() {
-            // Nothing was promised, so nothing was applied.
+        if !self.is_begun {
             return Ok(());
         }
         if let Some(next) = self.staged.get(self.applied)

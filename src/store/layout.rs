@@ -20,8 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
+use super::content::open_kept;
 use super::upper::UpperId;
 use super::{Context, Error, Result, elsewhere};
 use crate::model::RelPath;
@@ -40,6 +42,9 @@ const HOLDER: &str = "holder.json";
 
 /// The name pattern of files that are about to take a path in lower. Reserved: hidden in the view, swept at recovery.
 pub const TEMP_PREFIX: &str = ".fettle-tmp-";
+
+/// In the name of a note beside a file that is being opened despite its mode, before that.
+const MODE_NOTE: &str = "-mode-";
 
 pub fn is_temp_name(name: &OsStr) -> bool {
     name.as_bytes().starts_with(TEMP_PREFIX.as_bytes())
@@ -220,6 +225,28 @@ impl StateDirs {
         }
     }
 
+    /// To be read alone: who may do that needs no other mode.
+    pub fn read_stage_file(&self, id: UpperId) -> Result<File> {
+        open_kept(&self.stage_place(id)?).doing(|| format!("open upper file {id} in {}", self.description))
+    }
+
+    /// Gives upper files their modes again that a process which died has just opened ([`open_despite_mode`]).
+    pub fn restore_modes(&self) -> Result<()> {
+        let doing = || format!("restore modes in {}/stage", self.description);
+        for entry in crate::sys::tree::list(self.stage.as_fd()).doing(doing)? {
+            let Some((id, mode)) = parse_mode_note(&entry.name) else { continue };
+            let restored = match self.stage_place(id)?.set_mode(mode) {
+                Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+                restored => restored,
+            };
+            let note = Place { dir: Arc::clone(&self.stage), name: entry.name };
+            if let Err(err) = restored.and_then(|()| remove(&note)) {
+                log::error!("give upper file {id} its mode {mode:o} again: {err}");
+            }
+        }
+        Ok(())
+    }
+
     /// The numbers of all upper files there are.
     pub fn stage_files(&self) -> Result<Vec<UpperId>> {
         let entries =
@@ -365,13 +392,41 @@ fn remove(place: &Place) -> io::Result<()> {
     }
 }
 
-/// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file.
+/// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file. A death in the
+/// middle leaves a note of it.
 pub(super) fn open_despite_mode(place: &Place) -> io::Result<File> {
+    /// One at a time: another would take the mode of this moment for the file's own.
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _opening = OPENING.lock();
     let meta = place.stat()?.ok_or(io::ErrorKind::NotFound)?;
-    place.set_mode(meta.mode | 0o600)?;
+    let mut note = place.name.clone();
+    note.push(format!("{MODE_NOTE}{:o}", meta.mode));
+    let note = place.sibling(note);
+    note_mode(&note)?;
+    if let Err(err) = place.set_mode(meta.mode | 0o600) {
+        remove(&note)?;
+        return Err(err);
+    }
     let file = place.open(OFlags::RDWR).map(File::from);
     place.set_mode(meta.mode)?;
+    remove(&note)?;
     file
+}
+
+/// A full disk keeps nobody from reading: there a death may change a mode.
+fn note_mode(note: &Place) -> io::Result<()> {
+    match note.create(OFlags::WRONLY, PRIVATE_FILE) {
+        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => Ok(()),
+        // One that could not be removed.
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map(drop),
+    }
+}
+
+/// The upper file that a note is of, and its mode.
+fn parse_mode_note(name: &OsStr) -> Option<(UpperId, u32)> {
+    let (id, mode) = name.to_str()?.split_once(MODE_NOTE)?;
+    Some((UpperId::parse(id.as_ref())?, u32::from_str_radix(mode, 8).ok()?))
 }
 
 fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<OwnedFd> {

@@ -35,6 +35,7 @@ mod recovery;
 mod reserve;
 mod room;
 mod runs;
+mod spared;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -168,7 +169,7 @@ impl Store {
         let (reserve, halt) = (Arc::new(Reserve::open(state)), Arc::new(Halt::default()));
         let database = reserve.vitally(|| Database::open(&dirs, &halt))?;
         let database = Arc::new(Mutex::new(database));
-        let unsynced = Arc::new(Unsynced::new(&dirs));
+        let unsynced = Arc::new(Unsynced::new(&dirs, &halt));
         let checkpointer = Checkpointer::start(&database, &halt, &unsynced, &reserve)?;
         Ok(Self {
             dirs,
@@ -215,6 +216,11 @@ impl Store {
         self.dirs.open_stage_file(id)
     }
 
+    /// The same, to be read alone.
+    pub fn read_upper(&self, id: UpperId) -> Result<File> {
+        self.dirs.read_stage_file(id)
+    }
+
     /// Nothing needs the file of an entry that has gone, once that is recorded.
     pub fn drop_upper_file(&self, id: UpperId) {
         self.room.is_gone(id);
@@ -259,9 +265,11 @@ impl Store {
         self.database.lock().log_file().map(|_| ())
     }
 
-    /// What was committed so far survives a power cut when this returns.
+    /// What was committed so far survives a power cut when this returns. Once a sync has failed nothing does: the next would
+    /// say so all the same.
     pub fn sync(&self) -> Result<()> {
         self.record_waiting()?;
+        self.halt.check()?;
         self.unsynced.sync()?;
         // By a descriptor of its own: others commit meanwhile.
         let log = self.database.lock().log_file()?;

@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// What landings under way need.
-    fn promised(&self) -> Result<HashSet<Digest>> {
+    pub(super) fn promised(&self) -> Result<HashSet<Digest>> {
         let database = self.reading()?;
         promised_in(&database, self.dirs.describe())
     }

@@ -80,6 +80,7 @@ impl Store {
         let mut recovered = Recovered::default();
         let project = self.follow_device(lower)?;
         self.record_done()?;
+        self.dirs.restore_modes()?;
         for (id, intent) in self.load_intents()? {
             let mut waiting = self.decide_intent((lower, project), id, intent, &mut recovered)?;
             waiting.try_for_each(|staged| told_if_it_stays(staged.remove_waiting(self)).map(|_| ()))?;
@@ -166,6 +167,7 @@ impl Store {
             finished.inspect_err(|err| log::error!("finish a landing, which is undone instead: {err}")).is_ok()
         };
         if foreign.is_empty() && is_begun && is_finished() {
+            let intent = self.spare_written(lower, intent)?;
             // Noted with what decides: a death right after it leaves only names that the notes tell.
             let waiting = if is_swept_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
             self.database.lock().write(|tx| {

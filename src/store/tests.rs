@@ -4,7 +4,9 @@ mod in_place;
 mod raise;
 mod several;
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::copied::Project;
@@ -14,7 +16,7 @@ use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
 use crate::sys::sqlite;
-use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
+use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, test_apart, test_as_nobody};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -73,6 +75,12 @@ impl Bench {
             by: None,
         };
         (content, backup)
+    }
+
+    /// A file that nobody has judged.
+    fn save_new_row(&self, id: UpperId) {
+        let (names, base) = (vec![path("a")], Base::of(Below::Nothing));
+        self.store().save_upper(&UpperRow { id, names, what: What::File, base, held: None, looks: None }).unwrap();
     }
 
     /// As if killed right after what decides: the notes are all that is left.
@@ -518,6 +526,28 @@ fn what_is_synced_has_its_large_content_on_disk_before() {
     assert!(passed, "{told}");
 }
 
+#[test]
+fn after_a_sync_of_the_log_that_failed_none_says_that_all_is_well() {
+    let (passed, told) = test_apart("store::tests::one_whose_log_cannot_be_synced", (CONTENT_APART, "1"));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself, as that below.
+#[test]
+fn one_whose_log_cannot_be_synced() {
+    if std::env::var_os(CONTENT_APART).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.store().keep_content(&StagedContent::of(b"small\n".to_vec())).unwrap();
+    let area = Area::Below { dir: bench.path(".fettle/fettle.db-wal"), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    assert_eq!(bench.store().sync().unwrap_err().errno(), libc::EIO);
+    assert!(matches!(bench.store().sync(), Err(Error::Halted(_))));
+    assert_eq!(steps.failed(), 1);
+}
+
 const CONTENT_APART: &str = "FETTLE_CONTENT_NOT_SYNCED";
 
 /// Not a test by itself, as that below.
@@ -534,9 +564,45 @@ fn one_whose_content_cannot_be_synced() {
     let kept = bench.store().stage_content(&bench.file("large")).unwrap();
     bench.store().keep_content(&kept).unwrap();
     assert_eq!(steps.failed(), 0, "keeping it syncs nothing");
-    let failed = bench.store().sync().unwrap_err().to_string();
-    assert_eq!(failed, "sync kept content: Input/output error (os error 5)");
+    let inode = || bench.meta(&format!(".fettle/content/{}", kept.digest)).inode;
+    let first = inode();
     bench.store().sync().unwrap();
+    assert_eq!(steps.failed(), 1, "it is synced, and it could not be");
+    assert_ne!(inode(), first, "what the kernel says of it from here on is not believed");
+    assert_eq!(bench.store().content(kept.digest).unwrap().unwrap(), [7; 100_000]);
+    assert_eq!(std::fs::read_dir(bench.path(".fettle/content")).unwrap().count(), 1, "the other copy alone");
+}
+
+#[test]
+fn content_of_which_no_copy_can_be_synced_keeps_every_sync_from_its_promise() {
+    let (passed, told) = test_apart("store::tests::one_whose_content_is_never_synced", (CONTENT_APART, "1"));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself, as that above.
+#[test]
+fn one_whose_content_is_never_synced() {
+    if std::env::var_os(CONTENT_APART).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    std::fs::write(bench.path("large"), [7; 100_000]).unwrap();
+    let area = Area::Below { dir: bench.path(".fettle/content"), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::AllFail(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    let stage = || bench.store().stage_content(&bench.file("large")).unwrap();
+    bench.store().keep_content(&stage()).unwrap();
+    for _ in 0..2 {
+        let failed = bench.store().sync().unwrap_err().to_string();
+        assert_eq!(failed, "sync kept content: Input/output error (os error 5)");
+        stage();
+    }
+    assert_eq!(steps.failed(), 3, "the file is not asked for again, but each copy is");
+    assert_eq!(std::fs::read_dir(bench.path(".fettle/content")).unwrap().count(), 1, "no copy is left");
+    assert!(!bench.store().is_halted());
+    steps.relent();
+    bench.store().sync().unwrap();
+    assert_eq!(bench.store().content(stage().digest).unwrap().unwrap(), [7; 100_000]);
 }
 
 /// The same of what is not synced by a descriptor of its own; of a file where its name is asked for.
@@ -569,7 +635,7 @@ fn one_whose_upper_entries_cannot_be_synced() {
     let synced = if kind == "file" { store.sync_names() } else { store.sync() };
     assert_eq!(synced.unwrap_err().to_string(), "sync the names of upper content: Input/output error (os error 5)");
     assert_eq!(steps.failed(), 1);
-    store.sync().unwrap();
+    assert!(matches!(store.sync(), Err(Error::Halted(_))), "the kernel would say that all is well");
 }
 
 const APART: &str = "FETTLE_DATABASE_NOT_SYNCED";
@@ -830,6 +896,38 @@ fn an_id_that_a_power_cut_took_is_known_and_leads_on_from_those_before_it() {
     assert_eq!(faults, []);
 }
 
+#[test]
+fn what_is_written_to_a_change_while_it_is_decided_on_outlives_a_kill() {
+    use journal::Fate;
+    let decided = [(Fate::Discarded, true), (Fate::Discarded, false), (Fate::Applied, true), (Fate::Removed, true)];
+    for (fate, writes) in decided {
+        let mut bench = Bench::new();
+        bench.recover().unwrap();
+        let UpperFile { new, mut file } = bench.store().create_upper(0o644).unwrap();
+        file.write_all(b"held\n").unwrap();
+        let change = ChangeId::parse("be000000").unwrap();
+        let held = Held { new: Some(Digest::of(b"held\n")), ..held(&change) };
+        let (id, names, base) = (new.keep(), vec![path("a")], Base::of(Below::Nothing));
+        let row = UpperRow { id, names, what: What::File, base, held: Some(held), looks: None };
+        bench.store().save_upper(&row).unwrap();
+        let landing = Landing::new(bench.store(), Durability::Cached);
+        let verdicts = vec![(change.clone(), path("a"), fate.clone())];
+        let epilogue = Epilogue { drop: vec![id], verdicts, ..Epilogue::default() };
+        std::mem::forget(landing.promise(epilogue).unwrap());
+        if writes {
+            file.write_all(b"more\n").unwrap();
+        }
+        bench.recover().unwrap();
+        let stays = writes && fate != Fate::Removed;
+        let left = UpperRow { held: None, ..row };
+        assert_eq!(bench.store().load_upper().unwrap(), Vec::from_iter(stays.then_some(left)), "{fate:?} {writes}");
+        let found = std::fs::read_to_string(bench.path(&format!(".fettle/stage/{id}"))).ok();
+        assert_eq!(found.as_deref(), stays.then_some("held\nmore\n"));
+        assert_eq!(bench.store().verdict(&change).unwrap().unwrap().fate, fate);
+        assert!(bench.recover().unwrap().is_nothing());
+    }
+}
+
 /// A new file of which nothing is told beside its id.
 fn held(id: &ChangeId) -> Held {
     Held {
@@ -978,4 +1076,129 @@ fn a_directory_of_which_the_permissions_alone_were_recorded_is_read() {
     assert_eq!(serde_json::from_str::<Effect>(&older).unwrap(), renamed(Some(rest)));
     let nothing = serde_json::to_string(&renamed(None)).unwrap();
     assert_eq!(serde_json::from_str::<Effect>(&nothing).unwrap(), renamed(None));
+}
+
+#[test]
+fn a_directory_that_somebody_makes_first_is_his() {
+    let mut bench = Bench::new();
+    let looks = DirLooks { mode: 0o755, uid: 0, gid: 0 };
+    std::fs::create_dir(bench.path("d")).unwrap();
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    let made = landing.make_dir(&bench.lower, &path("d"), looks);
+    assert_eq!(made.unwrap_err().errno(), libc::EEXIST);
+    drop(landing);
+    assert!(bench.path("d").is_dir());
+    bench.recover().unwrap();
+    assert!(bench.path("d").is_dir(), "no note is left");
+}
+
+#[test]
+fn content_that_a_purge_has_taken_before_its_landing_is_named_is_not_promised() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("large"), [7; 100_000]).unwrap();
+    let (content, backup) = bench.backup("large");
+    let kept = bench.path(&format!(".fettle/content/{}", content.digest));
+    let mut landing = Landing::new(bench.store(), Durability::Cached);
+    landing.keep(content, backup);
+    std::fs::remove_file(kept).unwrap();
+    let promised = landing.promise(Epilogue::default()).map(drop);
+    assert_eq!(promised.unwrap_err().to_string(), "keep 100000 bytes of content: entity not found");
+    assert!(bench.store().load_intents().unwrap().is_empty());
+}
+
+#[test]
+fn content_kept_by_name_stays_where_something_is_based_on_it() {
+    for is_base in [true, false] {
+        let bench = Bench::new();
+        let UpperFile { new, mut file } = bench.store().create_upper(0o644).unwrap();
+        let content = [7; 100_000];
+        file.write_all(&content).unwrap();
+        let (id, digest) = (new.keep(), Digest::of(&content));
+        let kept = bench.store().stage_by_name(id, digest, content.len() as u64).unwrap();
+        bench.store().keep_content(&kept).unwrap();
+        if is_base {
+            let base = Base { content: Some(Kept { digest, symlink: false }), ..Base::of(Below::Nothing) };
+            let (id, names) = (bench.store().reserve_upper(), vec![path("a")]);
+            let row = UpperRow { id, names, what: What::Whiteout, base, held: None, looks: None };
+            bench.store().save_upper(&row).unwrap();
+        }
+        bench.store().unstage(id, digest).unwrap();
+        assert_eq!(bench.store().has_content(digest).unwrap(), is_base);
+        assert_eq!(bench.path(&format!(".fettle/content/{digest}")).exists(), is_base);
+    }
+}
+
+const AS_NOBODY: &str = "FETTLE_STORE_AS_NOBODY";
+
+#[test]
+fn who_is_refused_by_modes_finds_them_as_they_were() {
+    for test in ["a_landing_is_let_go_that_may_not_look", "modes_outlive_a_kill", "modes_outlive_two_who_open"] {
+        let (passed, told) = test_as_nobody(&format!("store::tests::{test}"), (AS_NOBODY, "1"));
+        assert!(passed, "{told}");
+    }
+}
+
+/// Not a test by itself, as those below: what the one above starts.
+#[test]
+fn a_landing_is_let_go_that_may_not_look() {
+    if std::env::var_os(AS_NOBODY).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    let promised = deletion_of_the_only_file(&bench).promise(Epilogue::default()).unwrap();
+    let give_mode = |mode| std::fs::set_permissions(bench.path("d"), Permissions::from_mode(mode)).unwrap();
+    give_mode(0);
+    drop(promised);
+    give_mode(0o755);
+    assert_eq!(bench.store().halted(), None, "nothing has changed");
+    assert!(bench.store().load_intents().unwrap().is_empty());
+}
+
+#[test]
+fn modes_outlive_a_kill() {
+    if std::env::var_os(AS_NOBODY).is_none() {
+        return;
+    }
+    for mode in [0o444, 0] {
+        for at in 1.. {
+            let mut bench = Bench::new();
+            let id = bench.store().create_upper(0o600).unwrap().new.keep();
+            let name = bench.path(&format!(".fettle/stage/{id}"));
+            std::fs::set_permissions(&name, Permissions::from_mode(mode)).unwrap();
+            bench.save_new_row(id);
+            let area = Area::Below { dir: bench.path(".fettle/stage"), but: None };
+            let trap = Trap { calls: Calls::Changing, area, at, fate: Fate::Killed, reserve: None };
+            let ended = apart(|| {
+                let _steps = Steps::watch(trap).unwrap();
+                bench.store().open_upper(id).map_or(1, |_| 0)
+            });
+            bench.recover().unwrap();
+            assert_eq!(std::fs::metadata(&name).unwrap().permissions().mode() & 0o777, mode, "killed at {at}");
+            assert_eq!(std::fs::read_dir(bench.path(".fettle/stage")).unwrap().count(), 1);
+            match ended.unwrap() {
+                Ended::Killed => {}
+                Ended::Exited(status) => {
+                    assert!(status == 0 && at > 4, "a note, two modes, and the note goes");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn modes_outlive_two_who_open() {
+    if std::env::var_os(AS_NOBODY).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    let id = bench.store().create_upper(0o600).unwrap().new.keep();
+    let name = bench.path(&format!(".fettle/stage/{id}"));
+    std::fs::set_permissions(&name, Permissions::from_mode(0o444)).unwrap();
+    let open_often = || (0..500).for_each(|_| drop(bench.store().open_upper(id).unwrap()));
+    std::thread::scope(|threads| {
+        threads.spawn(open_often);
+        open_often();
+    });
+    assert_eq!(std::fs::metadata(&name).unwrap().permissions().mode() & 0o777, 0o444);
 }

@@ -1,6 +1,12 @@
 //! What rows tell of and need not be on disk yet. The rows are durable with the log, so it goes there before that.
+//!
+//! The kernel tells of a failed sync once, and of the next that all is well, though what failed to be written is in memory
+//! alone. So what failed is not synced again: content is copied into another file, and where names could not be synced
+//! nothing is written any more.
 
+use std::cell::Cell;
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -8,14 +14,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::content::open_kept;
+use super::halt::Halt;
+use super::landing::random_suffix;
 use super::layout::StateDirs;
 use super::{Context, Result};
 use crate::model::Digest;
+use crate::sys::file::{self, Overwritten};
 use crate::sys::tree::{self, Place};
+use crate::sys::{Mode, OFlags, RenameFlags};
 
 pub(super) struct Unsynced {
     content: Arc<OwnedFd>,
     stage: Arc<OwnedFd>,
+    halt: Arc<Halt>,
     left: Mutex<Left>,
     /// One syncs at a time: who comes meanwhile must not find that nothing is left to do. Taken before `left`.
     one: Mutex<()>,
@@ -25,13 +36,16 @@ pub(super) struct Unsynced {
 struct Left {
     /// Large content.
     digests: HashSet<Digest>,
+    /// The same, of whose file a sync has failed.
+    failed: HashSet<Digest>,
     /// What has come to stand in `stage/` and is not synced by itself: directories, symlinks, nodes.
     names: bool,
 }
 
 impl Unsynced {
-    pub fn new(dirs: &StateDirs) -> Self {
-        Self { content: dirs.content_dir(), stage: dirs.stage_dir(), left: Mutex::default(), one: Mutex::default() }
+    pub fn new(dirs: &StateDirs, halt: &Arc<Halt>) -> Self {
+        let (content, stage, halt) = (dirs.content_dir(), dirs.stage_dir(), Arc::clone(halt));
+        Self { content, stage, halt, left: Mutex::default(), one: Mutex::default() }
     }
 
     pub fn note_content(&self, digest: Digest) {
@@ -45,36 +59,83 @@ impl Unsynced {
     /// Before the log is synced.
     pub fn sync(&self) -> Result<()> {
         let _one = self.one.lock();
-        let left = std::mem::take(&mut *self.left.lock());
-        let synced = self.sync_contents(&left.digests).and_then(|()| self.sync_names(left.names));
+        let mut left = std::mem::take(&mut *self.left.lock());
+        let synced = self.sync_contents(&mut left).and_then(|()| self.sync_names(left.names));
         if synced.is_err() {
             let mut again = self.left.lock();
             again.digests.extend(left.digests);
+            again.failed.extend(left.failed);
             again.names |= left.names;
         }
         synced
     }
 
-    fn sync_contents(&self, digests: &HashSet<Digest>) -> Result<()> {
-        if digests.is_empty() {
+    /// Of `left` stays what is not on disk, for another try.
+    fn sync_contents(&self, left: &mut Left) -> Result<()> {
+        if left.digests.is_empty() && left.failed.is_empty() {
             return Ok(());
         }
-        let files = digests.iter().try_for_each(|digest| self.sync_file(*digest));
-        files.and_then(|()| tree::sync_dir(self.content.as_fd())).doing(|| "sync kept content".to_owned())
+        let doing = || "sync kept content".to_owned();
+        let whole = left.digests.difference(&left.failed).copied().collect::<Vec<_>>();
+        for digest in whole {
+            let Some(kept) = self.open(digest).doing(doing)? else { continue };
+            if let Err(err) = kept.sync_all() {
+                log::error!("sync kept content {digest}, of which another copy is made: {err}");
+                left.failed.insert(digest);
+            }
+        }
+        for digest in left.failed.clone() {
+            self.make_anew(digest).doing(doing)?;
+            left.failed.remove(&digest);
+            left.digests.remove(&digest);
+        }
+        self.sync_dir(&self.content, "sync kept content")
     }
 
-    fn sync_file(&self, digest: Digest) -> io::Result<()> {
-        match open_kept(&Place { dir: Arc::clone(&self.content), name: digest.to_string().into() }) {
-            // Purged, or taken back.
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-            file => file?.sync_all(),
+    /// Puts a copy in the place of a file that could not be synced. What that has is in memory, as long as nobody needs the
+    /// room; what it has no more is told by its hash wherever it is read, and nothing to be synced.
+    fn make_anew(&self, digest: Digest) -> io::Result<()> {
+        let Some(kept) = self.open(digest)? else { return Ok(()) };
+        if file::digest(&kept)? != digest {
+            log::error!("kept content {digest} is lost: it could not be written to the disk");
+            return Ok(());
         }
+        let temp = self.place(format!("new-{}", random_suffix()));
+        let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from)?;
+        let to = Overwritten { file: &copy, was: None, written: &Cell::default() };
+        // Byte by byte: a clone would have the blocks that are bad.
+        let written = file::overwrite(&kept, &to).and_then(|()| copy.sync_all());
+        match written.and_then(|()| temp.rename(&self.place(digest.to_string()), RenameFlags::empty())) {
+            Ok(()) => Ok(()),
+            Err(err) => {
+                temp.unlink()?;
+                Err(err)
+            }
+        }
+    }
+
+    /// None where it was purged, or taken back.
+    fn open(&self, digest: Digest) -> io::Result<Option<File>> {
+        match open_kept(&self.place(digest.to_string())) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+            kept => kept.map(Some),
+        }
+    }
+
+    fn place(&self, name: String) -> Place {
+        Place { dir: Arc::clone(&self.content), name: name.into() }
     }
 
     fn sync_names(&self, are_new: bool) -> Result<()> {
         match are_new {
-            true => tree::sync_dir(self.stage.as_fd()).doing(|| "sync the names of upper content".to_owned()),
+            true => self.sync_dir(&self.stage, "sync the names of upper content"),
             false => Ok(()),
         }
+    }
+
+    fn sync_dir(&self, dir: &OwnedFd, doing: &str) -> Result<()> {
+        let dir = tree::open_itself(dir.as_fd()).map(File::from).doing(|| doing.to_owned())?;
+        let synced = dir.sync_all().doing(|| doing.to_owned());
+        synced.inspect_err(|err| self.halt.halt(&err.to_string()))
     }
 }

@@ -8,6 +8,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -309,9 +310,23 @@ pub fn apart(work: impl FnOnce() -> u8) -> io::Result<Ended> {
 /// Runs one test, by its whole name, in a process of its own, in which nothing else runs and which knows by a variable that
 /// it is meant. Gives whether it passed, and what it said.
 pub fn test_apart(name: &str, (variable, value): (&str, &str)) -> (bool, String) {
+    told(one_test(name).env(variable, value))
+}
+
+/// The same as a user who is refused what modes refuse.
+pub fn test_as_nobody(name: &str, (variable, value): (&str, &str)) -> (bool, String) {
+    const NOBODY: u32 = 65534;
+    told(one_test(name).env(variable, value).uid(NOBODY).gid(NOBODY).current_dir("/"))
+}
+
+fn one_test(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a running program has a path"));
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
-    let output = command.env(variable, value).stdin(Stdio::null()).output().expect("what runs can be started again");
+    command
+}
+
+fn told(command: &mut Command) -> (bool, String) {
+    let output = command.stdin(Stdio::null()).output().expect("what runs can be started again");
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

@@ -357,6 +357,6 @@ pub fn sync_dir(dir: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// `O_PATH` descriptors cannot be synced; the directory is opened anew through itself.
-fn open_itself(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub fn open_itself(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }

@@ -194,14 +194,18 @@ fn one_that_is_not_synced() {
     std::fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
     std::fs::write(bench.path("new"), large("new")).unwrap();
     let area = Area::Below { dir: bench.dir.path().join(&not_synced), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    // Of content another copy is made.
+    let is_copied = not_synced == ".fettle/content";
+    let fate = if is_copied { Fate::AllFail(libc::EIO) } else { Fate::Fails(libc::EIO) };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate, reserve: None };
     let steps = Steps::watch(trap).unwrap();
     let mut landing = Landing::new(bench.store(), Durability::Cached);
     landing.rewrite(&bench.lower, &path("a"), bench.stamp("a"), &bench.file("new"), &bench.file("a")).unwrap();
     assert_eq!(steps.failed(), 0);
     if not_synced != "a" {
         assert!(landing.promise(Epilogue::default()).is_err());
-        assert_eq!((content(&bench, "b"), steps.failed()), (large("old"), 1));
+        assert_eq!(content(&bench, "b"), large("old"));
+        assert!(steps.failed() >= 1);
         return;
     }
     let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
