@@ -63,7 +63,7 @@ impl Store {
     pub(super) fn recover_from_power_cut(&self, sweep: &Sweep<'_>, recovered: &mut Recovered) -> Result<()> {
         let Some(now) = process::boot_id() else { return Ok(()) };
         if self.lost_power()? {
-            recovered.gone = self.drop_rows_without_content()?;
+            self.drop_rows_without_content(recovered)?;
             self.drop_damaged_content()?;
             self.note_boot_of_rows(&now)?;
         }
@@ -90,10 +90,9 @@ impl Store {
 
     /// The removal of an upper file reached the disk, that of its row did not. Left alone, the row would hide what lower
     /// has. Only where upper is on the project's own disk: another that is missing is no loss yet.
-    fn drop_rows_without_content(&self) -> Result<Vec<RelPath>> {
-        let mut gone = Vec::new();
+    fn drop_rows_without_content(&self, recovered: &mut Recovered) -> Result<()> {
         if !self.dirs.has_own_stage() {
-            return Ok(gone);
+            return Ok(());
         }
         for row in self.load_upper()?.into_iter().filter(|row| row.what != What::Whiteout) {
             let doing = || format!("stat upper file {}", row.id);
@@ -106,21 +105,23 @@ impl Store {
                 place.make_dir(LOST_DIR_MODE).doing(|| format!("make upper entry {} anew", row.id))?;
                 self.unsynced.note_names();
             } else {
-                self.lose_upper(&row)?;
-                gone.extend(row.names.into_iter().next());
+                recovered.add(self.lose_upper(&row)?);
             }
         }
-        Ok(gone)
+        Ok(())
     }
 
     /// Whoever asks for its id, or for one that it has superseded, is told.
-    fn lose_upper(&self, row: &UpperRow) -> Result<()> {
+    fn lose_upper(&self, row: &UpperRow) -> Result<Recovered> {
+        let lost = Recovered { gone: row.names.iter().take(1).cloned().collect(), ..Recovered::default() };
         self.database.lock().write(|tx| {
             if let (Some(held), Some(path)) = (&row.held, row.names.first()) {
                 verdicts::put(tx, &held.id, path, &Fate::Lost)?;
             }
+            lost.record(tx)?;
             upper::delete(tx, row.id)
-        })
+        })?;
+        Ok(lost)
     }
 
     fn noted_boot(&self) -> Result<Option<String>> {

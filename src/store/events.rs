@@ -272,9 +272,16 @@ impl Store {
         for batch in beyond.chunks(BATCH) {
             gone += self.database.lock().write(|tx| let_go(tx, batch, &needed))?;
         }
+        self.forget_verdicts()?;
         // What is left is counted anew.
         *self.purging.measured.lock() = Measured::default();
         Ok(gone)
+    }
+
+    /// When the oldest that is left was, in milliseconds.
+    pub(super) fn oldest_event(&self) -> Result<Option<i64>> {
+        let oldest = self.read_events("TRUE ORDER BY seq LIMIT 1", [])?;
+        Ok(oldest.first().map(|event| event.time.as_millisecond()))
     }
 
     fn measure_events(&self) -> Result<u64> {

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use super::backups;
 use super::copied::Project;
-use super::events::EventDraft;
-use super::journal::{self, Act, Epilogue, Intent, Step};
+use super::events::{self, EventDraft};
+use super::journal::{self, Act, Intent, Step};
 use super::landing::{
     Progress, Staged, is_swept_early, keep_foreign, open_dirs_of, remove_if_empty, sweep_notes, sync_opened,
 };
@@ -51,38 +51,42 @@ impl Recovered {
         ];
         told.into_iter().flat_map(|(paths, words)| paths.iter().map(move |path| (path, words)))
     }
-}
 
-impl Store {
-    pub fn recover(&self, lower: &Tree) -> Result<Recovered> {
-        self.vitally(|| {
-            let recovered = self.recover_once(lower)?;
-            self.record_recovery(&recovered)?;
-            Ok(recovered)
-        })
-    }
-
-    fn record_recovery(&self, recovered: &Recovered) -> Result<()> {
+    /// Tells it in the log, by the transaction that decides it: nobody else will know.
+    pub(super) fn record(&self, tx: &Transaction<'_>) -> Result<()> {
         let event = |(path, words): (&RelPath, &str)| {
             EventDraft::new(EventName::Recovered).with(|event| {
                 event.path = Some(path.clone());
                 event.message = Some(words.to_owned());
             })
         };
-        let events: Vec<EventDraft> = recovered.told().map(event).collect();
-        if events.is_empty() {
-            return Ok(());
-        }
-        self.record_epilogue(&Epilogue { events, ..Epilogue::default() })
+        events::put_all(tx, &self.told().map(event).collect::<Vec<_>>(), &[]).map(drop)
     }
 
-    fn recover_once(&self, lower: &Tree) -> Result<Recovered> {
+    pub(super) fn add(&mut self, other: Self) {
+        let Self { finished, undone, foreign, gone, swept } = other;
+        self.finished.extend(finished);
+        self.undone.extend(undone);
+        self.foreign.extend(foreign);
+        self.gone.extend(gone);
+        self.swept += swept;
+    }
+}
+
+impl Store {
+    pub fn recover(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
+        // Where room must be made for it, it goes on from where it was.
+        self.vitally(|| self.recover_once(lower, &mut recovered))?;
+        Ok(recovered)
+    }
+
+    fn recover_once(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
         let project = self.follow_device(lower)?;
         self.record_done()?;
         self.dirs.restore_modes()?;
         for (id, intent) in self.load_intents()? {
-            let mut waiting = self.decide_intent((lower, project), id, intent, &mut recovered)?;
+            let mut waiting = self.decide_intent((lower, project), id, intent, recovered)?;
             waiting.try_for_each(|staged| told_if_it_stays(staged.remove_waiting(self)).map(|_| ()))?;
         }
         if project == Project::Copy {
@@ -91,11 +95,11 @@ impl Store {
         let mut sweep = Sweep::of(lower);
         recovered.swept += self.sweep_noted(&mut sweep)?;
         recovered.swept += self.sweep_strays(&sweep)?;
-        self.recover_from_power_cut(&sweep, &mut recovered)?;
+        self.recover_from_power_cut(&sweep, recovered)?;
         self.remove_doomed(lower)?;
         recovered.swept += self.sweep_stage()?;
         recovered.swept += self.sweep_content()?;
-        Ok(recovered)
+        Ok(())
     }
 
     /// Removes what landings could not remove, now that nobody lands anything.
@@ -170,23 +174,28 @@ impl Store {
             let intent = self.spare_written(lower, intent)?;
             // Noted with what decides: a death right after it leaves only names that the notes tell.
             let waiting = if is_swept_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
+            let finished = staged.iter().map(|staged| staged.step.path.clone()).chain(gone).collect();
+            let decided = Recovered { finished, ..Recovered::default() };
             self.database.lock().write(|tx| {
                 journal::fulfil(tx, id, &intent)?;
+                decided.record(tx)?;
                 note_sweep(tx, &waiting)
             })?;
-            recovered.finished.extend(staged.iter().map(|staged| staged.step.path.clone()).chain(gone));
+            recovered.add(decided);
         } else {
             foreign.extend(self.undo_all(&staged)?);
             let waiting = sweep_notes(&staged);
             // What an outsider has replaced since may have been the only place of the old content.
             let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
+            let undone = staged.iter().map(|staged| staged.step.path.clone()).collect();
+            let decided = Recovered { undone, foreign: foreign.clone(), ..Recovered::default() };
             self.database.lock().write(|tx| {
                 kept.iter().try_for_each(|backup| backups::put(tx, backup).map(|_| ()))?;
                 journal::retract(tx, id)?;
+                decided.record(tx)?;
                 note_sweep(tx, &waiting)
             })?;
-            recovered.undone.extend(staged.iter().map(|staged| staged.step.path.clone()));
-            recovered.foreign.extend(foreign);
+            recovered.add(decided);
         }
         // As after any landing: what waits may be needed as long as a power cut can take back what was decided.
         if staged.len() > 1 {

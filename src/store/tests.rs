@@ -1202,3 +1202,22 @@ fn modes_outlive_two_who_open() {
     });
     assert_eq!(std::fs::metadata(&name).unwrap().permissions().mode() & 0o777, 0o444);
 }
+
+#[test]
+fn what_recovery_decides_is_told_by_what_decides_it() {
+    for applies in [true, false] {
+        let mut bench = Bench::new();
+        let promised = deletion_of_the_only_file(&bench).promise(Epilogue::default()).unwrap();
+        match applies {
+            true => std::mem::forget(promised.apply().unwrap()),
+            false => std::mem::forget(promised),
+        }
+        bench.decide_only();
+        bench.recover().unwrap();
+        let told = bench.store().events_since(0).unwrap();
+        let told: Vec<_> = told.iter().map(|event| (event.event, event.message.as_deref())).collect();
+        let became =
+            if applies { "its interrupted landing was finished" } else { "its interrupted landing was undone" };
+        assert_eq!(told, [(EventName::Recovered, Some(became))]);
+    }
+}

@@ -1,11 +1,16 @@
 //! What became of ids that no longer live, so that each answers with its own message.
 
+use std::collections::{HashMap, HashSet};
+
 use rusqlite::OptionalExtension;
 
 use super::journal::Fate;
 use super::{Result, Store};
 use crate::model::{ChangeId, RelPath};
 use crate::sys::sqlite::Transaction;
+
+/// Rows deleted in one transaction; who commits waits for one at most.
+const BATCH: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -38,6 +43,52 @@ impl Store {
                 at,
             })
         }))
+    }
+}
+
+impl Store {
+    /// Lets what became of ids go with the events that told it, but for what leads to a change that still waits.
+    pub(super) fn forget_verdicts(&self) -> Result<()> {
+        let Some(since) = self.oldest_event()? else { return Ok(()) };
+        let leads_on = self.ids_that_lead_on()?;
+        let old = {
+            let database = self.reading()?;
+            // Each successor's comes after its own, whatever the clock did.
+            let mut statement = database.reader().prepare(
+                "SELECT rowid, id FROM verdict
+                 WHERE rowid < COALESCE((SELECT MIN(rowid) FROM verdict WHERE at >= ?1), 9223372036854775807)",
+            )?;
+            let rows = statement.query_map([since], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        let old: Vec<i64> = old.into_iter().filter(|(_, id)| !leads_on.contains(id)).map(|(row, _)| row).collect();
+        old.chunks(BATCH).try_for_each(|batch| {
+            self.database.lock().write(|tx| {
+                let mut delete = tx.prepare_cached("DELETE FROM verdict WHERE rowid = ?1")?;
+                batch.iter().try_for_each(|row| Ok(delete.execute([row]).map(|_| ())?))
+            })
+        })
+    }
+
+    /// Ids of what waits, and those that became it.
+    fn ids_that_lead_on(&self) -> Result<HashSet<String>> {
+        let mut before: HashMap<String, Vec<String>> = HashMap::new();
+        {
+            let database = self.reading()?;
+            let query = "SELECT successor, id FROM verdict WHERE successor IS NOT NULL";
+            let mut statement = database.reader().prepare(query)?;
+            for row in statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))? {
+                let (successor, id) = row?;
+                before.entry(successor).or_default().push(id);
+            }
+        }
+        let held = self.load_upper()?.into_iter().filter_map(|row| row.held);
+        let (mut found, mut next) = (HashSet::new(), held.map(|held| held.id.to_string()).collect::<Vec<_>>());
+        while let Some(id) = next.pop() {
+            next.extend(before.remove(&id).into_iter().flatten());
+            found.insert(id);
+        }
+        Ok(found)
     }
 }
 

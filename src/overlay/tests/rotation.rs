@@ -46,6 +46,32 @@ fn the_oldest_events_go_and_numbers_go_on() {
 }
 
 #[test]
+fn what_became_of_ids_goes_with_what_told_it_but_for_what_leads_to_what_waits() {
+    let bench = Bench::new();
+    bench.put("discarded", &lines(100));
+    bench.save("discarded", &changed(100, 60));
+    let discarded = bench.only_id();
+    bench.view().discard(std::slice::from_ref(&discarded), &HOW.review).unwrap();
+    bench.put("waits", &lines(100));
+    let superseded = [60, 70, 80].map(|count| {
+        bench.save("waits", &changed(100, count));
+        bench.only_id()
+    });
+    let known = |id| bench.view().store().verdict(id).unwrap().is_some();
+    let all = || [&discarded, &superseded[0], &superseded[1]].map(known);
+    assert_eq!(all(), [true; 3]);
+    bench.fill_log(8 << 10);
+    assert!(bench.view().store().rotate_events(8 << 10).unwrap() > 0);
+    assert_eq!(all(), [false, true, true]);
+    assert_eq!(bench.view().check().unwrap().0, []);
+    bench.view().discard(&superseded[2..], &HOW.review).unwrap();
+    bench.fill_log(8 << 10);
+    bench.view().store().rotate_events(8 << 10).unwrap();
+    assert_eq!(all(), [false; 3]);
+    assert_eq!(bench.view().check().unwrap().0, []);
+}
+
+#[test]
 fn however_little_is_allowed_the_latest_stays() {
     let bench = Bench::new();
     (0..3).for_each(|turn| bench.save(&format!("new{turn}"), "new\n"));
