@@ -202,6 +202,12 @@ impl Database {
         Ok(row.max(file) + 1)
     }
 
+    /// Recovery has saved rows that intents alone told of.
+    pub(super) fn pass_saved_uppers(&mut self, dirs: &StateDirs) -> Result<()> {
+        self.upper_next = self.upper_next.max(self.first_free_upper(dirs)?);
+        Ok(())
+    }
+
     pub fn next_upper(&mut self) -> UpperId {
         let id = UpperId::new(self.upper_next);
         self.upper_next += 1;
@@ -273,7 +279,7 @@ impl Database {
 
     fn note_commit(&mut self, gone: Going) {
         self.undone.clear();
-        self.waiting.is_recorded(gone);
+        self.waiting.note_recorded(gone);
         self.commits += 1;
         if let Some(watch) = &self.log_watch
             && self.connection.log_bytes() >= watch.bytes_min

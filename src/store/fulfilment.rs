@@ -81,7 +81,7 @@ impl Waiting {
     }
 
     /// That transaction is committed.
-    pub fn is_recorded(&mut self, gone: Going) {
+    pub fn note_recorded(&mut self, gone: Going) {
         self.rows.clear();
         if gone == Going::All {
             self.unneeded.extend(self.fulfilments.drain(..).flat_map(|done| done.unneeded));

@@ -36,7 +36,7 @@ use foreign::foreign_in;
 pub(super) use foreign::{keep_foreign, remove_if_empty};
 pub use made::NewContent;
 use made::{MadeEntry, make_entry, meta_when_named};
-pub(super) use staged::{Progress, Staged, is_swept_early, sweep_notes};
+pub(super) use staged::{Progress, Staged, sweep_early, sweep_notes};
 use staged::{discard_temp, own_dir, place_among, place_below};
 
 /// Whether what was done survives a power cut when the landing returns, or only a killed process.
@@ -447,7 +447,7 @@ impl Applied<'_> {
     /// Gives the operation that it is or will be, and not the names that backups get.
     pub fn finish_soon(mut self) -> Result<Option<OperationId>> {
         let store = self.work.store;
-        let is_swept = self.is_swept_early();
+        let is_swept = self.sweep_early();
         if !is_swept || !self.is_light() {
             return Ok(self.finish_swept(is_swept)?.operation);
         }
@@ -461,14 +461,14 @@ impl Applied<'_> {
         self.work.made.is_empty() && self.work.emptied.is_empty() && self.outcomes.iter().all(is_small)
     }
 
-    fn is_swept_early(&self) -> bool {
-        self.work.durability == Durability::Cached && is_swept_early(&self.work.staged, self.work.store)
+    fn sweep_early(&self) -> bool {
+        self.work.durability == Durability::Cached && sweep_early(&self.work.staged, self.work.store)
     }
 
     /// Records what was done and removes what waited.
     /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
     pub fn finish(self) -> Result<Landed> {
-        let is_swept = self.is_swept_early();
+        let is_swept = self.sweep_early();
         self.finish_swept(is_swept)
     }
 

@@ -240,7 +240,7 @@ impl StateDirs {
                 restored => restored,
             };
             let note = Place { dir: Arc::clone(&self.stage), name: entry.name };
-            if let Err(err) = restored.and_then(|()| remove(&note)) {
+            if let Err(err) = restored.and_then(|()| note.remove()) {
                 log::error!("give upper file {id} its mode {mode:o} again: {err}");
             }
         }
@@ -288,12 +288,12 @@ impl StateDirs {
         let json = serde_json::to_vec(note).map_err(io::Error::other).doing(|| "write holder.json".to_owned())?;
         let place = self.holder_place()?;
         // One that root's daemon left may not be written to, but be removed by whoever has the directory.
-        let made = remove(&place).and_then(|()| place.create(OFlags::WRONLY, PRIVATE_FILE));
+        let made = place.remove().and_then(|()| place.create(OFlags::WRONLY, PRIVATE_FILE));
         made.and_then(|file| File::from(file).write_all(&json)).doing(|| format!("write {}/{HOLDER}", self.description))
     }
 
     pub fn clear_holder(&self) -> Result<()> {
-        remove(&self.holder_place()?).doing(|| format!("remove {}/{HOLDER}", self.description))
+        self.holder_place()?.remove().doing(|| format!("remove {}/{HOLDER}", self.description))
     }
 
     fn holder_place(&self) -> Result<Place> {
@@ -376,20 +376,12 @@ fn write_over(place: &Place, content: &[u8], flags: RenameFlags) -> io::Result<(
     name.push(".new");
     let new = place.sibling(name);
     // An earlier attempt may have come so far.
-    remove(&new)?;
+    new.remove()?;
     let file = File::from(new.create(OFlags::WRONLY, PRIVATE_FILE)?);
     (&file).write_all(content)?;
     file.sync_all()?;
     new.rename(place, flags)?;
     place.sync_dir()
-}
-
-fn remove(place: &Place) -> io::Result<()> {
-    match place.unlink() {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => place.remove_dir(),
-        other => other,
-    }
 }
 
 /// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file. A death in the
@@ -404,12 +396,12 @@ pub(super) fn open_despite_mode(place: &Place) -> io::Result<File> {
     let note = place.sibling(note);
     note_mode(&note)?;
     if let Err(err) = place.set_mode(meta.mode | 0o600) {
-        remove(&note)?;
+        note.remove()?;
         return Err(err);
     }
     let file = place.open(OFlags::RDWR).map(File::from);
     place.set_mode(meta.mode)?;
-    remove(&note)?;
+    note.remove()?;
     file
 }
 

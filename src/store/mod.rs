@@ -223,7 +223,7 @@ impl Store {
 
     /// Nothing needs the file of an entry that has gone, once that is recorded.
     pub fn drop_upper_file(&self, id: UpperId) {
-        self.room.is_gone(id);
+        self.room.note_gone(id);
         self.in_passing.lock().insert(id);
         if !self.stays_until_recorded(id) {
             self.remove_upper_file(id);

@@ -10,7 +10,7 @@ use super::copied::Project;
 use super::events::{self, EventDraft};
 use super::journal::{self, Act, Intent, Step};
 use super::landing::{
-    Progress, Staged, is_swept_early, keep_foreign, open_dirs_of, remove_if_empty, sweep_notes, sync_opened,
+    Progress, Staged, keep_foreign, open_dirs_of, remove_if_empty, sweep_early, sweep_notes, sync_opened,
 };
 use super::sweep::{Sweep, SweepNote, note_sweep, told_if_it_stays};
 use super::upper::{UpperId, What, parse_row};
@@ -78,6 +78,7 @@ impl Store {
         let mut recovered = Recovered::default();
         // Where room must be made for it, it goes on from where it was.
         self.vitally(|| self.recover_once(lower, &mut recovered))?;
+        self.database.lock().pass_saved_uppers(&self.dirs)?;
         Ok(recovered)
     }
 
@@ -173,7 +174,7 @@ impl Store {
         if foreign.is_empty() && is_begun && is_finished() {
             let intent = self.spare_written(lower, intent)?;
             // Noted with what decides: a death right after it leaves only names that the notes tell.
-            let waiting = if is_swept_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
+            let waiting = if sweep_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
             let finished = staged.iter().map(|staged| staged.step.path.clone()).chain(gone).collect();
             let decided = Recovered { finished, ..Recovered::default() };
             self.database.lock().write(|tx| {

@@ -33,7 +33,7 @@ impl Room {
         self.change(before, blocks * BLOCK_BYTES);
     }
 
-    pub(super) fn is_gone(&self, id: UpperId) {
+    pub(super) fn note_gone(&self, id: UpperId) {
         let before = self.taken.lock().remove(&id).unwrap_or(0);
         self.change(before, 0);
     }
@@ -83,11 +83,11 @@ mod tests {
         let mut nameless = Nameless::new(room.clone());
         nameless.takes(10);
         nameless.takes(3);
-        room.is_gone(one);
-        room.is_gone(one);
+        room.note_gone(one);
+        room.note_gone(one);
         assert_eq!(room.used(), 5 * BLOCK_BYTES);
         drop(nameless);
-        room.is_gone(two);
+        room.note_gone(two);
         assert_eq!(room.used(), 0);
     }
 }

@@ -1221,3 +1221,16 @@ fn what_recovery_decides_is_told_by_what_decides_it() {
         assert_eq!(told, [(EventName::Recovered, Some(became))]);
     }
 }
+
+/// Else the next entry would come in its place.
+#[test]
+fn an_entry_that_an_intent_alone_tells_of_keeps_its_number() {
+    let mut bench = Bench::new();
+    let (id, names, base) = (bench.store().reserve_upper(), vec![path("a")], Base::of(Below::Nothing));
+    let row = UpperRow { id, names, what: What::Whiteout, base, held: None, looks: None };
+    let epilogue = Epilogue { save: vec![row], ..Epilogue::default() };
+    std::mem::forget(Landing::new(bench.store(), Durability::Cached).promise(epilogue).unwrap());
+    bench.recover().unwrap();
+    assert_eq!(bench.store().load_upper().unwrap().len(), 1);
+    assert_ne!(bench.store().reserve_upper(), id);
+}

@@ -13,7 +13,8 @@ use crate::sys::Mode;
 use crate::sys::file::{self, FileKind, Meta, OwnLooks};
 use crate::sys::sqlite::Transaction;
 
-/// Names an upper entry and its file in `stage/`. Never given twice.
+/// Names an upper entry and its file in `stage/`. Given once by one process; the next may give what neither a row nor a
+/// file has any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UpperId(i64);
 

@@ -337,6 +337,15 @@ impl Place {
         open_itself(self.dir.as_fd())
     }
 
+    /// Removes a file or an empty directory, if one is there.
+    pub fn remove(&self) -> io::Result<()> {
+        match self.unlink() {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(err) if err.raw_os_error() == Some(libc::EISDIR) => self.remove_dir(),
+            removed => removed,
+        }
+    }
+
     /// Makes the directory's entries durable.
     pub fn sync_dir(&self) -> io::Result<()> {
         sync_dir(self.dir.as_fd())

@@ -134,7 +134,7 @@ impl Staged {
             Act::Place { .. } | Act::Supplant { .. } => self.swap_in(store),
             Act::Raise { upper, .. } => {
                 self.swap_in(store)?;
-                store.room.is_gone(*upper);
+                store.room.note_gone(*upper);
                 Ok(())
             }
             Act::Take { new, .. } => {
@@ -613,7 +613,7 @@ pub(in crate::store) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
 /// Removes what waits before the landing is recorded, where that needs no note: once its only step is done it is never
 /// undone, for recovery finds it done, and what it replaced is kept with the intent. False where nothing was removed, or
 /// not all, so that notes must tell.
-pub(in crate::store) fn is_swept_early(staged: &[Staged], store: &Store) -> bool {
+pub(in crate::store) fn sweep_early(staged: &[Staged], store: &Store) -> bool {
     match staged {
         // What never had a temporary name has left none.
         [one] if one.nameless.is_some() => true,
@@ -684,10 +684,5 @@ fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
 }
 
 pub(super) fn discard_temp(waiting: &Place) -> Result<()> {
-    let removed = match waiting.unlink() {
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(err) if err.raw_os_error() == Some(libc::EISDIR) => waiting.remove_dir(),
-        other => other,
-    };
-    removed.doing(|| "remove a temporary name".to_owned())
+    waiting.remove().doing(|| "remove a temporary name".to_owned())
 }
