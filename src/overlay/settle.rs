@@ -144,8 +144,9 @@ impl Overlay {
             let mut claim = Claim { overlay: self, id, judged: false };
             let settled = match self.judge(&job, actor) {
                 Err(Error::Denied) => Err(Error::Denied),
-                // What was read had changed or gone under our hands: who did that has it judged.
-                Err(_) if self.is_disturbed(&job) => Ok(Settled::Postponed),
+                // What was read had changed or gone under our hands: who did that has it judged. Not where it is done, and
+                // nothing is written any more for want of its record.
+                Err(_) if !self.store.is_halted() && self.is_disturbed(&job) => Ok(Settled::Postponed),
                 other => other,
             };
             claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));

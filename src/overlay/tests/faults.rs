@@ -86,6 +86,7 @@ const WRONG_ONCE: &[(&str, &str, u64)] = &[
     ("a path is made anew after a rename, and held", "a failing write", 1),
     ("a small edit is renamed over its file", "a failing sync", 1),
     ("a small edit is renamed over its file", "a failing write", 3),
+    ("two files change places, and both land", "a failing sync", 6),
     ("directories change places, and a new file stands where an older one was", "a failing write", 3),
 ];
 
