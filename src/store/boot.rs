@@ -13,7 +13,6 @@ use rusqlite::OptionalExtension;
 use super::sweep::Sweep;
 use super::upper::{self, UpperRow, What};
 use super::{Context, Fate, Recovered, Result, Store, verdicts};
-use crate::model::RelPath;
 use crate::sys::Mode;
 use crate::sys::process;
 use crate::sys::tree::Tree;

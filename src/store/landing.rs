@@ -623,7 +623,7 @@ impl Work<'_> {
             return Err(err);
         }
         // What was promised to last may have to last undone.
-        let synced = if self.intent.is_some() { self.sync() } else { Ok(()) };
+        let synced = if self.is_begun { self.sync() } else { Ok(()) };
         let retracted = self.retract();
         let staged = std::mem::take(&mut self.staged);
         // What waits in a directory goes before that directory.
