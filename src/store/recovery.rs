@@ -171,38 +171,56 @@ impl Store {
             let finished = self.finish_all(&staged, &progress);
             finished.inspect_err(|err| log::error!("finish a landing, which is undone instead: {err}")).is_ok()
         };
-        if foreign.is_empty() && is_begun && is_finished() {
-            let intent = self.spare_written(lower, intent)?;
-            // Noted with what decides: a death right after it leaves only names that the notes tell.
-            let waiting = if sweep_early(&staged, self) { Vec::new() } else { sweep_notes(&staged) };
-            let finished = staged.iter().map(|staged| staged.step.path.clone()).chain(gone).collect();
-            let decided = Recovered { finished, ..Recovered::default() };
-            self.database.lock().write(|tx| {
-                journal::fulfil(tx, id, &intent)?;
-                decided.record(tx)?;
-                note_sweep(tx, &waiting)
-            })?;
-            recovered.add(decided);
-        } else {
-            foreign.extend(self.undo_all(&staged)?);
-            let waiting = sweep_notes(&staged);
-            // What an outsider has replaced since may have been the only place of the old content.
-            let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
-            let undone = staged.iter().map(|staged| staged.step.path.clone()).collect();
-            let decided = Recovered { undone, foreign: foreign.clone(), ..Recovered::default() };
-            self.database.lock().write(|tx| {
-                kept.iter().try_for_each(|backup| backups::put(tx, backup).map(|_| ()))?;
-                journal::retract(tx, id)?;
-                decided.record(tx)?;
-                note_sweep(tx, &waiting)
-            })?;
-            recovered.add(decided);
-        }
+        recovered.add(match foreign.is_empty() && is_begun && is_finished() {
+            true => self.record_finished(lower, (id, intent), &staged, gone)?,
+            false => self.undo_and_record((id, intent), &staged, foreign)?,
+        });
         // As after any landing: what waits may be needed as long as a power cut can take back what was decided.
         if staged.len() > 1 {
             self.sync()?;
         }
         Ok(staged.into_iter().rev())
+    }
+
+    fn record_finished(
+        &self,
+        lower: &Tree,
+        (id, intent): (i64, Intent),
+        staged: &[Staged],
+        gone: Vec<RelPath>,
+    ) -> Result<Recovered> {
+        let intent = self.spare_written(lower, intent)?;
+        // Noted with what decides: a death right after it leaves only names that the notes tell.
+        let waiting = if sweep_early(staged, self) { Vec::new() } else { sweep_notes(staged) };
+        let finished = staged.iter().map(|staged| staged.step.path.clone()).chain(gone).collect();
+        let decided = Recovered { finished, ..Recovered::default() };
+        self.database.lock().write(|tx| {
+            journal::fulfil(tx, id, &intent)?;
+            decided.record(tx)?;
+            note_sweep(tx, &waiting)
+        })?;
+        Ok(decided)
+    }
+
+    fn undo_and_record(
+        &self,
+        (id, intent): (i64, Intent),
+        staged: &[Staged],
+        mut foreign: Vec<RelPath>,
+    ) -> Result<Recovered> {
+        foreign.extend(self.undo_all(staged)?);
+        let waiting = sweep_notes(staged);
+        // What an outsider has replaced since may have been the only place of the old content.
+        let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
+        let undone = staged.iter().map(|staged| staged.step.path.clone()).collect();
+        let decided = Recovered { undone, foreign, ..Recovered::default() };
+        self.database.lock().write(|tx| {
+            kept.iter().try_for_each(|backup| backups::put(tx, backup).map(|_| ()))?;
+            journal::retract(tx, id)?;
+            decided.record(tx)?;
+            note_sweep(tx, &waiting)
+        })?;
+        Ok(decided)
     }
 
     fn finish_all(&self, staged: &[Staged], progress: &[Progress]) -> Result<()> {
