@@ -237,7 +237,7 @@ impl Overlay {
             self.look_at_dir(&path.parent().unwrap_or_default())?;
         }
         self.take_looks_below(&job.row, &mut new, &present)?;
-        let is_same = new.same_as(&present).doing(|| format!("compare {path}"))?;
+        let is_same = new.same_as(&present).doing(|| format!("compare {path}"))? && self.may_stand_for(&present, job);
         let is_unchanged = is_same && !leaves_other_names(&job.row.base, &present) && !self.brings_names(&job.row)?;
         let brings_looks = is_same && self.brings_looks(&job.row, &new, &present)?;
         if is_unchanged && !brings_looks {
@@ -284,6 +284,14 @@ impl Overlay {
         self.hold(job, &mut comparison, actor)
     }
 
+    /// Whether the same bytes below are as durable as what is judged: that was perhaps synced, and they never. Where they
+    /// cannot be synced it lands as if they were others, for the next try would be told that all is well.
+    fn may_stand_for(&self, present: &Side, job: &Job) -> bool {
+        let (true, Some(below)) = (job.synced, &present.file) else { return true };
+        let synced = below.sync_all();
+        synced.inspect_err(|err| log::error!("sync {}, which lands anew: {err}", job.row.names[0])).is_ok()
+    }
+
     /// Whether lower lacks a further name of what is judged.
     fn brings_names(&self, row: &UpperRow) -> Result<bool> {
         for name in row.further_names() {
@@ -308,8 +316,6 @@ impl Overlay {
             self.give_looks(&job.row, new, present)?;
         }
         if let (true, Some(below)) = (job.synced, &present.file) {
-            // What landed before was perhaps never synced, and this was.
-            below.sync_all().doing(|| format!("sync {path}"))?;
             self.sync_name(path, below)?;
         }
         let mut epilogue = Epilogue { drop: vec![job.row.id], ..Epilogue::default() };

@@ -87,6 +87,39 @@ fn names_of_upper_content_fail() {
 
 const COPY: &str = "FETTLE_DURABLE_COPY";
 
+/// Says to a test that it is that process.
+const SAME_BELOW: &str = "FETTLE_SAME_BELOW";
+
+/// The next sync of what is below would be told that all is well, and what was synced would go.
+#[test]
+fn what_was_synced_lands_anew_where_the_same_bytes_below_cannot_be() {
+    let (passed, told) =
+        test_apart("overlay::tests::durable::the_same_bytes_below_cannot_be_synced", (SAME_BELOW, "1"));
+    assert!(passed, "{told}");
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn the_same_bytes_below_cannot_be_synced() {
+    if std::env::var_os(SAME_BELOW).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.save("a", &lines(3));
+    let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(bench.lower_path("a")).unwrap());
+    let before = inode();
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, lines(3).as_bytes()).unwrap();
+    bench.view().fsync(handle, false).unwrap();
+    let area = Area::Below { dir: bench.lower_path("a"), but: None };
+    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
+    let steps = Steps::watch(trap).unwrap();
+    bench.close(handle);
+    assert_eq!(steps.failed(), 1);
+    assert!(inode() != before, "what was synced is what is below now");
+    assert_eq!((bench.lower("a").unwrap(), bench.held().len()), (lines(3), 0));
+}
+
 /// The kernel would say of the next sync of the copy that all is well, and what was synced under its old name would go.
 #[test]
 fn what_was_synced_stays_where_its_copy_cannot_be() {
