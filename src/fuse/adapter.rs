@@ -366,18 +366,14 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _turn = self.readers.serve(Asker::Nobody);
-        // Under way without a gap: this thread lets go when the one that does the work has taken over.
-        let _begun = self.door.view.release_begun(handle);
-        let (taken, wait) = std::sync::mpsc::sync_channel(1);
+        // Under way from here on, although another thread may come to it later.
+        let begun = self.door.view.release_begun(handle);
         let door = self.door.clone();
         self.lasting.off_path(move || {
-            let _begun = door.view.release_begun(handle);
-            drop(taken);
+            let _begun = begun;
             reply.answer(door.attempt("release", |view| view.release(handle)));
             door.view.after_answer();
         });
-        // The worker drops its end once it has begun: that is the answer.
-        wait.recv().unwrap_or(());
     }
 
     fn fsync(&self, req: &Request, _ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {

@@ -265,12 +265,12 @@ impl View {
     }
 
     /// To be asked for as soon as a release is read, and kept until it is done.
-    pub fn release_begun(&self, handle: FileHandle) -> impl Drop + '_ {
+    pub fn release_begun(&self, handle: FileHandle) -> impl Drop + use<> {
         let handle = match open_file(handle) {
             Whose::Overlay(handle) => Some(handle),
             Whose::Desk(_) => None,
         };
-        self.overlay.release_begun(handle)
+        Overlay::release_begun(self.overlay.clone(), handle)
     }
 
     pub fn release(&self, handle: FileHandle) -> Result<()> {

@@ -1,5 +1,6 @@
 //! What happens when descriptors are closed: the moments at which content is judged (SPEC §4.1).
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -150,12 +151,12 @@ impl Overlay {
     }
 
     /// Marks a release as under way until the guard is dropped; taken when the request is read.
-    pub fn release_begun(&self, handle: Option<HandleId>) -> impl Drop + '_ {
-        struct UnderWay<'a> {
-            overlay: &'a Overlay,
+    pub fn release_begun<O: Deref<Target = Self>>(overlay: O, handle: Option<HandleId>) -> impl Drop + use<O> {
+        struct UnderWay<O: Deref<Target = Overlay>> {
+            overlay: O,
             judges: Option<NodeId>,
         }
-        impl Drop for UnderWay<'_> {
+        impl<O: Deref<Target = Overlay>> Drop for UnderWay<O> {
             fn drop(&mut self) {
                 self.overlay.releasing.fetch_sub(1, Ordering::SeqCst);
                 let mut state = self.overlay.state.lock();
@@ -165,8 +166,8 @@ impl Overlay {
                 self.overlay.changed.notify_all();
             }
         }
-        self.releasing.fetch_add(1, Ordering::SeqCst);
-        let mut state = self.state.lock();
+        overlay.releasing.fetch_add(1, Ordering::SeqCst);
+        let mut state = overlay.state.lock();
         let handle = handle.and_then(|handle| state.handles.get(&handle));
         let judges = handle.filter(|handle| handle.waits_for_release()).map(|handle| handle.node);
         if let Some(node) = judges {
@@ -174,7 +175,7 @@ impl Overlay {
             state.judged_at_release.push(node);
         }
         drop(state);
-        self.changed.notify_all();
-        UnderWay { overlay: self, judges }
+        overlay.changed.notify_all();
+        UnderWay { overlay, judges }
     }
 }

@@ -61,7 +61,15 @@ impl Overlay {
         }
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
             upper.moved_on = false;
-            upper.because.clear();
+            // What a permission program wrote meanwhile, and left to who judges, is judged next.
+            match upper.because == job.because {
+                true => upper.because.clear(),
+                false => upper.left = true,
+            }
+        }
+        if let Some(open) = state.open_of(job.row.id, &job.row.names[0]) {
+            // Who writes over it while it was judged had nothing to keep until now.
+            open.overwritten.store(false, Ordering::SeqCst);
         }
         if removed.is_some() {
             state.source_went(job);

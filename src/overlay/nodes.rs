@@ -128,14 +128,23 @@ impl Nodes {
 
     /// Adds the names from a node up to the root. A name in a directory that has gone leads nowhere.
     fn climb<'a>(&'a self, id: NodeId, names: &mut Vec<&'a OsStr>) -> bool {
-        if id == ROOT {
-            return true;
-        }
-        let Some(node) = self.nodes.get(id) else { return false };
-        node.names.iter().any(|Name { parent, name }| {
+        let mut at = id;
+        // Of directories, each of which has one name, in a loop: they may be more than a stack has room for calls.
+        while at != ROOT {
+            let Some(node) = self.nodes.get(at) else { return false };
+            let [Name { parent, name }] = &node.names[..] else {
+                return node.names.iter().any(|Name { parent, name }| {
+                    let below = names.len();
+                    names.push(name);
+                    let leads_up = self.climb(*parent, names);
+                    names.truncate(if leads_up { names.len() } else { below });
+                    leads_up
+                });
+            };
             names.push(name);
-            self.climb(*parent, names) || names.pop().is_none()
-        })
+            at = *parent;
+        }
+        true
     }
 
     /// Each path of a node, the first first. A name in a directory that has gone leads nowhere.
@@ -614,6 +623,7 @@ mod tests {
         let meta = Meta::of(lower.root()).unwrap();
         let mut nodes = Nodes::new(&lower).unwrap();
         let last = (0..100_000).fold(ROOT, |above, _| nodes.resolve(above, "below".as_ref(), &meta, None));
+        assert_eq!(nodes.path(last).unwrap().components().count(), 100_000);
         nodes.forget(last, 0);
         assert_eq!(nodes.count(), 1);
     }

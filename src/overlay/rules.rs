@@ -284,21 +284,31 @@ impl GitView {
     }
 
     fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
-        let (Some(above), Some(name)) = (dir.parent(), dir.name()) else {
-            return DirScope { scope: self.root.clone(), passing: None };
-        };
-        if let Some(known) = self.dirs.lock().get(dir) {
-            return known.clone();
+        let (mut scope, mut unknown) = self.known_above(dir);
+        // What passes does so with all that is in it, of which nothing is remembered.
+        while let (None, Some(dir)) = (&scope.passing, unknown.pop()) {
+            let made = self.enter(lower, &scope, &dir);
+            scope = self.dirs.lock().entry(dir).or_insert(made).clone();
         }
-        let above = self.scope(lower, &above);
-        let made = self.enter(lower, &above, dir, name);
-        self.dirs.lock().entry(dir.clone()).or_insert(made).clone()
+        scope
     }
 
-    fn enter(&self, lower: &Tree, above: &DirScope, dir: &RelPath, name: &OsStr) -> DirScope {
-        if above.passing.is_some() {
-            return above.clone();
+    /// The scope of the nearest directory that is known, from `dir` upwards, and those below that, outermost last. In a loop: a
+    /// program may make more directories in one another than a stack has room for calls.
+    fn known_above(&self, dir: &RelPath) -> (DirScope, Vec<RelPath>) {
+        let dirs = self.dirs.lock();
+        let (mut unknown, mut at) = (Vec::new(), dir.clone());
+        while let Some(above) = at.parent() {
+            if let Some(known) = dirs.get(&at) {
+                return (known.clone(), unknown);
+            }
+            unknown.push(std::mem::replace(&mut at, above));
         }
+        (DirScope { scope: self.root.clone(), passing: None }, unknown)
+    }
+
+    fn enter(&self, lower: &Tree, above: &DirScope, dir: &RelPath) -> DirScope {
+        let name = dir.name().unwrap_or_default();
         if above.scope.ignores_dir(name) && self.tracked.is_none_within(dir) {
             return DirScope { scope: above.scope.clone(), passing: Some(dir.clone()) };
         }

@@ -16,7 +16,7 @@ use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
 use crate::sys::sqlite;
-use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, test_apart, test_as_nobody};
+use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, become_nobody, test_apart, test_as_nobody};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -1138,10 +1138,14 @@ fn who_is_refused_by_modes_finds_them_as_they_were() {
     }
 }
 
-/// Not a test by itself, as those below: what the one above starts.
+/// In a process that the test above has started. What works there are no tests by themselves.
+fn becomes_nobody() -> bool {
+    std::env::var_os(AS_NOBODY).is_some_and(|_| become_nobody().map(|()| true).unwrap())
+}
+
 #[test]
 fn a_landing_is_let_go_that_may_not_look() {
-    if std::env::var_os(AS_NOBODY).is_none() {
+    if !becomes_nobody() {
         return;
     }
     let bench = Bench::new();
@@ -1156,7 +1160,7 @@ fn a_landing_is_let_go_that_may_not_look() {
 
 #[test]
 fn modes_outlive_a_kill() {
-    if std::env::var_os(AS_NOBODY).is_none() {
+    if !becomes_nobody() {
         return;
     }
     for mode in [0o444, 0] {
@@ -1188,7 +1192,7 @@ fn modes_outlive_a_kill() {
 
 #[test]
 fn modes_outlive_two_who_open() {
-    if std::env::var_os(AS_NOBODY).is_none() {
+    if !becomes_nobody() {
         return;
     }
     let bench = Bench::new();

@@ -8,7 +8,6 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -313,10 +312,21 @@ pub fn test_apart(name: &str, (variable, value): (&str, &str)) -> (bool, String)
     told(one_test(name).env(variable, value))
 }
 
-/// The same as a user who is refused what modes refuse.
+/// The same of a test that [becomes nobody](become_nobody), who has a place for temporary files then, too.
 pub fn test_as_nobody(name: &str, (variable, value): (&str, &str)) -> (bool, String) {
+    told(one_test(name).env(variable, value).env("TMPDIR", "/tmp"))
+}
+
+/// From here on this thread, and what it starts, is a user who is refused what modes refuse.
+pub fn become_nobody() -> io::Result<()> {
     const NOBODY: u32 = 65534;
-    told(one_test(name).env(variable, value).uid(NOBODY).gid(NOBODY).current_dir("/"))
+    if rustix::process::geteuid().is_root() {
+        let (user, group) = (rustix::process::Uid::from_raw(NOBODY), rustix::process::Gid::from_raw(NOBODY));
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)?;
+    }
+    Ok(())
 }
 
 fn one_test(name: &str) -> Command {

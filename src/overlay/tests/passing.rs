@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::XattrFlags;
 
 use super::*;
+use crate::policy::rules;
 
 /// A sensitive file with two more names where nobody judges.
 fn linked() -> Bench {
@@ -221,4 +222,16 @@ fn a_name_that_is_judged_from_now_on_leaves_behind_who_writes_by_one_that_goes_o
     assert_eq!(bench.lower("ign/x"), Some(lines(100)));
     assert_eq!(bench.lower("ign/kept/x"), Some(lines(100).replacen("line", "evil", 1)));
     bench.close(writer);
+}
+
+#[test]
+fn who_writes_below_more_directories_than_a_stack_has_room_for_is_judged() {
+    let bench = Bench::new();
+    let deep = RelPath::parse(format!("{}f", "d/".repeat(5_000)).as_bytes()).unwrap();
+    let (view, small) = (bench.view(), std::thread::Builder::new().stack_size(256 << 10));
+    std::thread::scope(|scope| {
+        let asked =
+            small.spawn_scoped(scope, || view.policy().action(&view.lower, &deep, rules::Entry::File, None)).unwrap();
+        assert_eq!(asked.join().unwrap(), rules::Action::Auto);
+    });
 }

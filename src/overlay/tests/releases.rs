@@ -23,7 +23,7 @@ fn a_release_that_comes_late_is_waited_for_where_nobody_has_the_file_open_any_mo
         });
         assert!(answered.recv_timeout(WAIT_FOR_CLOSE * 3).is_err(), "the release has yet to come");
         bench.view().state.lock().closing.remove(&NOBODYS);
-        drop(bench.view().release_begun(None));
+        drop(Overlay::release_begun(bench.view(), None));
         answered.recv().unwrap();
     });
 }
