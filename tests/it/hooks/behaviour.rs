@@ -166,6 +166,20 @@ fn a_program_that_works_in_the_view_waits_for_nobody() {
     }
 }
 
+/// As a formatter does, which then has a person look.
+#[test]
+fn what_a_program_writes_to_the_very_file_that_it_holds_can_be_confirmed() {
+    let scratch = mounted_scratch!();
+    scratch.write("file", "old\n");
+    let once = format!("if mkdir {:?}; then echo mine >> PROJECT/file; fi", scratch.root().join("once"));
+    let body = format!("#!/bin/sh\n{{ {once}; }} > /dev/null 2>&1\necho '{{\"decision\":\"hold\"}}'\n");
+    let view = limited(&scratch, &body);
+    saved(&view, "file", "new\n");
+    assert_eq!((view.read("file"), scratch.read("file")), ("new\nmine\n".to_owned(), "old\n".to_owned()));
+    view.cli(&["confirm", "file"]).ok();
+    assert_eq!(scratch.read("file"), "new\nmine\n");
+}
+
 /// Closes that wait at once.
 const SLOW: usize = 10;
 
